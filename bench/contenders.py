@@ -1,0 +1,115 @@
+"""Who runs: Java MirrorMaker 2 as it comes, the same tuned, and Heliograph, each by a committed file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import javaproperties
+
+from bench.loads import Load
+from bench.topics import BenchError
+from tests.kit.java_mm2 import JavaMirrorMaker
+from tests.kit.mirror import Mirror
+
+_HERE: Final = Path(__file__).parent
+_TAIL_LINES: Final = 40
+
+
+class Replicator(Protocol):
+    """A replicator that runs inside its ``with``; leaving it leaves no process behind."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def is_running(self) -> bool: ...
+    def tail(self) -> str:
+        """The end of its log."""
+
+    def stop(self) -> int:
+        """Asks it to end and waits; the exit code."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    name: str
+    title: str
+    file: Path
+    java: bool
+    #: Batches at the target below this mean that the tuning has no effect; 0 checks nothing.
+    least_batch_bytes: int = 0
+    #: Whether its producer compresses as the load's did, as a copier of records loses the codec otherwise.
+    keeps_codec: bool = False
+
+    def replicator(self, source: str, target: str, load: Load, folder: Path) -> Replicator:
+        """Not yet started. ``folder`` takes its log and its completed properties."""
+        properties = self.properties(source, target, load)
+        if self.java:
+            return JavaMirrorMaker(properties, folder / f"{self.name}.log")
+        folder.mkdir(parents=True, exist_ok=True)
+        return _Heliograph(properties, folder)
+
+    def properties(self, source: str, target: str, load: Load) -> Mapping[str, str]:
+        with self.file.open(encoding="utf-8") as lines:
+            properties: dict[str, str] = javaproperties.load(lines)
+        properties["us.bootstrap.servers"] = source
+        properties["eu.bootstrap.servers"] = target
+        properties["us->eu.topics"] = load.topic
+        if self.keeps_codec and "compression.type" in load.producer:
+            properties["us->eu.producer.override.compression.type"] = load.producer["compression.type"]
+        return properties
+
+
+CONTENDERS: Final = (
+    Contender("mm2-default", "MM2", _HERE / "mm2-default.properties", java=True),
+    Contender(
+        "mm2-tuned",
+        "MM2 tuned",
+        _HERE / "mm2-tuned.properties",
+        java=True,
+        least_batch_bytes=100_000,
+        keeps_codec=True,
+    ),
+    Contender("heliograph", "Heliograph", _HERE / "heliograph.properties", java=False),
+)
+
+
+class _Heliograph:
+    """``connect-mirror-maker <file>`` of the environment that the bench runs in."""
+
+    def __init__(self, properties: Mapping[str, str], folder: Path) -> None:
+        self._mirror = Mirror(properties, folder)
+
+    @property
+    def pid(self) -> int:
+        return self._mirror.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._mirror.is_running
+
+    def tail(self) -> str:
+        return "\n".join(self._mirror.log_lines()[-_TAIL_LINES:])
+
+    def stop(self) -> int:
+        try:
+            return self._mirror.stop()
+        except AssertionError as error:
+            raise BenchError(f"Heliograph: {error}") from error
+
+    def __enter__(self) -> Self:
+        self._mirror.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mirror.__exit__(kind, error, trace)

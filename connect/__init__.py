@@ -1,0 +1,1 @@
+"""Kafka Connect in Python: wire formats, pure core, I/O, runtime and command line."""

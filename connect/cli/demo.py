@@ -1,0 +1,289 @@
+"""``heliograph demo``: two Kafka clusters on this machine, a shop that writes, a flow that mirrors, and a view of it.
+
+With a number of records it is a test as well: the copy is compared with its source record by record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from connect.cli.console import EXIT_DIFFERENT, EXIT_OK, configure_logging, stop_signals
+from connect.cli.demo_orders import TOPICS, OrderWriter
+from connect.cli.demo_view import REFRESH_PER_S, LastWarning, LiveView, PlainView, View
+from connect.cli.mirror_maker import run as run_mirror
+from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
+from connect.core.errors import HeliographError
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from connectors.policy import DefaultReplicationPolicy
+from connectors.verify import Report, compare_topics
+
+if TYPE_CHECKING:
+    from connect.cli.maker import MirrorMaker
+    from connect.embedded.brokers import KafkaCluster
+    from connectors.source.progress import FlowProgress
+
+SOURCE: Final = "us"
+TARGET: Final = "eu"
+LOG_FILE: Final = "heliograph.log"
+FLOW: Final = f"{SOURCE}->{TARGET}"
+#: Records a second where nobody says otherwise and nobody counts.
+DEFAULT_RATE: Final = 2000
+#: Nothing mirrored for so long means that nothing will be.
+STALL_S: Final = 90.0
+#: After Ctrl-C: the flow and two clusters are stopped in this time, or left to die with this process.
+EXIT_WITHIN_S: Final = 20.0
+_LOOK_S: Final = 0.25
+
+
+class DemoFailed(HeliographError):
+    """The demo cannot show what it promised."""
+
+
+@dataclass(slots=True)
+class _Demo:
+    """What the parts of a running demo share."""
+
+    view: View
+    stop: asyncio.Event
+    records: int | None
+    rate: int | None
+    writer: OrderWriter
+    status: str = "sample orders are being written"
+    began_s: float = 0.0
+    #: When all that was written had been mirrored.
+    mirrored_s: float | None = None
+    flows: list[FlowRates] = field(default_factory=list)
+
+
+def demo(*, records: int | None, directory: Path | None, rate: int | None) -> int:
+    """Runs the demo in the foreground; gives the exit code.
+
+    Args:
+        records: Write so many, wait until they are mirrored, compare and end. None: until Ctrl-C.
+        directory: Keeps ``mm2.properties`` and the log.
+        rate: Records a second to write.
+
+    Raises:
+        DemoFailed: Nothing is mirrored any more.
+        HeliographError: A cluster or the flow could not be started.
+    """
+    folder = directory if directory is not None else _default_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    configure_logging(handler=logging.FileHandler(folder / LOG_FILE, mode="w", encoding="utf-8"))
+    return asyncio.run(_demo(_view(console), folder, records, rate))
+
+
+def _view(console: Console) -> View:
+    if not console.is_terminal:
+        return PlainView(console)
+    notes = LastWarning()
+    logging.getLogger().addHandler(notes)
+    return LiveView(console, notes)
+
+
+def _default_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "heliograph" / "demo"
+
+
+async def _demo(view: View, folder: Path, records: int | None, rate: int | None) -> int:
+    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        view.say(f"Starting two Kafka clusters, {SOURCE} and {TARGET}. The first time Kafka is downloaded.")
+        async with _clusters(stop) as clusters:
+            if stop.is_set():
+                return EXIT_OK
+            file = folder / "mm2.properties"
+            text = properties({alias: each.bootstrap for alias, each in clusters.items()})
+            file.write_text(text, encoding="utf-8")
+            view.say(f"\n# {file}\n{text}\nStarting the flow {FLOW} on Spark. The log is {folder / LOG_FILE}.")
+            source, target = (_settings(alias, clusters[alias].bootstrap) for alias in (SOURCE, TARGET))
+            await _create_topics(source)
+            running = _Demo(view, stop, records, rate, OrderWriter(source))
+            await run_mirror(_mirror_maker(file), stop, watch=partial(_watch, running))
+            if records is None:
+                view.say(_stopped_text(running))
+                return EXIT_OK
+            return await _judge(running, source, target)
+
+
+def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
+    return connection_settings({"bootstrap.servers": bootstrap}, client_id="heliograph-demo", where=f"cluster {alias}")
+
+
+def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
+    """What ``heliograph mirror`` would do with the file."""
+    from connect.cli.maker import MirrorMaker
+    from connect.cli.spark import spark_engine
+    from connectors.flows import load
+
+    config = load(file)
+    flows = config.enabled_flows(())
+    return lambda: MirrorMaker(config, flows, spark_engine(flows))
+
+
+def properties(bootstrap: dict[str, str]) -> str:
+    """The demo's ``mm2.properties``; ``bootstrap`` by alias."""
+    return "\n".join(
+        [
+            f"clusters = {SOURCE}, {TARGET}",
+            *(f"{alias}.bootstrap.servers = {servers}" for alias, servers in bootstrap.items()),
+            "",
+            f"{FLOW}.enabled = true",
+            f"{FLOW}.topics = {', '.join(topic.name for topic in TOPICS)}",
+            "tasks.max = 2",
+            "refresh.topics.interval.seconds = 5",
+            "",
+            "# One broker a cluster, so one copy of everything.",
+            "replication.factor = 1",
+            "offset.storage.replication.factor = 1",
+            "",
+        ]
+    )
+
+
+@asynccontextmanager
+async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster]]:
+    """Both clusters, started side by side. A start that has begun is waited for: only then it can be stopped.
+
+    Fewer than both only if ``stop`` was set: Ctrl-C may have reached what was being started.
+    """
+    from connect.embedded.brokers import KafkaCluster
+
+    aliases = (SOURCE, TARGET)
+    started = await asyncio.gather(
+        *(asyncio.to_thread(KafkaCluster.start, alias) for alias in aliases), return_exceptions=True
+    )
+    clusters = {alias: each for alias, each in zip(aliases, started, strict=True) if isinstance(each, KafkaCluster)}
+    failures = [each for each in started if isinstance(each, BaseException)]
+    try:
+        if failures and not stop.is_set():
+            raise failures[0]
+        yield clusters
+    finally:
+        await asyncio.gather(*(asyncio.to_thread(each.stop) for each in clusters.values()))
+
+
+async def _create_topics(settings: ConnectionSettings) -> None:
+    from connect.kafka.admin import Admin, NewTopic
+
+    admin = Admin(settings, SOURCE)
+    try:
+        outcomes = await admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS])
+    finally:
+        await admin.close()
+    for error in outcomes.values():
+        if error is not None:
+            raise error
+
+
+async def _watch(running: _Demo, maker: MirrorMaker) -> None:
+    """Writes and shows while the flow runs; with a number of records, ends it when all are mirrored."""
+    with running.view:
+        async with asyncio.TaskGroup() as tasks:
+            showing = tasks.create_task(_show(running, maker), name="demo view")
+            await _write(running)
+            if running.records is not None:
+                await _wait_until_mirrored(running, maker)
+                running.stop.set()
+            await running.stop.wait()
+            showing.cancel()
+
+
+async def _show(running: _Demo, maker: MirrorMaker) -> None:
+    meter = RateMeter()
+    clock = asyncio.get_running_loop().time
+    while True:
+        running.flows = meter.observe(clock(), maker.progress())
+        starting = all(flow.state == "starting" and not flow.records for flow in running.flows)
+        status = "Spark is starting" if starting else running.status
+        running.view.show(clock(), running.flows, f"{running.writer.records:,} written; {status}")
+        await asyncio.sleep(1 / REFRESH_PER_S)
+
+
+async def _write(running: _Demo) -> None:
+    rate = running.rate
+    if running.records is None:
+        rate = rate or DEFAULT_RATE
+        running.status = f"{rate:,} a second are being written; Ctrl-C stops"
+    running.began_s = asyncio.get_running_loop().time()
+    await running.writer.write(running.stop, records=running.records, rate=rate)
+
+
+async def _wait_until_mirrored(running: _Demo, maker: MirrorMaker) -> None:
+    """Waits until every partition's position has reached what was written to it.
+
+    Raises:
+        DemoFailed: Nothing moved for ``STALL_S``.
+    """
+    running.status = "waiting until all is mirrored"
+    clock = asyncio.get_running_loop().time
+    moved_s, left = clock(), -1
+    while not running.stop.is_set():
+        before, left = left, records_left(running.writer.written, maker.progress())
+        if left == 0:
+            running.mirrored_s = clock()
+            return
+        if left != before:
+            moved_s = clock()
+        elif clock() - moved_s > STALL_S:
+            states = ", ".join(f"{flow.flow} is {flow.state}" for flow in running.flows)
+            raise DemoFailed(
+                f"{left:,} records are not mirrored and none was for {STALL_S:.0f} s; {states}; see the log"
+            )
+        await asyncio.sleep(_LOOK_S)
+
+
+def records_left(written: Mapping[tuple[str, int], int], flows: Iterable[FlowProgress]) -> int:
+    """How many of the records ``written`` per source topic and partition are not mirrored yet."""
+    positions = {
+        (view.source_topic, view.source_partition): view.next_source_offset
+        for flow in flows
+        for view in flow.partitions
+    }
+    return sum(max(0, count - positions.get(partition, 0)) for partition, count in written.items())
+
+
+async def _judge(running: _Demo, source: ConnectionSettings, target: ConnectionSettings) -> int:
+    """Compares source and target, says the verdict and gives the exit code."""
+    if running.mirrored_s is None:
+        running.view.say(f"{_stopped_text(running)} Stopped before all was mirrored, so nothing was compared.")
+        return EXIT_DIFFERENT
+    policy = DefaultReplicationPolicy()
+    topics = {topic.name: policy.format_remote_topic(SOURCE, topic.name) for topic in TOPICS}
+    running.view.say("Comparing source and target record by record: key, value, headers, timestamp, order.")
+    report = await compare_topics(source, target, topics)
+    for line in summary_lines(running.writer.records, running.mirrored_s - running.began_s, running.flows, report):
+        running.view.say(line)
+    return EXIT_OK if report.difference is None and report.records == running.records else EXIT_DIFFERENT
+
+
+def summary_lines(written: int, elapsed_s: float, flows: Iterable[FlowRates], report: Report) -> list[str]:
+    """The demo's last words."""
+    speed = f"{elapsed_s:.1f} s ({written / elapsed_s:,.0f} records/s, writing included)"
+    lines = [
+        f"Written    {written:>12,} records to {len(TOPICS)} topics of {SOURCE}",
+        f"Mirrored   {written:>12,} records to {TARGET} in {speed}",
+    ]
+    for flow in flows:
+        lines.append("Batches    " + ", ".join(f"{flow.batches(kind):,} {kind}" for kind in BATCH_KINDS))
+    if report.difference is not None:
+        return [*lines, f"DIFFERENT after {report.records:,} equal records: {report.difference}"]
+    if report.records != written:
+        return [*lines, f"DIFFERENT: {report.records:,} records are equal, {written:,} were written"]
+    return [*lines, f"EQUAL      {report.records:>12,} records in {len(report.partitions)} partitions"]
+
+
+def _stopped_text(running: _Demo) -> str:
+    mirrored = sum(flow.records for flow in running.flows)
+    return f"Stopped. {running.writer.records:,} records were written, {mirrored:,} mirrored."

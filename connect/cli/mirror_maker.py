@@ -1,0 +1,244 @@
+"""``connect-mirror-maker mm2.properties [--clusters ALIAS ...]``: Java's command, its arguments and its exit codes.
+
+The rules are those of ``MirrorMaker.main`` and of the argparse4j parser it builds. One thing differs: a cluster that
+does not answer at start is waited for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from connect.cli.console import (
+    EXIT_BAD_ARGUMENTS,
+    EXIT_ERROR,
+    EXIT_NOT_STARTED,
+    EXIT_OK,
+    configure_logging,
+    describe,
+    run_command,
+    stop_signals,
+)
+from connect.cli.rates import RateMeter, flow_line
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+
+if TYPE_CHECKING:
+    from connect.cli.maker import MirrorMaker
+    from connectors.flows import Flow, MirrorMakerConfig
+
+logger = logging.getLogger(__name__)
+
+PROGRAM: Final = "connect-mirror-maker"
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+#: Whoever sent SIGTERM expects the process to be gone within 10 s. Stopping itself is given up a moment earlier.
+EXIT_WITHIN_S: Final = 9.8
+STOP_TIMEOUT_S: Final = 9.3
+SUMMARY_INTERVAL_S: Final = 10.0
+#: Waits between attempts to start while a cluster does not answer; the last one repeats.
+START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with Java's exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the command line says; no ``clusters`` means every target."""
+
+    file: Path
+    clusters: tuple[str, ...]
+    log_level: str
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
+    """Reads the arguments as Java's parser does; ``--log-level`` is our own.
+
+    Raises:
+        SystemExit: 255 for bad arguments, 0 after the help.
+    """
+    parser = _Parser(prog=program, description="MirrorMaker 2.0 driver")
+    parser.add_argument("config", metavar="mm2.properties", help="MM2 configuration file.")
+    parser.add_argument(
+        "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    namespace = parser.parse_args(arguments)
+    problem = unreadable(Path(namespace.config))
+    if problem:
+        parser.error(f"argument mm2.properties: {problem}")
+    return Arguments(Path(namespace.config), tuple(namespace.clusters), namespace.log_level)
+
+
+def unreadable(file: Path) -> str | None:
+    """Why ``file`` cannot be read, or None. For Java a folder can be: only loading it fails, with another exit code."""
+    try:
+        with file.open("rb"):
+            return None
+    except IsADirectoryError:
+        return None
+    except OSError as error:
+        return f"cannot read {file}: {error.strerror}"
+
+
+def main() -> NoReturn:
+    """Entry point of the ``connect-mirror-maker`` command."""
+    sys.exit(run_command(PROGRAM, lambda: run_with_arguments(PROGRAM, sys.argv[1:])))
+
+
+def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
+    """The whole command, for any name it goes by; gives the exit code."""
+    parsed = parse_arguments(program, arguments)
+    configure_logging(parsed.log_level)
+    return mirror(program, parsed.file, parsed.clusters)
+
+
+def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
+    """Mirrors every enabled flow of ``file`` until SIGTERM or Ctrl-C; gives the exit code.
+
+    Raises:
+        ConfigError: The file or a setting in it is wrong.
+    """
+    from connectors.flows import load
+
+    config = load(file)
+    flows = config.enabled_flows(clusters)
+    for notice in config.notices():
+        logger.warning("%s: %s", file, notice.text)
+    try:
+        asyncio.run(_run_until_signal(config, flows))
+    except NotStarted as error:
+        print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    except StopTimedOut as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return EXIT_OK
+
+
+class NotStarted(PermanentError):
+    """Starting failed for a reason that waiting does not mend."""
+
+    def __init__(self, reason: PermanentError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class StopTimedOut(HeliographError):
+    """Not everything had stopped in time."""
+
+
+async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) -> None:
+    from connect.cli.spark import spark_engine
+
+    async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        engines = [spark_engine(flows)]
+        engines[0].begin()
+        # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
+        await asyncio.sleep(0)
+
+        from connect.cli.maker import MirrorMaker
+
+        def make() -> MirrorMaker:
+            if engines[-1].is_stopped:
+                engines.append(spark_engine(flows))
+            return MirrorMaker(config, flows, engines[-1])
+
+        try:
+            await run(make, stop, watch=_log_summaries)
+        finally:
+            # Also where nothing could be made of it.
+            await engines[-1].stop()
+
+
+async def run(
+    make: Callable[[], MirrorMaker], stop: asyncio.Event, *, watch: Callable[[MirrorMaker], Coroutine[None, None, None]]
+) -> None:
+    """Starts what ``make`` gives, keeps it running until ``stop`` is set and stops it, in bounded time.
+
+    Args:
+        make: Gives a fresh MirrorMaker for each attempt to start.
+        stop: Ends everything, an attempt to start included.
+        watch: Runs beside a started MirrorMaker and is cancelled when that ends; its error ends everything.
+
+    Raises:
+        NotStarted: A setting or a cluster refuses for good.
+        StopTimedOut: Stopping took longer than ``STOP_TIMEOUT_S``.
+    """
+    maker = await _start(make, stop)
+    if maker is None:
+        return
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch(maker), name="watch flows")
+            await maker.run_until(stop)
+            watching.cancel()
+    finally:
+        await _stop(maker)
+
+
+async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> MirrorMaker | None:
+    """A started MirrorMaker, or None if ``stop`` was set before one could be."""
+    delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
+    while not stop.is_set():
+        maker, delay_s, started = make(), next(delays_s), False
+        try:
+            started = await _unless_stopped(maker.start(), stop, "start")
+        except RetriableError as error:
+            logger.warning("%s; trying again in %.0f s", error, delay_s)
+        except PermanentError as error:
+            raise NotStarted(error) from error
+        finally:
+            if not started:
+                await _stop(maker)
+        if started:
+            return maker
+        if not stop.is_set():
+            await _unless_stopped(asyncio.sleep(delay_s), stop, "delay before the next start")
+    return None
+
+
+async def _unless_stopped(work: Awaitable[None], stop: asyncio.Event, name: str) -> bool:
+    """Awaits ``work``, or cancels it as soon as ``stop`` is set; True if it was finished."""
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.create_task(stop.wait(), name=f"stop during {name}")
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        for each in (task, stopped):
+            each.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
+async def _stop(maker: MirrorMaker) -> None:
+    try:
+        await asyncio.wait_for(maker.stop(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        raise StopTimedOut(
+            f"not everything stopped within {STOP_TIMEOUT_S} s; positions committed so far stand, "
+            "and the next start goes on from them"
+        ) from None
+
+
+async def _log_summaries(maker: MirrorMaker) -> None:
+    meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
+    clock = asyncio.get_running_loop().time
+    while True:
+        for rates in meter.observe(clock(), maker.progress()):
+            logger.info("%s", flow_line(rates))
+        await asyncio.sleep(SUMMARY_INTERVAL_S)

@@ -1,0 +1,26 @@
+"""``heliograph warm``: what can be prepared before the first start of Spark, for images and fresh machines."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connect.cli.console import EXIT_OK
+from connect.embedded.java import find_java
+from connectors.source.archive import archive_of, record_archive
+from connectors.source.engine import SparkSettings
+
+
+def warm() -> int:
+    """Records the archive of Spark's classes where there is none yet; gives the exit code.
+
+    Raises:
+        HeliographError: There is no Java, or Spark does not start.
+    """
+    settings = SparkSettings(find_java().parent.parent)
+    archive = archive_of(settings.java_home)
+    if archive.is_file():
+        print(f"Spark's classes are recorded already: {archive}")
+    else:
+        print("Recording the classes that Spark loads, half a minute, once.", flush=True)
+        print(f"Recorded: {asyncio.run(record_archive(settings))}")
+    return EXIT_OK

@@ -1,0 +1,1 @@
+"""The pure heart: settings, errors and decisions; no clock, no loop, no sockets, no chance."""

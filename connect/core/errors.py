@@ -1,0 +1,65 @@
+"""What can go wrong, as a small tree: whether trying again may help is the first thing a caller asks.
+
+``str(error)`` is one clear line: what, where, whose fault, what to do. No secret ever stands in it.
+"""
+
+from __future__ import annotations
+
+
+class HeliographError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class RetriableError(HeliographError):
+    """The same attempt may succeed later, with nothing changed by anybody."""
+
+
+class PermanentError(HeliographError):
+    """Only a changed setting, file or machine helps."""
+
+
+class ConfigError(PermanentError):
+    """A setting is missing or wrong.
+
+    Args:
+        message: What is wrong and what to do, without the place.
+        key: The setting's key as its user wrote it; named in the text unless ``message`` has it already.
+        file: The file it stands in, if any.
+        line: Its line in that file, from 1.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        key: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.message = message
+        self.key = key
+        self.file = file
+        self.line = line
+        place = file if file is None or line is None else f"{file}:{line}"
+        named = message if key is None or key in message else f"{key}: {message}"
+        super().__init__(named if place is None else f"{place}: {named}")
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[ConfigError], tuple[str, str | None, str | None, int | None]]:
+        return type(self), (self.message, self.key, self.file, self.line)
+
+
+class ClusterUnreachable(RetriableError):
+    """No broker of a cluster answers."""
+
+
+class SecurityError(PermanentError):
+    """A broker refuses who we are, we refuse who it is, or a key store cannot be used."""
+
+
+class JavaNotFound(PermanentError):
+    """No Java of a version that Spark and Kafka can run on."""
+
+
+class DownloadFailed(RetriableError):
+    """A file that is needed could not be brought from its registry."""

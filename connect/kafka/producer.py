@@ -1,0 +1,234 @@
+"""Records written to compacted topics all at once or not at all, by one writer at a time.
+
+A transaction of its own making rather than aiokafka's: a writer whose connection broke must be able to come back only
+if nobody has taken its transactional id over meanwhile (KIP-360), and aiokafka's InitProducerId cannot ask for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final, NamedTuple
+
+from aiokafka.partitioner import murmur2
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.protocol.producer.produce import ProduceRequest
+
+from connect.core.errors import ClusterUnreachable, RetriableError
+from connect.kafka import transactions
+from connect.kafka.cluster import Cluster
+from connect.kafka.transactions import MarkersPending, Partition, ProducerIdentity
+
+log = logging.getLogger(__name__)
+
+#: Below every default of ``max.message.bytes``.
+_BATCH_BYTES: Final = 900_000
+#: From version 12 on Produce adds partitions to a transaction by itself (KIP-890), which needs another EndTxn.
+_PRODUCE_AT_MOST: Final = 11
+_ACKS_ALL: Final = -1
+_SEQUENCES: Final = 2**31
+_MARKERS_WAIT_S: Final = 0.005
+#: What passes in moments is waited out: a leader that moved, a topic that its broker has not heard of yet.
+_RETRY_FOR_S: Final = 5.0
+_RETRY_PAUSE_S: Final = 0.05
+
+
+class OutRecord(NamedTuple):
+    """A record to write; ``value`` None is a tombstone.
+
+    Its partition follows from its key as with Java's producer, or from ``partition_key`` where records of several keys
+    must keep their order.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    partition_key: bytes | None = None
+
+
+class _Batch(NamedTuple):
+    data: bytes
+    records: int
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Java's ``BuiltInPartitioner`` puts a record with this key."""
+    hashed: int = murmur2(key)
+    return (hashed & 0x7FFFFFFF) % partitions
+
+
+class TransactionalWriter:
+    """Writes under one transactional id, which it takes over with its first write: earlier writers are shut out.
+
+    Uses the cluster's connections and leaves them open.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_s: float = 30.0) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._timeout_s = timeout_s
+        self._identity: ProducerIdentity | None = None
+        self._sequences: dict[Partition, int] = {}
+        self._in_doubt = True
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Take the transactional id over and wind up what its last writer left open.
+
+        Raises:
+            Superseded: it was ours, and another one has taken it over.
+            SecurityError: rights are missing; names them.
+            RetriableError: the cluster did not answer in time.
+        """
+        async with self._lock:
+            await self._claim()
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        """Write all of ``records`` or, when this raises, perhaps none.
+
+        After a RetriableError it is not known which, so the same may be written again; no later write can be overtaken
+        by it. Raises as ``open``.
+        """
+        wanted = list(records)
+        if not wanted:
+            return None
+        clock = asyncio.get_running_loop().time
+        give_up_s = clock() + _RETRY_FOR_S
+        async with self._lock:
+            while True:
+                try:
+                    return await self._write(wanted)
+                except ClusterUnreachable:
+                    raise
+                except RetriableError as error:
+                    if clock() > give_up_s:
+                        raise
+                    log.debug("%s; trying again", error)
+                await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _write(self, records: Sequence[OutRecord]) -> None:
+        """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._in_doubt:
+                    await self._claim()
+                self._in_doubt = True
+                await self._transaction(records)
+                self._in_doubt = False
+        except TimeoutError as error:
+            raise RetriableError(
+                f"cluster {self._cluster.name}: a transaction of {self._transactional_id} was not done within "
+                f"{self._timeout_s:g} s"
+            ) from error
+
+    async def _claim(self) -> None:
+        what = f"claiming {self._transactional_id} on cluster {self._cluster.name}"
+        self._identity = await transactions.until(self._timeout_s, what, self._ask_identity)
+        self._sequences.clear()
+        self._in_doubt = False
+
+    async def _ask_identity(self) -> ProducerIdentity:
+        # With the identity held before: only if nobody else has taken it over since.
+        return await transactions.claim(self._cluster, self._transactional_id, self._identity)
+
+    async def _transaction(self, records: Sequence[OutRecord]) -> None:
+        identity = self._identity
+        assert identity is not None
+        by_leader = await self._placed(records, identity)
+        partitions = [partition for placed in by_leader.values() for partition in placed]
+        await self._add(identity, partitions)
+        sending = [
+            asyncio.create_task(self._produce(leader, placed), name=f"{self._transactional_id} to broker {leader}")
+            for leader, placed in by_leader.items()
+        ]
+        try:
+            await asyncio.gather(*sending)
+        finally:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+        await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=True)
+        for placed in by_leader.values():
+            for partition, batches in placed.items():
+                written = sum(batch.records for batch in batches)
+                self._sequences[partition] = (self._sequences.get(partition, 0) + written) % _SEQUENCES
+
+    async def _add(self, identity: ProducerIdentity, partitions: Sequence[Partition]) -> None:
+        while True:
+            try:
+                return await transactions.add_partitions(self._cluster, self._transactional_id, identity, partitions)
+            except MarkersPending:  # of our last transaction; bounded by the write's time-out
+                await asyncio.sleep(_MARKERS_WAIT_S)
+
+    async def _placed(
+        self, records: Sequence[OutRecord], identity: ProducerIdentity
+    ) -> dict[int, dict[Partition, list[_Batch]]]:
+        """Batches by leader and partition."""
+        metadata = await self._cluster.topics({record.topic for record in records})
+        by_partition: dict[Partition, list[OutRecord]] = {}
+        for record in records:
+            by = record.key if record.partition_key is None else record.partition_key
+            partition = partition_of(by, len(metadata.topics[record.topic].partitions))
+            by_partition.setdefault((record.topic, partition), []).append(record)
+        by_leader: dict[int, dict[Partition, list[_Batch]]] = {}
+        for (topic, partition), placed in by_partition.items():
+            leader = metadata.leader(topic, partition)
+            if leader is None:
+                raise RetriableError(f"cluster {self._cluster.name}: {topic}-{partition} has no leader")
+            batches = _batches(placed, identity, self._sequences.get((topic, partition), 0))
+            by_leader.setdefault(leader, {})[topic, partition] = batches
+        return by_leader
+
+    async def _produce(self, leader: int, placed: Mapping[Partition, Sequence[_Batch]]) -> None:
+        connection = await self._cluster.connection(leader, "positions")
+        # One batch per partition and request is all that a broker takes.
+        for round_ in zip_longest(
+            *([(partition, batch) for batch in batches] for partition, batches in placed.items())
+        ):
+            topics: dict[str, ProduceRequest.TopicProduceData] = {}
+            for (topic, partition), batch in filter(None, round_):
+                entry = topics.setdefault(topic, ProduceRequest.TopicProduceData(name=topic, partition_data=[]))
+                entry.partition_data.append(
+                    ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=batch.data)
+                )
+            request = ProduceRequest(
+                transactional_id=self._transactional_id,
+                acks=_ACKS_ALL,
+                timeout_ms=int(self._timeout_s * 1000),
+                topic_data=list(topics.values()),
+            )
+            answer = await connection.call(request, at_most=_PRODUCE_AT_MOST)
+            for topic_row in answer.responses:
+                for row in topic_row.partition_responses:
+                    transactions.check(
+                        self._cluster,
+                        self._transactional_id,
+                        "Produce",
+                        row.error_code,
+                        f"{topic_row.name}-{row.index}",
+                    )
+
+
+def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[_Batch]:
+    """Transactional batches of ``records`` in order, none larger than a broker takes by default."""
+    now_ms = int(time.time() * 1000)
+    batches: list[_Batch] = []
+    builder, count = None, 0
+    for record in records:
+        if builder is None or builder.append(count, now_ms, record.key, record.value, []) is None:
+            if builder is not None:
+                batches.append(_Batch(bytes(builder.build()), count))
+                sequence = (sequence + count) % _SEQUENCES
+            builder, count = _builder(identity, sequence), 0
+            builder.append(0, now_ms, record.key, record.value, [])
+        count += 1
+    if builder is not None:
+        batches.append(_Batch(bytes(builder.build()), count))
+    return batches
+
+
+def _builder(identity: ProducerIdentity, sequence: int) -> DefaultRecordBatchBuilder:
+    return DefaultRecordBatchBuilder(2, 0, 1, identity.producer_id, identity.epoch, sequence, _BATCH_BYTES)

@@ -1,0 +1,202 @@
+"""Compacted topics as logs: made if missing, read from the beginning to the end (Kafka's ``KafkaBasedLog``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+import aiokafka.errors
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from connect.core.errors import ClusterUnreachable, ConfigError, PermanentError, RetriableError, SecurityError
+from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+
+log = logging.getLogger(__name__)
+
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
+_POLL_MS: Final = 250
+_POLL_RECORDS: Final = 5000
+_RETRY_S: Final = 0.25
+
+
+class LogRecord(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+async def read_to_end(
+    cluster: Cluster,
+    topic: str,
+    apply: Callable[[LogRecord], None],
+    *,
+    partitions: Collection[int] | None = None,
+    read_committed: bool = False,
+    timeout_s: float = 60.0,
+) -> int:
+    """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now.
+
+    ``partitions`` None reads all.
+
+    With ``read_committed`` the end is still that of everything appended, so transactions that are open now are waited
+    for: what they commit is not missed. Returns the number of records.
+
+    Raises:
+        RetriableError: the end was not reached within ``timeout_s``, or the cluster did not answer.
+        SecurityError: READ on the topic is missing.
+        PermanentError: a record is damaged.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(cluster, topic, apply, partitions, read_committed)
+    except TimeoutError as error:
+        raise RetriableError(
+            f"cluster {cluster.name}: topic {topic} could not be read to its end within {timeout_s:g} s"
+            + ("; a transaction may be open in it" if read_committed else "")
+        ) from error
+    except (
+        aiokafka.errors.TopicAuthorizationFailedError,
+        aiokafka.errors.GroupAuthorizationFailedError,
+    ) as error:
+        raise SecurityError(
+            f"cluster {cluster.name} refuses to let us read {topic}; grant READ on topic {topic}"
+        ) from error
+    except aiokafka.errors.CorruptRecordException as error:
+        raise PermanentError(f"cluster {cluster.name}: a record of topic {topic} is damaged: {error}") from error
+    except aiokafka.errors.KafkaConnectionError as error:
+        raise ClusterUnreachable(f"cluster {cluster.name}: topic {topic} cannot be read: {error}") from error
+    except aiokafka.errors.KafkaError as error:
+        raise RetriableError(f"cluster {cluster.name}: topic {topic} cannot be read: {error!r}") from error
+
+
+async def ensure_compacted_topic(
+    admin: Admin,
+    topic: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> None:
+    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size.
+
+    Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does). A
+    topic that we may not make or look at is taken to be there and right.
+
+    Raises:
+        ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
+        RetriableError, PermanentError: it could not be made.
+    """
+    wanted = NewTopic(topic, partitions, replication_factor, {**(configs or {}), _CLEANUP_POLICY: _COMPACT})
+    if not await _create(admin, wanted, asyncio.get_running_loop().time() + timeout_s):
+        await _check_compact(admin, topic)
+
+
+async def _create(admin: Admin, wanted: NewTopic, until_s: float) -> bool:
+    """Whether it was made here; False: it was there already, or is taken to be."""
+    said = ""
+    while True:
+        try:
+            outcome = (await admin.create_topics([wanted]))[wanted.name]
+        except RetriableError as error:
+            outcome = error
+        if outcome is None:
+            return True
+        if isinstance(outcome, TopicExists):
+            return False
+        if isinstance(outcome, SecurityError):
+            log.warning("%s; going on as if it were there", outcome)
+            return False
+        # INVALID_REPLICATION_FACTOR: brokers that are just starting count as missing.
+        if isinstance(outcome, PermanentError) and "INVALID_REPLICATION_FACTOR" not in str(outcome):
+            raise outcome
+        if asyncio.get_running_loop().time() > until_s:
+            raise outcome
+        if str(outcome) != said:
+            log.warning("%s; trying again", outcome)
+            said = str(outcome)
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _check_compact(admin: Admin, topic: str) -> None:
+    policy = (await admin.describe_topic_configs([topic])).get(topic, {}).get(_CLEANUP_POLICY)
+    if policy is not None and policy != _COMPACT:
+        raise ConfigError(
+            f"cluster {admin.name}: topic {topic} has {_CLEANUP_POLICY}={policy} and would lose what is stored in it; "
+            f"set it to {_COMPACT}",
+            _CLEANUP_POLICY,
+        )
+
+
+async def _read(
+    cluster: Cluster,
+    topic: str,
+    apply: Callable[[LogRecord], None],
+    wanted: Collection[int] | None,
+    read_committed: bool,
+) -> int:
+    ends = await _ends(cluster, topic, wanted)
+    if not ends:
+        return 0
+    consumer = AIOKafkaConsumer(
+        **cluster.settings.aiokafka_arguments(),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed" if read_committed else "read_uncommitted",
+    )
+    try:
+        await consumer.start()
+        consumer.assign(list(ends))
+        for partition, (begin, _) in ends.items():
+            consumer.seek(partition, begin)
+        return await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply)
+    finally:
+        await consumer.stop()
+
+
+async def _ends(cluster: Cluster, topic: str, wanted: Collection[int] | None) -> dict[TopicPartition, tuple[int, int]]:
+    """(first, end) of each partition that holds anything."""
+    while True:
+        try:
+            metadata = await cluster.topics({topic})
+            partitions = [
+                (topic, each) for each in metadata.topics[topic].partitions if wanted is None or each in wanted
+            ]
+            begins = await list_offsets(cluster, partitions, EARLIEST)
+            ends = await list_offsets(cluster, partitions, LATEST)
+        except RetriableError as error:
+            log.info("%s; trying again", error)
+        else:
+            return {
+                TopicPartition(*partition): (begins[partition], end)
+                for partition, end in ends.items()
+                if end > begins[partition]
+            }
+        await asyncio.sleep(_RETRY_S)  # just made, or without leaders: brokers learn of it within moments
+
+
+async def _drain(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], apply: Callable[[LogRecord], None]
+) -> int:
+    read = 0
+    behind = dict(ends)
+    while behind:
+        batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
+        for partition, records in batches.items():
+            for record in records:
+                apply(LogRecord(record.key, record.value, partition.partition, record.offset, record.timestamp))
+            read += len(records)
+        for partition in list(behind):
+            # The position, not the last record: the log may end in markers, or in offsets compacted away.
+            if await consumer.position(partition) >= behind[partition]:
+                del behind[partition]
+                consumer.pause(partition)
+    return read

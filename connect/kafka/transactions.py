@@ -1,0 +1,303 @@
+"""Fencing: after it, nothing that a predecessor still has under way can reach the target's log.
+
+A lease or an end offset proves nothing: bytes can sit in a stalled socket, in a frozen broker's queue, or below a
+high watermark that does not move. A raised producer epoch alone does not help either, for a partition learns of it
+only by an append. So the fence is a new epoch and an aborted transaction without data over all partitions: it leaves
+one marker in each, and from there on the old epoch is refused, never-written partitions included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kafka.errors import for_code
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+
+log = logging.getLogger(__name__)
+
+Partition = tuple[str, int]
+T = TypeVar("T")
+
+_TIMEOUT_MS: Final = 60_000  # Java's ``transaction.timeout.ms``; an aborted one lives for milliseconds
+_BACKOFF_FIRST_S: Final = 0.02
+_BACKOFF_LAST_S: Final = 0.5
+#: From this epoch on, the next InitProducerId hands out another producer id (Kafka ``TransactionMetadata``).
+_EPOCH_EXHAUSTED: Final = 32766
+#: Later versions do more than we want: AddPartitionsToTxn 4 is the brokers' own batched form, EndTxn 5 raises the
+#: epoch and refuses a transaction without data (KIP-890).
+_ADD_PARTITIONS_AT_MOST: Final = 3
+_END_TXN_AT_MOST: Final = 4
+
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_INVALID_PRODUCER_EPOCH: Final = 47
+_CONCURRENT_TRANSACTIONS: Final = 51
+_OPERATION_NOT_ATTEMPTED: Final = 55
+_FENCED: Final = frozenset({_INVALID_PRODUCER_EPOCH, 90})  # ... PRODUCER_FENCED
+_REFUSED: Final = frozenset({29, 31, 53})  # topic, cluster, transactional id: authorisation failed
+#: Another attempt from the beginning may do: coordinators that load or moved, markers under way, a forgotten id.
+_START_AGAIN: Final = frozenset({14, 15, 16, 48, 49, _UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class Superseded(PermanentError):
+    """Somebody else has taken the transactional id over: this one must stop and write nothing more."""
+
+
+class FenceRefused(NotAuthorized):
+    """The cluster's rules do not let us fence; names what to grant."""
+
+
+class MarkersPending(RetriableError):
+    """The transaction before is not wound up yet: ask again in a moment."""
+
+
+class ProducerIdentity(NamedTuple):
+    """Under which the cluster knows a writer; only the highest epoch of an id may write."""
+
+    producer_id: int
+    epoch: int
+
+
+async def fence(
+    cluster: Cluster,
+    transactional_id: str,
+    partitions: Collection[Partition],
+    *,
+    timeout_s: float = 60.0,
+) -> ProducerIdentity:
+    """Shut out whoever wrote under ``transactional_id`` and return the identity to write under.
+
+    When it returns, each partition has a marker of the identity's producer id, behind everything that earlier epochs
+    ever got in; the first sequence there must be 0, and any other is refused.
+
+    Raises:
+        FenceRefused: rights are missing.
+        Superseded: another one fences at the same time, and won.
+        RetriableError: not done within ``timeout_s``; says what stood in the way.
+    """
+
+    async def attempt() -> ProducerIdentity:
+        while True:
+            first = await claim(cluster, transactional_id)
+            if partitions:
+                await add_partitions(cluster, transactional_id, first, partitions)
+                await end_transaction(cluster, transactional_id, first, commit=False)
+            final = await claim(cluster, transactional_id, first)
+            # An id whose epochs are used up is exchanged for one that the markers say nothing of. And nobody may
+            # write under the last epoch, or the next fence could not mark the same id with a higher one.
+            if final.producer_id == first.producer_id and final.epoch < _EPOCH_EXHAUSTED:
+                return final
+
+    return await until(timeout_s, f"fencing {transactional_id} on cluster {cluster.name}", attempt)
+
+
+async def init_producer_id(cluster: Cluster, transactional_id: str, *, timeout_s: float = 60.0) -> ProducerIdentity:
+    """Take ``transactional_id`` over where there is nothing to shut out of any partition: a first start.
+
+    Raises: as ``fence``.
+    """
+
+    async def attempt() -> ProducerIdentity:
+        identity = await claim(cluster, transactional_id)
+        return identity if identity.epoch < _EPOCH_EXHAUSTED else await claim(cluster, transactional_id)
+
+    return await until(timeout_s, f"claiming {transactional_id} on cluster {cluster.name}", attempt)
+
+
+async def describe_producers(
+    cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
+) -> dict[Partition, dict[int, tuple[int, int]]]:
+    """What the leaders know of their writers: per partition, producer id to (epoch, last sequence).
+
+    Includes what is appended and not yet replicated. A last sequence of -1: nothing but markers.
+
+    Raises:
+        NotAuthorized: READ on a topic is missing.
+        UnsupportedVersion: brokers older than 2.8.
+        RetriableError: a partition had no leader that answered within ``timeout_s``.
+    """
+    found: dict[Partition, dict[int, tuple[int, int]]] = {}
+
+    async def attempt() -> None:
+        missing = [partition for partition in partitions if partition not in found]
+        by_leader: dict[int, list[Partition]] = {}
+        metadata = await cluster.topics({topic for topic, _ in missing})
+        for topic, partition in missing:
+            leader = metadata.leader(topic, partition)
+            if leader is None:
+                raise RetriableError(f"{topic}-{partition} has no leader")
+            by_leader.setdefault(leader, []).append((topic, partition))
+        for leader, led in by_leader.items():
+            await _describe(cluster, leader, led, found)
+
+    await until(timeout_s, f"asking cluster {cluster.name} for its producers", attempt)
+    return found
+
+
+async def claim(cluster: Cluster, transactional_id: str, current: ProducerIdentity | None = None) -> ProducerIdentity:
+    """InitProducerId, once: raises the epoch and ends what is open; waits for its markers, without a bound.
+
+    With ``current`` only if nobody else has done so since; brokers older than 2.5 (KIP-360) cannot tell.
+    """
+    waiting_s = _BACKOFF_FIRST_S
+    while True:
+        answer = await _ask(
+            cluster,
+            transactional_id,
+            InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=_TIMEOUT_MS,
+                producer_id=current.producer_id if current else -1,
+                producer_epoch=current.epoch if current else -1,
+            ),
+            None,
+        )
+        if answer.error_code != _CONCURRENT_TRANSACTIONS:
+            break
+        # Markers are being written; that they are all there is what the caller waits for.
+        await asyncio.sleep(waiting_s)
+        waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
+    check(cluster, transactional_id, "InitProducerId", answer.error_code)
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+async def add_partitions(
+    cluster: Cluster, transactional_id: str, identity: ProducerIdentity, partitions: Collection[Partition]
+) -> None:
+    """AddPartitionsToTxn, once: what follows may be written in the partitions. Errors as ``fence``."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    answer = await _ask(
+        cluster,
+        transactional_id,
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                for topic, indexes in topics.items()
+            ],
+        ),
+        _ADD_PARTITIONS_AT_MOST,
+    )
+    # One bad partition fails all; the others then say only that they were not attempted.
+    codes = [
+        (
+            row.partition_error_code == _OPERATION_NOT_ATTEMPTED,
+            result.name,
+            row.partition_index,
+            row.partition_error_code,
+        )
+        for result in answer.results_by_topic_v3_and_below
+        for row in result.results_by_partition
+        if row.partition_error_code
+    ]
+    for _, topic, partition, code in sorted(codes):
+        check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
+
+
+async def end_transaction(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> None:
+    """EndTxn, once, in the form that leaves the epoch alone. Errors as ``fence``."""
+    answer = await _ask(
+        cluster,
+        transactional_id,
+        EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            committed=commit,
+        ),
+        _END_TXN_AT_MOST,
+    )
+    check(cluster, transactional_id, "EndTxn", answer.error_code)
+
+
+async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: int | None) -> Any:
+    try:
+        connection = await cluster.coordinator(transactional_id, "transaction")
+    except NotAuthorized as error:
+        raise FenceRefused(
+            f"cluster {cluster.name} does not let us use transactional id {transactional_id}; "
+            f"grant WRITE and DESCRIBE on transactional id {transactional_id}"
+        ) from error
+    return await connection.call(request, at_most=at_most)
+
+
+async def _describe(
+    cluster: Cluster, leader: int, led: Collection[Partition], found: dict[Partition, dict[int, tuple[int, int]]]
+) -> None:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in led:
+        topics.setdefault(topic, []).append(partition)
+    connection = await cluster.connection(leader)
+    answer = await connection.call(
+        DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+                for topic, indexes in topics.items()
+            ]
+        )
+    )
+    failed: tuple[str, int, int] | None = None
+    for result in answer.topics:
+        for row in result.partitions:
+            if row.error_code:
+                failed = (result.name, row.partition_index, row.error_code)
+                continue
+            found[result.name, row.partition_index] = {
+                state.producer_id: (state.producer_epoch, state.last_sequence) for state in row.active_producers
+            }
+    if failed:
+        topic, partition, code = failed
+        if code in _REFUSED:
+            raise NotAuthorized(
+                f"cluster {cluster.name} refuses to describe the producers of {topic}: {error_name(code)}; "
+                f"grant READ on topic {topic}"
+            )
+        kind = RetriableError if for_code(code).retriable else PermanentError
+        raise kind(f"broker {leader} does not describe the producers of {topic}-{partition}: {error_name(code)}")
+
+
+def check(cluster: Cluster, transactional_id: str, api: str, code: int, partition: str = "") -> None:
+    """Raise what an error code of a transactional request means, if it is one."""
+    if not code:
+        return
+    what = f"cluster {cluster.name}: {api} for transactional id {transactional_id}"
+    what += f", {partition}: {error_name(code)}" if partition else f": {error_name(code)}"
+    if code == _CONCURRENT_TRANSACTIONS:
+        raise MarkersPending(what)
+    if code in _FENCED:
+        raise Superseded(f"{what}; another process has taken it over")
+    if code in _REFUSED:
+        grant = f"WRITE on topic {partition.rsplit('-', 1)[0]}" if partition else ""
+        raise FenceRefused(f"{what}; grant {grant or f'WRITE and DESCRIBE on transactional id {transactional_id}'}")
+    if code in _START_AGAIN or for_code(code).retriable:
+        raise RetriableError(what)
+    raise PermanentError(what)
+
+
+async def until(timeout_s: float, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``attempt`` while it fails retriably, with a growing pause, for ``timeout_s``."""
+    waiting_s = _BACKOFF_FIRST_S
+    reason: HeliographError | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    return await attempt()
+                except RetriableError as error:
+                    if reason is None or str(error) != str(reason):
+                        log.info("%s: %s; trying again", what, error)
+                    reason = error
+                await asyncio.sleep(waiting_s)
+                waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
+    except TimeoutError as error:
+        raise RetriableError(f"{what}: not done within {timeout_s:g} s; {reason or 'no answer'}") from error

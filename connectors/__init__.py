@@ -1,0 +1,1 @@
+"""MirrorMaker 2: its connectors, and the names, filters and settings they share."""

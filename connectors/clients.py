@@ -1,0 +1,126 @@
+"""The Kafka clients of a flow: which keys reach which client, and under which id brokers see it.
+
+Ids are Java's, since quotas bind to them: those inside a connector from ``MirrorConnectorConfig``, that of the
+producer of records from Connect's ``Worker``, that of the store of offsets from ``KafkaOffsetBackingStore``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from connect.core.errors import ConfigError
+from connect.kafka.keys import CONNECTION_KEYS
+from connect.kafka.settings import ConnectionSettings, connection_settings
+
+Side = Literal["source", "target"]
+Kind = Literal["producer", "consumer", "admin"]
+#: Gives an error its place in the file: the error, the side and the kind of client (None for the worker's own).
+Locate = Callable[[ConfigError, Side, Kind | None], ConfigError]
+
+
+def properties_with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The properties whose keys begin with ``prefix``, without it."""
+    return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix)}
+
+
+def connector_client(connector: Mapping[str, str], side: Side, kind: Kind) -> dict[str, str]:
+    """The properties of a client inside the connector (Kafka's ``MirrorConnectorConfig.sourceConsumerConfig`` ...)."""
+    cluster = properties_with_prefix(connector, f"{side}.cluster.")
+    return {
+        **{key: cluster[key] for key in CONNECTION_KEYS if key in cluster},
+        **properties_with_prefix(connector, f"{kind}."),
+        **properties_with_prefix(connector, f"{side}.{kind}."),
+    }
+
+
+def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """The properties of the producer of mirrored records: the worker's, overridden by ``producer.override.*``."""
+    base = {key: worker[key] for key in ("bootstrap.servers",) if key in worker}
+    return {
+        **base,
+        **properties_with_prefix(worker, "producer."),
+        **properties_with_prefix(connector, "producer.override."),
+    }
+
+
+@dataclass(frozen=True)
+class FlowClients:
+    """Connection settings for everything a flow talks to; key stores have been read when one exists."""
+
+    label: str
+    _consumer: ConnectionSettings
+    _producer: ConnectionSettings
+    _source_admin: ConnectionSettings
+    _target_admin: ConnectionSettings
+    _offsets: ConnectionSettings
+    _connector_name: str
+    _producer_has_own_id: bool
+
+    def replication_consumer(self, task: int) -> ConnectionSettings:
+        """To the source, for reading records."""
+        return self._consumer.with_client_id(self._id(f"-{task}", "replication-consumer", self._consumer.client_id))
+
+    def record_producer(self, task: int) -> ConnectionSettings:
+        """To the target, for writing records."""
+        if self._producer_has_own_id:
+            return self._producer
+        return self._producer.with_client_id(f"connector-producer-{self._connector_name}-{task}")
+
+    def source_admin(self) -> ConnectionSettings:
+        """To the source, for its topics."""
+        return self._source_admin.with_client_id(self._id("", "replication-source-admin", self._source_admin.client_id))
+
+    def target_admin(self) -> ConnectionSettings:
+        """To the target, for its topics."""
+        return self._target_admin.with_client_id(self._id("", "replication-target-admin", self._target_admin.client_id))
+
+    def offsets(self) -> ConnectionSettings:
+        """To the target, for the topics that hold positions."""
+        return self._offsets
+
+    def _id(self, task: str, role: str, user: str) -> str:
+        own = f"{self.label}|{self._connector_name}{task}|{role}"
+        return f"{user}|{own}" if user else own
+
+
+def flow_clients(
+    label: str,
+    connector: Mapping[str, str],
+    worker: Mapping[str, str],
+    *,
+    source: str,
+    target: str,
+    locate: Locate,
+) -> FlowClients:
+    """The clients of the flow ``label`` (``us->eu``) between the clusters ``source`` and ``target``.
+
+    Raises:
+        ConfigError: A key is missing or wrong; ``locate`` has named its place.
+        SecurityError: A key store cannot be used.
+    """
+
+    def settings(props: Mapping[str, str], side: Side, kind: Kind | None, client_id: str) -> ConnectionSettings:
+        where = f"cluster {source if side == 'source' else target}"
+        try:
+            return connection_settings(props, client_id=client_id, where=where)
+        except ConfigError as error:
+            raise locate(error, side, kind) from None
+
+    def inside(side: Side, kind: Kind) -> ConnectionSettings:
+        props = connector_client(connector, side, kind)
+        return settings(props, side, kind, props.get("client.id", ""))
+
+    producer = record_producer(connector, worker)
+    user_id = worker["client.id"].strip()
+    return FlowClients(
+        label=label,
+        _consumer=inside("source", "consumer"),
+        _producer=settings(producer, "target", "producer", producer.get("client.id", "")),
+        _source_admin=inside("source", "admin"),
+        _target_admin=inside("target", "admin"),
+        _offsets=settings(worker, "target", None, f"{worker['group.id']}-{user_id + '-' if user_id else ''}offsets"),
+        _connector_name=connector["name"],
+        _producer_has_own_id="client.id" in producer,
+    )

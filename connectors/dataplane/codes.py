@@ -1,0 +1,57 @@
+"""Kafka's error codes as the copy path treats them (Kafka ``Errors``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafka.errors import for_code
+
+NONE: Final = 0
+OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+REQUEST_TIMED_OUT: Final = 7
+MESSAGE_TOO_LARGE: Final = 10
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+OUT_OF_ORDER_SEQUENCE: Final = 45
+INVALID_PRODUCER_EPOCH: Final = 47
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+INVALID_FETCH_SESSION_EPOCH: Final = 71
+PRODUCER_FENCED: Final = 90
+UNKNOWN_TOPIC_ID: Final = 100
+FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
+
+SESSION_LOST: Final = frozenset({FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR})
+#: The successor holds the transactional id now: everything of this slice is refused.
+FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+#: Leadership moved or is unknown here, or a broker is on its way up or down: look again and go on.
+RETRIABLE: Final = frozenset(
+    {
+        2,  # CORRUPT_MESSAGE: damaged between us and the broker; what is sent again is unchanged
+        3,  # UNKNOWN_TOPIC_OR_PARTITION: also while a broker has not heard of the topic yet
+        5,  # LEADER_NOT_AVAILABLE
+        6,  # NOT_LEADER_OR_FOLLOWER
+        7,  # REQUEST_TIMED_OUT: appended, not acknowledged
+        8,  # BROKER_NOT_AVAILABLE
+        9,  # REPLICA_NOT_AVAILABLE
+        13,  # NETWORK_EXCEPTION
+        14,  # COORDINATOR_LOAD_IN_PROGRESS
+        19,  # NOT_ENOUGH_REPLICAS
+        20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND: appended, not acknowledged
+        45,  # OUT_OF_ORDER_SEQUENCE_NUMBER: one before it did not make it
+        56,  # KAFKA_STORAGE_ERROR
+        74,  # FENCED_LEADER_EPOCH
+        75,  # UNKNOWN_LEADER_EPOCH
+        78,  # OFFSET_NOT_AVAILABLE
+        89,  # THROTTLING_QUOTA_EXCEEDED
+        100,  # UNKNOWN_TOPIC_ID: until metadata says whether the topic was made anew
+        103,  # INCONSISTENT_TOPIC_ID
+    }
+)
+
+
+def name(code: int) -> str:
+    """``NOT_ENOUGH_REPLICAS (19)``: the code as Kafka's documentation has it."""
+    error = for_code(code)
+    return f"{getattr(error, 'message', error.__name__)} ({code})"

@@ -1,0 +1,190 @@
+"""What worker and slice tell each other: versioned plain data, JSON on the link.
+
+Dataclasses here are the meaning; ``to_wire``/``from_wire`` the form. A slice of another version is refused by
+the worker, so fields may change with ``LINK_VERSION``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple, Self
+from uuid import UUID
+
+LINK_VERSION: Final = 1
+#: A broker's default ``max.message.bytes``.
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
+
+#: (upstream start, downstream start, count)
+Run = tuple[int, int, int]
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Where an unclean predecessor may have stopped, for exact resume.
+
+    ``producer``/``next_sequence``: under which it wrote and what it would have sent next at the stored
+    position; ``hint``: the last sequence the target's leader knew of it before the fence, or None.
+    """
+
+    producer: ProducerIdentity
+    next_sequence: int
+    hint: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """One partition pair of a slice, and where to go on.
+
+    ``next_source_offset`` is the offset of the next source record, ``last_source_epoch`` the leader epoch of the
+    batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
+    ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
+    the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
+    """
+
+    source: TopicPartition
+    source_topic_id: UUID | None
+    target: TopicPartition
+    target_topic_id: UUID | None
+    next_source_offset: int
+    last_source_epoch: int
+    target_end: int
+    next_sequence: int
+    pipelined: bool
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    proof: Proof | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "source": list(self.source),
+            "target": list(self.target),
+            "source_topic_id": _id_text(self.source_topic_id),
+            "target_topic_id": _id_text(self.target_topic_id),
+            "proof": asdict(self.proof) if self.proof else None,
+        }
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        proof = data["proof"]
+        return cls(
+            source=TopicPartition(*data["source"]),
+            target=TopicPartition(*data["target"]),
+            source_topic_id=_id_from(data["source_topic_id"]),
+            target_topic_id=_id_from(data["target_topic_id"]),
+            proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["hint"])
+            if proof
+            else None,
+            **{name: data[name] for name in _PLAIN},
+        )
+
+
+_PLAIN: Final = (
+    "next_source_offset",
+    "last_source_epoch",
+    "target_end",
+    "next_sequence",
+    "pipelined",
+    "max_message_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSettings:
+    """How a slice copies; bytes and milliseconds. ``source``/``target`` are ConnectionSettings on the wire, secrets
+    included: they pass over the control link and nowhere else."""
+
+    flow: str
+    task: int
+    source: dict[str, Any] = field(repr=False)
+    target: dict[str, Any] = field(repr=False)
+    read_committed: bool = False
+    lease_ms: int = 5000
+    fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    buffer_bytes: int = 48 * 1024 * 1024
+    in_flight_requests: int = 64
+    in_flight_bytes: int = 16 * 1024 * 1024
+    progress_interval_ms: int = 100
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        return cls(**data)
+
+
+@dataclass(slots=True)
+class PartitionProgress:
+    """What a slice did to one partition since its last report, and where it stands now.
+
+    ``runs`` are new (upstream, downstream, count); ``batches`` counts by kind; positions are those of acknowledged
+    batches only. ``state`` is ``running`` or ``stopped``, the latter with a ``reason`` for people.
+    """
+
+    source: TopicPartition
+    next_source_offset: int
+    last_source_epoch: int
+    target_end: int
+    next_sequence: int
+    high_watermark: int
+    log_start_offset: int
+    timestamp_ms: int
+    records: int
+    bytes: int
+    batches: dict[str, int]
+    runs: list[Run] = field(default_factory=list)
+    state: str = "running"
+    reason: str = ""
+    error: str = ""
+
+    def to_wire(self) -> list[Any]:
+        return [list(self.source), *(getattr(self, name) for name in _PROGRESS)]
+
+    @classmethod
+    def from_wire(cls, data: list[Any]) -> Self:
+        values = dict(zip(_PROGRESS, data[1:], strict=True))
+        values["runs"] = [tuple(run) for run in values["runs"]]
+        return cls(source=TopicPartition(*data[0]), **values)
+
+
+_PROGRESS: Final = (
+    "next_source_offset",
+    "last_source_epoch",
+    "target_end",
+    "next_sequence",
+    "high_watermark",
+    "log_start_offset",
+    "timestamp_ms",
+    "records",
+    "bytes",
+    "batches",
+    "runs",
+    "state",
+    "reason",
+    "error",
+)
+
+
+def _id_text(topic_id: UUID | None) -> str | None:
+    return str(topic_id) if topic_id else None
+
+
+def _id_from(text: str | None) -> UUID | None:
+    return UUID(text) if text else None

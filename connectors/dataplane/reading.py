@@ -1,0 +1,159 @@
+"""Fetch requests and answers, whatever version a broker speaks, with record bytes uncopied where it is hot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+
+from connect.core.errors import RetriableError
+from connect.kafka.connection import Connection
+from connect.wire import hot
+from connectors.dataplane import codes
+from connectors.dataplane.fetch_session import Position
+
+FETCH: Final = 1
+_MAX_VERSION: Final = 17
+_NO_ID: Final = UUID(int=0)
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+#: A partition on the wire: (topic key, index); the key is the topic's id from Fetch 13 on, else its name.
+Key = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOnWire:
+    """A topic as a fetch names it."""
+
+    name: str
+    topic_id: UUID | None
+
+    def key(self, version: int) -> bytes:
+        if version >= hot.FETCH_TOPIC_IDS_FROM:
+            return (self.topic_id or _NO_ID).bytes
+        return hot.topic_name_key(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
+    isolation: int
+    rack: str = ""
+
+
+def fetch_version(connection: Connection, topics: Iterable[TopicOnWire]) -> int:
+    """The highest version both know; below 13 where a topic's id is unknown."""
+    version = min(_MAX_VERSION, connection.versions[FETCH][1])
+    if version >= hot.FETCH_TOPIC_IDS_FROM and any(topic.topic_id is None for topic in topics):
+        return hot.FETCH_TOPIC_IDS_FROM - 1
+    return version
+
+
+def encode_fetch(
+    version: int,
+    limits: FetchLimits,
+    session: tuple[int, int],
+    partitions: Mapping[tuple[TopicOnWire, int], Position],
+    forgotten: Iterable[tuple[TopicOnWire, int]] = (),
+) -> bytes:
+    """A FetchRequest's body; ``session`` is (id, epoch), (0, -1) for none (KIP-227)."""
+    topics: dict[TopicOnWire, FetchRequest.FetchTopic] = {}
+    for (topic, index), (offset, leader_epoch, last_epoch) in partitions.items():
+        entry = topics.get(topic)
+        if entry is None:
+            entry = topics[topic] = FetchRequest.FetchTopic(
+                topic=topic.name, topic_id=topic.topic_id or _NO_ID, partitions=[]
+            )
+        entry.partitions.append(
+            FetchRequest.FetchTopic.FetchPartition(
+                partition=index,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
+                log_start_offset=-1,
+                partition_max_bytes=limits.partition_max_bytes,
+            )
+        )
+    left: dict[TopicOnWire, list[int]] = {}
+    for topic, index in forgotten:
+        left.setdefault(topic, []).append(index)
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=limits.max_wait_ms,
+        min_bytes=limits.min_bytes,
+        max_bytes=limits.max_bytes,
+        isolation_level=limits.isolation,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=list(topics.values()),
+        forgotten_topics_data=[
+            FetchRequest.ForgottenTopic(topic=topic.name, topic_id=topic.topic_id or _NO_ID, partitions=indexes)
+            for topic, indexes in left.items()
+        ],
+        rack_id=limits.rack,
+    )
+    return bytes(request.encode(version=version))
+
+
+def decode_fetch(body: memoryview, version: int) -> hot.FetchAnswer:
+    """A FetchResponse of any version; from 12 on without copying record bytes."""
+    if version >= hot.FETCH_FLEXIBLE_FROM:
+        return hot.decode_fetch(body, version)
+    answer = FetchResponse.decode(bytes(body), version=version)
+    partitions = [
+        hot.FetchedPartition(
+            hot.topic_name_key(topic.topic),
+            row.partition_index,
+            row.error_code,
+            row.high_watermark,
+            row.last_stable_offset,
+            row.log_start_offset,
+            tuple((entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()),
+            row.preferred_read_replica,
+            memoryview(bytearray(row.records or b"")),
+            None,
+            None,
+        )
+        for topic in answer.responses
+        for row in topic.partitions
+    ]
+    return hot.FetchAnswer(answer.throttle_time_ms, answer.error_code, answer.session_id, partitions)
+
+
+async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: int) -> hot.FetchAnswer:
+    """Send an encoded fetch and wait for its answer.
+
+    Raises:
+        RetriableError: the connection was lost, or gave no answer in time and is closed for it.
+    """
+    timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
+    try:
+        async with asyncio.timeout(timeout_s):
+            return decode_fetch(await connection.send(FETCH, version, [body]), version)
+    except TimeoutError as error:
+        await connection.close()
+        raise RetriableError(f"{connection.address} did not answer a fetch within {timeout_s:g} s") from error
+
+
+async def fetch_one(
+    connection: Connection, topic: TopicOnWire, index: int, position: Position, limits: FetchLimits
+) -> hot.FetchedPartition:
+    """One partition once, without a session; its records may be changed in place. Errors as :func:`fetch`."""
+    version = fetch_version(connection, (topic,))
+    body = encode_fetch(version, limits, (0, -1), {(topic, index): position})
+    while True:
+        answer = await fetch(connection, version, body, limits.max_wait_ms)
+        if answer.partitions:
+            return answer.partitions[0]
+        if not answer.throttle_time_ms:
+            raise RetriableError(f"{connection.address} refuses a fetch: {codes.name(answer.error_code)}")
+        # Over a quota a broker answers without data (Kafka ``FetchContext.getThrottledResponse``).
+        await asyncio.sleep(answer.throttle_time_ms / 1000)

@@ -1,0 +1,75 @@
+"""Which topics are mirrored: the lists of patterns, and the rules that hold whatever a filter says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.errors import ConfigError
+from connectors.java_regex import UnsupportedRegex, compile_java
+from connectors.policy import is_cycle
+
+
+class TopicFilter(Protocol):
+    """Selects topics (Kafka's ``TopicFilter``)."""
+
+    def should_replicate_topic(self, topic: str) -> bool: ...
+
+
+class DefaultTopicFilter:
+    """The keys ``topics`` and ``topics.exclude``: names and Java regular expressions.
+
+    Args:
+        topics: Elements of the list; an empty one selects nothing.
+        exclude: Elements of the list; they win.
+
+    Raises:
+        ConfigError: A list is no valid expression; the key is named.
+    """
+
+    def __init__(self, topics: Sequence[str], exclude: Sequence[str]) -> None:
+        self._included = compile_pattern_list("topics", topics)
+        self._excluded = compile_pattern_list("topics.exclude", exclude)
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        return _matches(self._included, topic) and not _matches(self._excluded, topic)
+
+
+def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] | None:
+    """One pattern for a list, to be matched in full; None, which matches nothing, for an empty list.
+
+    The elements are joined as they are, without groups around them, as Kafka's ``MirrorUtils.compilePatternList``
+    does: a comma inside parentheses therefore works as an alternative.
+    """
+    if not elements:
+        return None
+    joined = "|".join(elements)
+    try:
+        return compile_java(joined)
+    except UnsupportedRegex as error:
+        raise ConfigError(f"{key} is no usable list of patterns ({joined}): {error}", key) from None
+
+
+def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
+    return pattern is not None and pattern.fullmatch(name) is not None
+
+
+def should_mirror(
+    topic: str,
+    *,
+    topic_filter: TopicFilter,
+    policy: ReplicationPolicy,
+    target_alias: str,
+    heartbeats_replication: bool,
+) -> bool:
+    """Whether a source topic is mirrored (Kafka's ``MirrorSourceConnector.shouldReplicateTopic``).
+
+    The filter or the rule for heartbeats must take it, it must not be internal, and it must not have been on the
+    target before.
+    """
+    selected = topic_filter.should_replicate_topic(topic) or (
+        heartbeats_replication and policy.is_heartbeats_topic(topic)
+    )
+    return selected and not policy.is_internal_topic(topic) and not is_cycle(policy, topic, target_alias)

@@ -1,0 +1,272 @@
+"""Keys of an ``mm2.properties`` that do not do what their user may expect, each with a word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Literal
+
+from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SECURITY, SUPPORTED_SECURITY
+from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+
+#: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
+#: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right.
+NoticeKind = Literal["unsupported", "pointless", "misplaced", "unknown", "forgiven"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """``key`` as the file has it; ``text`` is a whole sentence for the log."""
+
+    key: str
+    kind: NoticeKind
+    text: str
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What is to be said of a key: its kind and the rest of the sentence."""
+
+    kind: NoticeKind
+    text: str
+
+
+_UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
+_POINTLESS: Final = _Word(
+    "pointless", "has no effect here: batches are copied as they are, in order and acknowledged by all"
+)
+_FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
+
+_OURS: Final = frozenset({"lease.ms", "copy.epoch.ms"})
+_CONNECTOR_SUPPORTED: Final = _OURS | {
+    "name",
+    "connector.class",
+    "enabled",
+    "tasks.max",
+    "source.cluster.alias",
+    "target.cluster.alias",
+    "topics",
+    "topics.exclude",
+    "topic.filter.class",
+    "replication.factor",
+    "replication.policy.class",
+    "replication.policy.separator",
+    "replication.policy.internal.topic.separator.enabled",
+    "refresh.topics.enabled",
+    "refresh.topics.interval.seconds",
+    "heartbeats.replication.enabled",
+    "config.providers",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "exactly.once.support",
+}
+_CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
+    "use.defaults.from",
+    "transaction.boundary",
+    "transaction.boundary.interval.ms",
+    "offsets.storage.topic",
+    "topic.creation.groups",
+    "exactly.once.support",
+}
+_CONNECTOR_PREFIXES: Final = ("transforms.", "predicates.", "topic.creation.", "config.providers.")
+#: Java heeds these where a flow is named, and drops them without a word at the top.
+_FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
+
+_WORKER_SUPPORTED: Final = frozenset(
+    {
+        "group.id",
+        "client.id",
+        "offset.flush.interval.ms",
+        "offset.storage.topic",
+        "offset.storage.partitions",
+        "offset.storage.replication.factor",
+        "key.converter",
+        "value.converter",
+        "header.converter",
+        "request.timeout.ms",
+        "connections.max.idle.ms",
+    }
+)
+_WORKER_KNOWN: Final = (
+    ADMIN_KEYS
+    | _WORKER_SUPPORTED
+    | _names(
+        """
+        access.control.allow.methods access.control.allow.origin admin.listeners config.storage.replication.factor
+        config.storage.topic connect.protocol connector.client.config.override.policy exactly.once.source.support
+        header.converter.plugin.version heartbeat.interval.ms inter.worker.key.generation.algorithm
+        inter.worker.key.size inter.worker.key.ttl.ms inter.worker.signature.algorithm
+        inter.worker.verification.algorithms key.converter.plugin.version listeners offset.flush.timeout.ms
+        plugin.discovery plugin.path rebalance.timeout.ms response.http.headers.config rest.advertised.host.name
+        rest.advertised.listener rest.advertised.port rest.extension.classes scheduled.rebalance.max.delay.ms
+        session.timeout.ms ssl.client.auth status.storage.partitions status.storage.replication.factor
+        status.storage.topic task.shutdown.graceful.timeout.ms topic.creation.enable topic.tracking.allow.reset
+        topic.tracking.enable value.converter.plugin.version worker.sync.timeout.ms worker.unsync.backoff.ms
+        """
+    )
+)
+_WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
+_TOP_KNOWN: Final = _names(
+    """
+    dedicated.mode.enable.internal.rest listeners rest.advertised.host.name rest.advertised.port
+    rest.advertised.listener access.control.allow.origin access.control.allow.methods response.http.headers.config
+    ssl.client.auth admin.listeners
+    """
+)
+
+_CLIENT_SUPPORTED: Final = {
+    "consumer": _names(
+        """
+        isolation.level auto.offset.reset fetch.max.bytes max.partition.fetch.bytes fetch.max.wait.ms fetch.min.bytes
+        client.id request.timeout.ms connections.max.idle.ms check.crcs
+        """
+    ),
+    "producer": frozenset({"acks", "client.id", "request.timeout.ms", "connections.max.idle.ms"}),
+    "admin": frozenset({"client.id", "request.timeout.ms", "connections.max.idle.ms"}),
+}
+_CLIENT_KNOWN: Final = {"consumer": CONSUMER_KEYS, "producer": PRODUCER_KEYS, "admin": ADMIN_KEYS}
+_CLIENT_POINTLESS: Final = {
+    "consumer": _names(
+        """
+        enable.auto.commit auto.commit.interval.ms group.id group.instance.id group.protocol group.remote.assignor
+        heartbeat.interval.ms session.timeout.ms max.poll.interval.ms max.poll.records partition.assignment.strategy
+        key.deserializer value.deserializer allow.auto.create.topics exclude.internal.topics
+        """
+    ),
+    "producer": PRODUCER_KEYS - ADMIN_KEYS - {"interceptor.classes"},
+    "admin": frozenset[str](),
+}
+
+
+def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[Notice]:
+    """One notice for every key that deserves one, in order."""
+    found = ((key, _word(key, value, clusters)) for key, value in props.items())
+    return [Notice(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+
+
+def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
+    if key == "clusters" or key.startswith(("spark.", "config.providers")):
+        return None
+    # Switched off is what an unsupported feature is.
+    off = key.endswith(".enabled") and value.strip().lower() == "false"
+    word = _place(key, clusters)
+    return None if word is _UNSUPPORTED and off else word
+
+
+def _place(key: str, clusters: Sequence[str]) -> _Word | None:
+    # "us" and "us.west" may both be aliases; the longest that fits is meant.
+    prefixes = sorted((f"{alias}." for alias in clusters), key=len, reverse=True)
+    source, arrow, rest = key.partition("->")
+    if arrow and source in clusters:
+        return _of_flow(next(rest.removeprefix(prefix) for prefix in prefixes if rest.startswith(prefix)))
+    for prefix in prefixes:
+        if key.startswith(prefix):
+            return _of_cluster(key.removeprefix(prefix))
+    return _of_all(key, clusters)
+
+
+def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
+    if key in _TOP_KNOWN:
+        return _UNSUPPORTED
+    if key in _FLOW_ONLY or (_client_kind(key) is not None and key != "consumer.poll.timeout.ms"):
+        flow = f"{clusters[0]}->{clusters[-1]}"
+        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
+    if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
+        return None if key in _WORKER_SUPPORTED else _UNSUPPORTED
+    if _is_connection(key):
+        return _of_connection(key)
+    word = _of_connector(key)
+    if word is not None and word.kind == "unknown" and key in _WORKER_KNOWN:
+        return _Word("misplaced", f"has no effect at the top, as in Java; write it for a cluster: {clusters[-1]}.{key}")
+    if word is not None and word.kind == "unknown" and key.endswith(".bootstrap.servers"):
+        stranger = key.removesuffix(".bootstrap.servers")
+        return _Word("unknown", f"has no effect: clusters does not name '{stranger}'")
+    return word
+
+
+def _of_cluster(rest: str) -> _Word | None:
+    kind = _client_kind(rest)
+    if kind is not None:
+        return _of_client(kind, rest.partition(".")[2])
+    if rest in _WORKER_SUPPORTED or _is_connection(rest):
+        return _of_connection(rest)
+    if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES):
+        return _UNSUPPORTED
+    return _unknown(rest, _WORKER_KNOWN)
+
+
+def _of_flow(rest: str) -> _Word | None:
+    for side in ("source.", "target."):
+        inner = rest.removeprefix(side)
+        kind = _client_kind(inner)
+        if rest.startswith(side) and kind is not None:
+            return _of_flow_client(side[:-1], kind, inner.partition(".")[2])
+        if rest.startswith(f"{side}cluster.") and _is_connection(rest.removeprefix(f"{side}cluster.")):
+            return _of_connection(rest.removeprefix(f"{side}cluster."))
+    for kind in ("producer", "consumer", "admin"):
+        if rest.startswith(f"{kind}.override."):
+            key = rest.removeprefix(f"{kind}.override.")
+            return _of_client(kind, key) if kind == "producer" else _UNSUPPORTED
+    if rest == "consumer.poll.timeout.ms":
+        return _of_connector(rest)
+    kind = _client_kind(rest)
+    if kind is not None:
+        return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
+    return _of_connector(rest)
+
+
+def _of_flow_client(side: str, kind: str, key: str) -> _Word | None:
+    """Inside a connector only the source is read from; its producer writes offset syncs, not records."""
+    if kind == "producer":
+        hint = (
+            f"touches only the producer of offset syncs, as in Java; write producer.override.{key} for that of records"
+        )
+        return _Word("misplaced", hint)
+    if kind == "consumer" and side == "target":
+        return _UNSUPPORTED
+    return _of_client(kind, key)
+
+
+def _of_client(kind: str, key: str) -> _Word | None:
+    if _is_connection(key):
+        return _of_connection(key)
+    if key in _CLIENT_SUPPORTED[kind]:
+        return None
+    if key in _CLIENT_POINTLESS[kind]:
+        return _FORCED if kind == "consumer" else _POINTLESS
+    return _UNSUPPORTED if key in _CLIENT_KNOWN[kind] else _unknown(key, _CLIENT_KNOWN[kind])
+
+
+def _of_connector(key: str) -> _Word | None:
+    if key in _CONNECTOR_SUPPORTED or key.startswith("spark."):
+        return None
+    if key == "consumer.poll.timeout.ms":
+        return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
+    if key in SECURITY.settings:
+        return _Word("misplaced", "has no effect on a flow, as in Java; write it for a cluster")
+    known = key in _CONNECTOR_KNOWN or key.startswith(_CONNECTOR_PREFIXES)
+    return _UNSUPPORTED if known else _unknown(key, _CONNECTOR_KNOWN)
+
+
+def _of_connection(key: str) -> _Word | None:
+    return _UNSUPPORTED if key in SECURITY.settings and key not in SUPPORTED_SECURITY else None
+
+
+def _is_connection(key: str) -> bool:
+    return key == BOOTSTRAP_SERVERS or key in SECURITY.settings
+
+
+def _client_kind(key: str) -> str | None:
+    kind, dot, _ = key.partition(".")
+    return kind if dot and kind in _CLIENT_KNOWN else None
+
+
+def _unknown(key: str, known: frozenset[str]) -> _Word:
+    close = get_close_matches(key, known, 1, 0.8)
+    return _Word("unknown", "is not known and has no effect" + "".join(f"; is {name} meant?" for name in close))

@@ -1,0 +1,397 @@
+"""The offset map: which target offset each mirrored source offset has, and the reverse (pure).
+
+A partition's map is a list of runs (upstream start, downstream start, length), ascending both ways; a new run begins
+only where the difference changes, so a plain topic has one run for ever. A source with a thousand transactions a
+second has a thousand runs a second, so the list is stored in chunks of bounded size, of which only the last is ever
+written again. A chunk holds for what lies before the next chunk's beginning, upstream and downstream: that is how a
+rewind or a truncated target is expressed without reading old chunks again. So a chunk that replaces others begins no
+later than they did, though its first run may lie behind: what they took away from older chunks must not come back.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connectors.positions import VERSION, Kind, Reader, check_version, front, text, topic_id
+
+MAX_RUNS_PER_CHUNK: Final = 4096
+_NO_LIMIT: Final = (2**63, 2**63)
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_CHUNK_FRONT: Final = struct.Struct(">bqH")  # version, first downstream, runs
+
+
+class Run(NamedTuple):
+    """``length`` records in a row, from ``upstream`` in the source and from ``downstream`` in the target."""
+
+    upstream: int
+    downstream: int
+    length: int
+
+    @property
+    def upstream_end(self) -> int:
+        return self.upstream + self.length
+
+    @property
+    def downstream_end(self) -> int:
+        return self.downstream + self.length
+
+
+class Place(Enum):
+    """How an offset that was looked up lies to the map."""
+
+    INSIDE = "inside"  # within a run, or right behind the last: exact
+    GAP = "gap"  # between runs: nothing of it was mirrored, so the neighbour is exact as well
+    BELOW = "below"  # before the map begins: older copies may exist that it knows nothing of
+    BEYOND = "beyond"  # behind its end: not mirrored yet, or dropped
+
+
+class Translation(NamedTuple):
+    offset: int
+    place: Place
+
+
+class RunList:
+    """Runs of one pair of partitions, ascending upstream and downstream, at most one per change of the difference."""
+
+    __slots__ = ("_downstreams", "_runs", "_upstreams")
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._runs: list[Run] = []
+        self._upstreams: list[int] = []
+        self._downstreams: list[int] = []
+        for run in runs:
+            self.append(run)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunList) and self._runs == other._runs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def last(self) -> Run | None:
+        return self._runs[-1] if self._runs else None
+
+    def append(self, run: Run) -> None:
+        """Add what was copied now.
+
+        A run that begins before the end of what is known, upstream (a rewind: records were copied once more) or
+        downstream (the target had been truncated), takes its place: the later copy counts.
+        """
+        _check(run)
+        self.cut(run.upstream, run.downstream)
+        last = self.last
+        if last and last.upstream_end == run.upstream and last.downstream_end == run.downstream:
+            self._runs[-1] = Run(last.upstream, last.downstream, last.length + run.length)
+        else:
+            self._runs.append(run)
+            self._upstreams.append(run.upstream)
+            self._downstreams.append(run.downstream)
+
+    def cut(self, upstream_end: int, downstream_end: int) -> None:
+        """Forget every record at or behind ``upstream_end`` in the source or ``downstream_end`` in the target."""
+        while (last := self.last) and (last.upstream_end > upstream_end or last.downstream_end > downstream_end):
+            self._runs.pop()
+            self._upstreams.pop()
+            self._downstreams.pop()
+            left = min(last.length, upstream_end - last.upstream, downstream_end - last.downstream)
+            if left > 0:
+                self._runs.append(Run(last.upstream, last.downstream, left))
+                self._upstreams.append(last.upstream)
+                self._downstreams.append(last.downstream)
+
+    def forward(self, upstream: int) -> Translation | None:
+        """Where in the target a reader goes on who would read ``upstream`` next; None with an empty map.
+
+        In a gap that is the next run's start. Before the first run it is the first run's start, and behind the last
+        its end, both marked, for the caller to decide.
+        """
+        if not self._runs:
+            return None
+        at = bisect_right(self._upstreams, upstream) - 1
+        if at < 0:
+            return Translation(self._runs[0].downstream, Place.BELOW)
+        run = self._runs[at]
+        if upstream < run.upstream_end:
+            return Translation(run.downstream + upstream - run.upstream, Place.INSIDE)
+        if at + 1 < len(self._runs):
+            return Translation(self._runs[at + 1].downstream, Place.GAP)
+        return Translation(run.downstream_end, Place.INSIDE if upstream == run.upstream_end else Place.BEYOND)
+
+    def reverse(self, downstream: int) -> Translation | None:
+        """Where in the source a reader goes on who would read ``downstream`` next; None with an empty map.
+
+        In a gap (markers, records of others) that is behind the last record mirrored before it.
+        """
+        if not self._runs:
+            return None
+        at = bisect_right(self._downstreams, downstream) - 1
+        if at < 0:
+            return Translation(self._runs[0].upstream, Place.BELOW)
+        run = self._runs[at]
+        if downstream < run.downstream_end:
+            return Translation(run.upstream + downstream - run.downstream, Place.INSIDE)
+        if at + 1 < len(self._runs):
+            return Translation(run.upstream_end, Place.GAP)
+        return Translation(run.upstream_end, Place.INSIDE if downstream == run.downstream_end else Place.BEYOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source partition and the target partition it is copied to; an id is None where brokers have none."""
+
+    source_topic: str
+    source_topic_id: UUID | None
+    source_partition: int
+    target_topic: str
+    target_topic_id: UUID | None
+    target_partition: int
+
+    def is_predecessor_of(self, other: Pair) -> bool:
+        """Whether this is the same pair of partitions by name, of which a topic has been made anew since."""
+        if self.names() != other.names():
+            return False
+        ids = ((self.source_topic_id, other.source_topic_id), (self.target_topic_id, other.target_topic_id))
+        return any(ours and theirs and ours != theirs for ours, theirs in ids)
+
+    def names(self) -> tuple[str, int, str, int]:
+        return self.source_topic, self.source_partition, self.target_topic, self.target_partition
+
+
+class ChunkKey(NamedTuple):
+    pair: Pair
+    first_upstream: int
+
+
+def encode_chunk_key(key: ChunkKey) -> bytes:
+    pair = key.pair
+    return (
+        front(Kind.CHUNK)
+        + topic_id(pair.source_topic_id)
+        + _INT32.pack(pair.source_partition)
+        + topic_id(pair.target_topic_id)
+        + _INT32.pack(pair.target_partition)
+        + _INT64.pack(key.first_upstream)
+        + text(pair.source_topic)
+        + text(pair.target_topic)
+    )
+
+
+def decode_chunk_key(key: bytes) -> ChunkKey:
+    reader = Reader(key, len(front(Kind.CHUNK)))
+    source_id, source_partition = reader.topic_id(), reader.int32()
+    target_id, target_partition = reader.topic_id(), reader.int32()
+    first_upstream = reader.fixed(_INT64)[0]
+    source_topic, target_topic = reader.text(), reader.text()
+    reader.end()
+    return ChunkKey(
+        Pair(source_topic, source_id, source_partition, target_topic, target_id, target_partition), first_upstream
+    )
+
+
+def decode_chunk(first_upstream: int, value: bytes) -> list[Run]:
+    """A chunk's runs, in order. Raises UnknownFormat."""
+    check_version(value, "chunk")
+    reader = Reader(value, 0)
+    _, downstream, count = reader.fixed(_CHUNK_FRONT)
+    upstream = first_upstream
+    runs: list[Run] = []
+    for _ in range(count):
+        run = Run(upstream + reader.uvarint(), downstream + reader.uvarint(), reader.uvarint())
+        runs.append(run)
+        upstream, downstream = run.upstream_end, run.downstream_end
+    reader.end()
+    return runs
+
+
+def first_downstream(value: bytes) -> int:
+    """Where a chunk begins in the target, without decoding its runs. Raises UnknownFormat."""
+    check_version(value, "chunk")
+    return Reader(value, 0).fixed(_CHUNK_FRONT)[1]
+
+
+def encode_chunk(runs: Sequence[Run]) -> bytes:
+    """The value for a chunk of 1 to 4096 ascending runs that begins with them; their first upstream is in the key."""
+    return _OpenChunk.of(runs, (runs[0].upstream, runs[0].downstream)).value()
+
+
+class _OpenChunk:
+    """Encodes a growing chunk, each run once: a chunk is written again with every commit until it is full."""
+
+    def __init__(self, first: Run, begin: tuple[int, int]) -> None:
+        self.begin = begin  # (upstream, downstream), at or before the first run
+        self.last = first
+        self._count = 1
+        self._settled = bytearray()  # all runs but the last, which may still grow
+        self._settled_upstream, self._settled_downstream = begin
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], begin: tuple[int, int]) -> _OpenChunk:
+        chunk = cls(runs[0], begin)
+        for run in runs[1:]:
+            if not chunk.take(run):
+                raise ValueError(f"more than {MAX_RUNS_PER_CHUNK} runs in a chunk")
+        return chunk
+
+    def take(self, run: Run) -> bool:
+        """Add a run behind the last; False where the chunk is full."""
+        last = self.last
+        if last.upstream_end == run.upstream and last.downstream_end == run.downstream:
+            self.last = Run(last.upstream, last.downstream, last.length + run.length)
+            return True
+        if self._count == MAX_RUNS_PER_CHUNK:
+            return False
+        self._settled += self._encoded_last()
+        self._settled_upstream, self._settled_downstream = last.upstream_end, last.downstream_end
+        self.last = run
+        self._count += 1
+        return True
+
+    def value(self) -> bytes:
+        return _CHUNK_FRONT.pack(VERSION, self.begin[1], self._count) + self._settled + self._encoded_last()
+
+    def runs(self) -> list[Run]:
+        return decode_chunk(self.begin[0], self.value())
+
+    def _encoded_last(self) -> bytes:
+        last = self.last
+        return (
+            _uvarint(last.upstream - self._settled_upstream)
+            + _uvarint(last.downstream - self._settled_downstream)
+            + _uvarint(last.length)
+        )
+
+
+class MapWriter:
+    """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk.
+
+    ``append``, ``cut`` and ``trim`` collect changes; ``changes`` gives them as records to write, again and again until
+    ``written`` says that they are.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        #: (first upstream, first downstream) of every chunk, ascending; the open one is the last, if there is one.
+        self._begins: list[tuple[int, int]] = []
+        self._open: _OpenChunk | None = None
+        self._open_changed = False
+        self._changed: dict[int, bytes | None] = {}  # other chunks by first upstream; None deletes
+        self._limit = _NO_LIMIT  # where the next chunk begins at the latest
+
+    @classmethod
+    def load(cls, pair: Pair, chunks: Mapping[int, int], last_chunk: bytes | None) -> MapWriter:
+        """Go on with what is stored.
+
+        Args:
+            chunks: First downstream of every stored chunk by its first upstream.
+            last_chunk: The value of the one with the highest first upstream; None where nothing is stored.
+        """
+        writer = cls(pair)
+        writer._begins = sorted(chunks.items())
+        if last_chunk is not None:
+            begin = writer._begins[-1]
+            writer._open = _OpenChunk.of(decode_chunk(begin[0], last_chunk), begin)
+        return writer
+
+    @property
+    def last(self) -> Run | None:
+        """The newest run; None where the map is empty or a cut left only closed chunks."""
+        return self._open.last if self._open else None
+
+    @property
+    def chunks(self) -> int:
+        return len(self._begins)
+
+    def append(self, run: Run) -> None:
+        """Add what was copied now; a run that begins before the end of what is known replaces it from there on."""
+        _check(run)
+        self._cut(run.upstream, run.downstream)
+        if self._open is None or not self._open.take(run):
+            self._close()
+            begin = min(self._limit[0], run.upstream), min(self._limit[1], run.downstream)
+            self._open, self._limit = _OpenChunk(run, begin), _NO_LIMIT
+            self._begins.append(begin)
+        self._open_changed = True
+
+    def cut(self, downstream_end: int) -> None:
+        """Forget what is at or behind ``downstream_end``: the target was truncated there."""
+        self._cut(_NO_LIMIT[0], downstream_end)
+
+    def trim(self, log_start: int) -> None:
+        """Delete the chunks that lie wholly below the target's log start; never the last."""
+        below = bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1
+        for upstream, _ in self._begins[: max(below, 0)]:
+            self._changed[upstream] = None
+        del self._begins[: max(below, 0)]
+
+    def changes(self) -> list[tuple[bytes, bytes | None]]:
+        """Records to write: key, and value or None for a tombstone; tombstones first, then ascending.
+
+        So whoever reads them in this order has seen the end of what a chunk replaces when the chunk comes.
+        """
+        values = dict(self._changed)
+        if self._open and self._open_changed:
+            values[self._open.begin[0]] = self._open.value()
+        ordered = sorted(values.items(), key=lambda change: (change[1] is not None, change[0]))
+        return [(encode_chunk_key(ChunkKey(self.pair, upstream)), value) for upstream, value in ordered]
+
+    def written(self) -> None:
+        """What ``changes`` gave is stored."""
+        self._changed.clear()
+        self._open_changed = False
+
+    def _close(self) -> None:
+        if self._open and self._open_changed:
+            self._changed[self._open.begin[0]] = self._open.value()
+        self._open, self._open_changed = None, False
+
+    def _cut(self, upstream_end: int, downstream_end: int) -> None:
+        while self._begins:
+            upstream, downstream = self._begins[-1]
+            if upstream < upstream_end and downstream < downstream_end and self._shorten(upstream_end, downstream_end):
+                break
+            self._begins.pop()
+            self._changed[upstream] = None
+            self._open, self._open_changed = None, False
+            self._limit = min(self._limit[0], upstream), min(self._limit[1], downstream)
+        if self._open is None:
+            self._limit = min(self._limit[0], upstream_end), min(self._limit[1], downstream_end)
+
+    def _shorten(self, upstream_end: int, downstream_end: int) -> bool:
+        """Cut the open chunk, if there is one; False where nothing of it would be left."""
+        if self._open is None:
+            return True
+        last = self._open.last
+        if last.upstream_end > upstream_end or last.downstream_end > downstream_end:
+            kept = RunList(self._open.runs())
+            kept.cut(upstream_end, downstream_end)
+            if not kept:
+                return False
+            self._open, self._open_changed = _OpenChunk.of(list(kept), self._open.begin), True
+        return True
+
+
+def _check(run: Run) -> None:
+    if run.length <= 0 or run.upstream < 0 or run.downstream < 0:
+        raise ValueError(f"not a run: {run}")
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

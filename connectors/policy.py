@@ -1,0 +1,171 @@
+"""The two replication policies that come with MirrorMaker 2, and the rule against cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.errors import ConfigError
+
+_HEARTBEATS: Final = "heartbeats"
+_DEFAULT_SEPARATOR: Final = "."
+#: Topics whose names never follow the policy's separator: a worker's three, and the offset map.
+_ALWAYS_DOTTED: Final = (
+    "mm2-configs.",
+    "mm2-offsets.",
+    "mm2-status.",
+    "mm2-offset-map.",
+)
+
+
+class DefaultReplicationPolicy:
+    """``us.orders``: the source's alias, a separator, the topic.
+
+    Args:
+        separator: ``replication.policy.separator``.
+        internal_separator: What stands in the names of the topics of checkpoints and offset syncs.
+    """
+
+    def __init__(self, separator: str = _DEFAULT_SEPARATOR, internal_separator: str | None = None) -> None:
+        self._separator = separator
+        between = separator if internal_separator is None else internal_separator
+        self._between = between
+        self._internal_suffix = f"{between}internal"
+        self._checkpoints_suffix = f"{between}checkpoints{self._internal_suffix}"
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        return f"{source_alias}{self._separator}{topic}"
+
+    def topic_source(self, topic: str) -> str | None:
+        # Java's split drops trailing empty parts, so "us." and "us.." have one part and are no remote topics.
+        source, separator, rest = topic.partition(self._separator)
+        return source if separator and rest.replace(self._separator, "") else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        source = self.topic_source(topic)
+        return None if source is None else topic[len(source) + len(self._separator) :]
+
+    def original_topic(self, topic: str) -> str:
+        while (upstream := self.upstream_topic(topic)) is not None and upstream != topic:
+            topic = upstream
+        return topic
+
+    def heartbeats_topic(self) -> str:
+        return _HEARTBEATS
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        return f"mm2-offset-syncs{self._between}{alias}{self._internal_suffix}"
+
+    def checkpoints_topic(self, alias: str) -> str:
+        return alias + self._checkpoints_suffix
+
+    def is_heartbeats_topic(self, topic: str) -> bool:
+        return self.original_topic(topic) == _HEARTBEATS
+
+    def is_checkpoints_topic(self, topic: str) -> bool:
+        return topic.endswith(self._checkpoints_suffix)
+
+    def is_mm2_internal_topic(self, topic: str) -> bool:
+        # Java asks for its separator in the worker's topics too, where it never stands, and would mirror them.
+        dotted = topic.startswith(_ALWAYS_DOTTED) and topic.endswith(".internal")
+        named = topic.startswith("mm2") and topic.endswith(self._internal_suffix)
+        return named or dotted or self.is_checkpoints_topic(topic)
+
+    def is_internal_topic(self, topic: str) -> bool:
+        return self.is_mm2_internal_topic(topic) or topic.startswith(("__", "."))
+
+
+class IdentityReplicationPolicy(DefaultReplicationPolicy):
+    """Topics keep their names, heartbeats excepted. Cycles cannot be seen from names alone.
+
+    Args:
+        source_alias: What :meth:`topic_source` answers for every topic (``source.cluster.alias``).
+    """
+
+    def __init__(
+        self,
+        separator: str = _DEFAULT_SEPARATOR,
+        internal_separator: str | None = None,
+        source_alias: str | None = None,
+    ) -> None:
+        super().__init__(separator, internal_separator)
+        self._source_alias = source_alias
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        return super().format_remote_topic(source_alias, topic) if _looks_like_heartbeat(topic) else topic
+
+    def topic_source(self, topic: str) -> str | None:
+        return super().topic_source(topic) if _looks_like_heartbeat(topic) else self._source_alias
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return super().upstream_topic(topic) if _looks_like_heartbeat(topic) else topic
+
+
+def _looks_like_heartbeat(topic: str) -> bool:
+    return topic.endswith(_HEARTBEATS)
+
+
+def _separators(props: Mapping[str, str]) -> tuple[str, str]:
+    """The separator and the one for internal topics; the switch counts only where a separator is given."""
+    separator = props.get("replication.policy.separator")
+    if separator is None:
+        return _DEFAULT_SEPARATOR, _DEFAULT_SEPARATOR
+    enabled = props.get("replication.policy.internal.topic.separator.enabled", "true").strip().lower() == "true"
+    return separator, separator if enabled else _DEFAULT_SEPARATOR
+
+
+def _default(props: Mapping[str, str]) -> ReplicationPolicy:
+    return DefaultReplicationPolicy(*_separators(props))
+
+
+def _identity(props: Mapping[str, str]) -> ReplicationPolicy:
+    return IdentityReplicationPolicy(*_separators(props), props.get("source.cluster.alias"))
+
+
+DEFAULT_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
+IDENTITY_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+
+#: Java's names and our own.
+POLICIES: Final[Mapping[str, Callable[[Mapping[str, str]], ReplicationPolicy]]] = {
+    DEFAULT_POLICY_CLASS: _default,
+    IDENTITY_POLICY_CLASS: _identity,
+    "connectors.policy.DefaultReplicationPolicy": _default,
+    "connectors.policy.IdentityReplicationPolicy": _identity,
+}
+
+
+def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
+    """The policy that a connector's or client's properties ask for.
+
+    Raises:
+        ConfigError: ``replication.policy.class`` is not known, or the separator is empty.
+    """
+    key = "replication.policy.class"
+    name = props.get(key, DEFAULT_POLICY_CLASS).strip()
+    if name not in POLICIES:
+        raise ConfigError(
+            f"{key} {name} is not known; it can be {' or '.join(list(POLICIES)[:2])}",
+            key,
+        )
+    if props.get("replication.policy.separator") == "":
+        raise ConfigError(
+            "replication.policy.separator must not be empty",
+            "replication.policy.separator",
+        )
+    return POLICIES[name](props)
+
+
+def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
+    """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been.
+
+    Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target.
+    """
+    while (source := policy.topic_source(topic)) is not None:
+        if source == target_alias:
+            return True
+        upstream = policy.upstream_topic(topic)
+        if upstream is None or upstream == topic:
+            return False
+        topic = upstream
+    return False

@@ -1,0 +1,213 @@
+"""Where the copy of a partition stands, with all that an exact resume after a crash needs (pure).
+
+Positions and the chunks of the offset map share one compacted topic on the target; the second byte of a key says
+which is which. Everything is big endian; both key and value begin with a version.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.core.errors import PermanentError
+
+VERSION: Final = 1
+_FRONT: Final = struct.Struct(">bb")  # version, kind
+_POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
+_FLAG: Final = struct.Struct(">?")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_NO_ID: Final = UUID(int=0)
+
+
+class Kind(IntEnum):
+    """What a record of the topic is about."""
+
+    POSITION = 1
+    CHUNK = 2
+
+
+class UnknownFormat(PermanentError):
+    """A record that a later Heliograph, or something else, wrote."""
+
+
+class PositionKey(NamedTuple):
+    """Whose position: a topic goes by its name here, so that one made anew finds what its predecessor left."""
+
+    connector: str
+    source_topic: str
+    source_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one partition is copied, for certain.
+
+    Args:
+        source_topic_id: None where the brokers have no topic ids; likewise ``target_topic_id``.
+        next_source_offset: Source offset of the first record not copied (S).
+        source_leader_epoch: Leader epoch of the last batch copied, -1 unknown: what a fetch at S sends as last
+            fetched epoch (KIP-320).
+        target_end: Target offset behind the last record known to be ours (T).
+        transactional_id: Under which the writer can be fenced; empty where it had none.
+        producer_id: Who wrote, with ``producer_epoch``; -1 where nothing was written yet.
+        next_sequence: The sequence of the first record not copied (Q), 0 to 2^31-1.
+        is_handed_over: The writer ended with everything acknowledged: its successor has nothing to fence or prove.
+    """
+
+    source_topic: str
+    source_partition: int
+    source_topic_id: UUID | None
+    next_source_offset: int
+    source_leader_epoch: int
+    target_topic: str
+    target_partition: int
+    target_topic_id: UUID | None
+    target_end: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int
+    is_handed_over: bool = False
+
+
+def encode_position_key(key: PositionKey) -> bytes:
+    return front(Kind.POSITION) + text(key.connector) + text(key.source_topic) + _INT32.pack(key.source_partition)
+
+
+def encode_position(position: Position) -> bytes:
+    """A record's value; what its key says is not repeated."""
+    return (
+        bytes((VERSION,))
+        + _POSITION.pack(
+            position.next_source_offset,
+            position.source_leader_epoch,
+            position.target_partition,
+            position.target_end,
+            position.producer_id,
+            position.producer_epoch,
+            position.next_sequence,
+        )
+        + topic_id(position.source_topic_id)
+        + topic_id(position.target_topic_id)
+        + text(position.target_topic)
+        + text(position.transactional_id)
+        + bytes((position.is_handed_over,))
+    )
+
+
+def decode_kind(key: bytes | None) -> Kind:
+    """What a record's key is about. Raises UnknownFormat where this version cannot know."""
+    if key is None or len(key) < _FRONT.size:
+        raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's; delete it")
+    version, kind = _FRONT.unpack_from(key)
+    if version != VERSION or kind not in tuple(Kind):
+        raise UnknownFormat(
+            f"offset map record of version {version}, kind {kind}: this Heliograph knows version {VERSION} only; "
+            "run the version that wrote it, or a later one"
+        )
+    return Kind(kind)
+
+
+def decode_position_key(key: bytes) -> PositionKey:
+    reader = Reader(key, _FRONT.size)
+    decoded = PositionKey(reader.text(), reader.text(), reader.int32())
+    reader.end()
+    return decoded
+
+
+def decode_position(key: PositionKey, value: bytes) -> Position:
+    check_version(value, "position")
+    reader = Reader(value, 1)
+    offset, leader_epoch, target_partition, target_end, producer_id, producer_epoch, sequence = reader.fixed(_POSITION)
+    source_id, target_id = reader.topic_id(), reader.topic_id()
+    target_topic, transactional_id = reader.text(), reader.text()
+    (is_handed_over,) = reader.fixed(_FLAG)
+    reader.end()
+    return Position(
+        source_topic=key.source_topic,
+        source_partition=key.source_partition,
+        source_topic_id=source_id,
+        next_source_offset=offset,
+        source_leader_epoch=leader_epoch,
+        target_topic=target_topic,
+        target_partition=target_partition,
+        target_topic_id=target_id,
+        target_end=target_end,
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        next_sequence=sequence,
+        is_handed_over=bool(is_handed_over),
+    )
+
+
+def check_version(value: bytes, what: str) -> None:
+    """Raises UnknownFormat unless the value's first byte is the version known here."""
+    if not value or value[0] != VERSION:
+        version = value[0] if value else "none"
+        raise UnknownFormat(
+            f"{what} in the offset map of version {version}: this Heliograph knows version {VERSION} only; "
+            "run the version that wrote it, or a later one"
+        )
+
+
+def front(kind: Kind) -> bytes:
+    return _FRONT.pack(VERSION, kind)
+
+
+def topic_id(value: UUID | None) -> bytes:
+    return (value or _NO_ID).bytes
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return _INT16.pack(len(raw)) + raw
+
+
+class Reader:
+    """Takes fields from the front of a record, one after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def fixed(self, layout: struct.Struct) -> tuple[int, ...]:
+        at, self._at = self._at, self._at + layout.size
+        if self._at > len(self._data):
+            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short; delete it")
+        return layout.unpack_from(self._data, at)
+
+    def int32(self) -> int:
+        return self.fixed(_INT32)[0]
+
+    def take(self, size: int) -> bytes:
+        at, self._at = self._at, self._at + size
+        if size < 0 or self._at > len(self._data):
+            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short; delete it")
+        return self._data[at : self._at]
+
+    def text(self) -> str:
+        return self.take(self.fixed(_INT16)[0]).decode()
+
+    def topic_id(self) -> UUID | None:
+        value = UUID(bytes=self.take(16))
+        return None if value == _NO_ID else value
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise UnknownFormat("offset map record holds a number of more than 64 bits; delete it")
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise UnknownFormat(f"offset map record has {len(self._data) - self._at} bytes too many; delete it")

@@ -1,0 +1,198 @@
+"""Brokers that restart or die and paths that are cut or stall, under load: one mirror lives through it, its copy exact.
+
+One stage for all tests, in any order, and one mirror process that is never started again. Each test makes one fault
+while records are written, ends it, and compares both logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from connect.core import offsetlog
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+from tests.kit.pipe import Direction
+from tests.kit.processes import wait_until
+from tests.kit.proxied import ConnectionState
+from tests.kit.proxy import FaultProxy
+from tests.kit.requests import PRODUCE
+from tests.kit.stage import Stage
+from tests.kit.strike import faults_of
+from tests.kit.writer import Load
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
+
+SEED = 11
+LOADS = (Load("orders", 3), Load("payments", 2, "zstd", value_bytes=300), Load("clicks", 1, "lz4", batch_records=500))
+REQUEST_TIMEOUT_MS = 2000
+DEADLINE_S = 60.0
+#: What a test sees pass to the target before it makes its fault.
+LOAD_BYTES = 150_000
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Two clusters, load, and the one mirror, caught up once; at the end it stops as it should."""
+    properties = {
+        "eu.producer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
+        "eu.offset.flush.interval.ms": "200",
+    }
+    directory = tmp_path_factory.mktemp("brokers")
+    with Stage(directory, seed=SEED, loads=LOADS, records_per_s=6_000, properties=properties) as stage:
+        wait_until(stage.every_partition_written, DEADLINE_S, "every source partition has records")
+        stage.mirror.start()
+        first = stage.caught_up(DEADLINE_S)
+        assert first.is_caught_up, first.summary()
+        yield stage
+        stage.writer.stop()
+        assert stage.mirror.stop() == 0
+
+
+class Scene:
+    """The stage as one test has it: the log and the bytes count from its beginning."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.chance = random.Random(SEED)
+        self._log_start = stage.mirror.log_end()
+
+    @property
+    def proxy(self) -> FaultProxy:
+        return self.stage.proxies[0]
+
+    def under_load(self) -> None:
+        """Returns once so much more has been copied."""
+        loaded = self.stage.passed_bytes() + LOAD_BYTES
+        wait_until(lambda: self.stage.passed_bytes() >= loaded, DEADLINE_S, "the mirror copies under load")
+
+    def connections(self, where: Callable[[ConnectionState], bool]) -> set[int]:
+        return {state.index for state in self.proxy.connections() if where(state)}
+
+    def until_given_up(self, before: set[int], where: Callable[[ConnectionState], bool]) -> None:
+        """Returns once the slices have let go of connections that stand still, and come on others."""
+        wait_until(lambda: self.connections(where) - before, DEADLINE_S, "a slice comes on another connection")
+
+    def compare(self) -> None:
+        """The copy goes on under load, catches up and is exact, and so are the positions that a successor would go on
+        from; nobody was started anew or took a guess."""
+        self.under_load()
+        written = self.stage.writer.pause()
+        report = self.stage.caught_up(DEADLINE_S)
+        assert report.is_exact, "\n".join(faults_of(report))
+        ends = {(topic, index): count for topic, counts in written.items() for index, count in counts.items()}
+        wait_until(lambda: asyncio.run(stored_positions(self.stage)) == ends, DEADLINE_S, "all positions are stored")
+        self.stage.writer.resume()
+        assert self.stage.mirror.is_running
+        assert not [line for line in self._log() if "at-least-once" in line or "Traceback" in line or " ERROR " in line]
+
+    def _log(self) -> list[str]:
+        return self.stage.mirror.log_lines(self._log_start)
+
+
+@pytest.fixture
+def scene(running: Stage) -> Iterator[Scene]:
+    opened = Scene(running)
+    opened.under_load()
+    yield opened
+    running.release()
+
+
+def produces(state: ConnectionState) -> bool:
+    return bool(state.requests.get(PRODUCE))
+
+
+def of_a_slice(state: ConnectionState) -> bool:
+    return (state.client_id or "").startswith("connector-producer-")
+
+
+async def stored_positions(stage: Stage) -> dict[tuple[str, int], int]:
+    """Where each source partition would be read on, from the records that a Java worker would go on from too."""
+    state = offsetlog.SourceOffsets()
+    settings = connection_settings({"bootstrap.servers": stage.eu.bootstrap}, client_id="faults", where="cluster eu")
+    cluster = Cluster(settings)
+    try:
+        await read_to_end(
+            cluster,
+            "mm2-offsets.us.internal",
+            lambda record: apply_or_fail(state, record),
+            read_committed=True,
+        )
+    finally:
+        await cluster.close()
+    stored = {
+        (load.topic, index): state.mirrored_offset("MirrorSourceConnector", "us", load.topic, index)
+        for load in LOADS
+        for index in range(load.partitions)
+    }
+    return {partition: offset + 1 for partition, offset in stored.items() if offset is not None}
+
+
+def apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:
+    passed_over = offsetlog.apply(state, record.key, record.value)
+    assert not passed_over, passed_over
+
+
+def restart_target(stage: Stage) -> None:
+    stage.eu.stop_node(0)
+    stage.eu.start_node(0)
+
+
+def restart_source(stage: Stage) -> None:
+    stage.us.stop_node(0)
+    stage.us.start_node(0)
+
+
+def kill_target(stage: Stage) -> None:
+    stage.eu.kill(0)
+    stage.eu.start_node(0)
+
+
+@pytest.mark.parametrize("fault", [restart_target, restart_source, kill_target])
+def test_a_broker_that_goes_and_comes_back_costs_nothing(scene: Scene, fault: Callable[[Stage], None]) -> None:
+    fault(scene.stage)
+    scene.compare()
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_connections_to_the_target_that_are_cut_anywhere_cost_nothing(scene: Scene, direction: Direction) -> None:
+    """A cut in the answers leaves batches in the log that the mirror was not told of."""
+    within_bytes = 200_000 if direction is Direction.REQUESTS else 2_000
+    for _ in range(3):
+        cut = scene.proxy.cut_after(scene.chance.randint(1, within_bytes), direction, produces)
+        wait_until(cut.is_set, DEADLINE_S, f"the path of {direction.value} is cut")
+    scene.compare()
+
+
+def test_requests_that_arrive_after_they_were_given_up_cost_nothing(scene: Scene) -> None:
+    """They are sent again on another connection meanwhile, unchanged, and each is in the log once."""
+    before = scene.connections(produces)
+    assert scene.proxy.hold(Direction.REQUESTS, produces)
+    scene.until_given_up(before, produces)
+    scene.under_load()
+    assert scene.stage.kept_bytes(Direction.REQUESTS)
+    scene.stage.release()
+    scene.compare()
+
+
+def test_answers_that_do_not_come_in_time_cost_nothing(scene: Scene) -> None:
+    """What they speak of is in the log, which the mirror has to find out."""
+    before = scene.connections(produces)
+    assert scene.proxy.hold(Direction.ANSWERS, produces)
+    scene.until_given_up(before, produces)
+    scene.under_load()
+    scene.stage.release()
+    scene.compare()
+
+
+def test_a_whole_path_that_stands_still_for_longer_than_a_request_may_take_costs_nothing(scene: Scene) -> None:
+    """New connections stand still as well, so that nothing can be asked until it is let go."""
+    before = scene.connections(of_a_slice)
+    assert scene.proxy.hold(Direction.REQUESTS, new_too=True)
+    scene.until_given_up(before, of_a_slice)
+    scene.stage.release()
+    scene.compare()

@@ -1,0 +1,136 @@
+"""``connect-mirror-maker`` as its users meet it: a process with a file, signals and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from connect.core.errors import PermanentError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from connectors.verify import Report, compare_topics
+
+pytestmark = pytest.mark.integration
+
+COMMAND = (sys.executable, "-c", "from connect.cli.mirror_maker import main; main()")
+DEADLINE_S = 90
+
+
+class Command:
+    """A running command, its lines of log as they come."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def until(self, wanted: Callable[[str], bool]) -> str:
+        """The first line from here on that is ``wanted``."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while line := (await self.process.stderr.readline()).decode():
+                self.lines.append(line.rstrip("\n"))
+                if wanted(line):
+                    return line
+        raise AssertionError("the command ended:\n" + "\n".join(self.lines))
+
+    async def stop(self, number: signal.Signals) -> tuple[int, float]:
+        """Exit code and seconds until it was there."""
+        began_s = time.monotonic()
+        self.process.send_signal(number)
+        await asyncio.wait_for(self.process.communicate(), DEADLINE_S)
+        assert self.process.returncode is not None
+        return self.process.returncode, time.monotonic() - began_s
+
+
+@asynccontextmanager
+async def command(*arguments: str) -> AsyncIterator[Command]:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield Command(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def settings(bootstrap: str) -> ConnectionSettings:
+    return connection_settings({"bootstrap.servers": bootstrap}, client_id="command-test", where="test")
+
+
+async def written(where: ConnectionSettings, topic: str, records: int) -> None:
+    admin = Admin(where)
+    try:
+        assert await admin.create_topics([NewTopic(topic, 3, 1)]) == {topic: None}
+    finally:
+        await admin.close()
+    producer = AIOKafkaProducer(**where.aiokafka_arguments(), compression_type="lz4")
+    await producer.start()
+    try:
+        for number in range(records):
+            await producer.send(topic, b"record %d" % number, b"%d" % number, partition=number % 3)
+    finally:
+        await producer.stop()
+
+
+async def mirrored(source: ConnectionSettings, target: ConnectionSettings, topic: str, records: int) -> Report:
+    """The comparison, once it finds ``records`` equal ones; the last one after the deadline."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            report = await compare_topics(source, target, {topic: f"us.{topic}"})
+            if report.records == records or time.monotonic() > deadline_s:
+                return report
+        except PermanentError:  # the remote topic is not there yet
+            if time.monotonic() > deadline_s:
+                raise
+        await asyncio.sleep(0.2)
+
+
+async def test_it_mirrors_until_sigterm_and_exits_with_0(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    topic = f"command-{uuid.uuid4().hex[:8]}"
+    source, target = settings(us.bootstrap), settings(eu.bootstrap)
+    await written(source, topic, 3000)
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        f"clusters = us, eu\nus.bootstrap.servers = {us.bootstrap}\neu.bootstrap.servers = {eu.bootstrap}\n"
+        f"us->eu.enabled = true\nus->eu.topics = {topic}\nreplication.factor = 1\n"
+        "offset.storage.replication.factor = 1\nsync.topic.acls.enabled = true\nno.such.key = 1\n"
+    )
+    async with command(str(file)) as running:
+        notice = await running.until(lambda line: "no.such.key" in line)
+        assert " WARNING " in notice
+        report = await mirrored(source, target, topic, 3000)
+        assert (report.difference, report.records) == (None, 3000)
+        code, seconds = await running.stop(signal.SIGTERM)
+        assert code == 0
+        assert seconds < 10
+    assert not [line for line in running.lines if "Traceback" in line]
+
+
+async def test_an_unreachable_cluster_is_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
+    us: KafkaCluster, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        f"clusters = us, eu\nus.bootstrap.servers = {us.bootstrap}\n"
+        f"eu.bootstrap.servers = 127.0.0.1:{unused_tcp_port}\nus->eu.enabled = true\n"
+    )
+    async with command(str(file), "--clusters", "eu") as running:
+        for _ in range(2):
+            line = await running.until(lambda line: "trying again" in line)
+            assert f"127.0.0.1:{unused_tcp_port}" in line
+        code, seconds = await running.stop(signal.SIGINT)
+        assert code == 0
+        assert seconds < 10

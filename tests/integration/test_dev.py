@@ -1,0 +1,85 @@
+"""``heliograph dev`` as its user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient
+
+from connect.embedded import ports
+
+pytestmark = pytest.mark.integration
+
+_EXIT_S = 30.0
+_COMMAND = [str(Path(sys.executable).with_name("heliograph")), "dev"]
+
+
+@contextmanager
+def dev(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = subprocess.Popen(
+        [*_COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.communicate()
+
+
+def first_lines(command: subprocess.Popen[str], count: int) -> list[str]:
+    assert command.stdout is not None
+    return [command.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    port = ports.choose(1)[0]
+    with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
+        assert first_lines(command, 2) == ["clusters = us", f"us.bootstrap.servers = {ports.HOST}:{port}"]
+        admin = KafkaAdminClient(bootstrap_servers=f"{ports.HOST}:{port}")
+        assert len(admin.describe_cluster()["brokers"]) == 1
+        admin.close()
+        below = psutil.Process(command.pid).children(recursive=True)
+        assert below
+        command.send_signal(number)
+        out, err = command.communicate(timeout=_EXIT_S)
+        assert (command.returncode, err) == (0, "")
+        assert out.endswith("stopping\n")
+        assert not [process for process in below if process.is_running()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_that_ends_by_itself_ends_the_command_with_its_log(tmp_path: Path) -> None:
+    with dev("--clusters", "us", folder=tmp_path) as command:
+        first_lines(command, 3)
+        brokers = [p for p in psutil.Process(command.pid).children(recursive=True) if "kafka.Kafka" in p.cmdline()]
+        assert len(brokers) == 1
+        brokers[0].kill()
+        _, err = command.communicate(timeout=_EXIT_S)
+        assert command.returncode == 2
+        assert "cluster us: node 1 ended; its log's end:" in err
+        assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_one_line_and_a_code(tmp_path: Path) -> None:
+    with socket.create_server((ports.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
+            _, err = command.communicate(timeout=_EXIT_S)
+    assert command.returncode == 2
+    assert f"cluster us: port {port} is in use" in err
+    assert err.count("\n") == 1

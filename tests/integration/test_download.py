@@ -1,0 +1,123 @@
+"""Jars from a small repository on this machine, whole, broken and missing."""
+
+from __future__ import annotations
+
+import io
+import threading
+import traceback
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from connect.core.errors import DownloadFailed
+from connect.embedded import maven, ports
+
+pytestmark = pytest.mark.integration
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """Serves a folder without telling standard error of every request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name is the base class's)
+        del format, args
+
+
+class Repository:
+    """A Maven repository in a folder, served over HTTP, with artifacts of one jar each."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+
+    def add(self, name: str, *, needs: str | None = None) -> Path:
+        """Puts ``org.example:<name>:1.0`` there, needing another one if named; returns its jar."""
+        place = self.folder / "org" / "example" / name / "1.0"
+        place.mkdir(parents=True)
+        dependency = (
+            f"<dependencies><dependency><groupId>org.example</groupId><artifactId>{needs}</artifactId>"
+            "<version>1.0</version><scope>runtime</scope></dependency></dependencies>"
+            if needs
+            else ""
+        )
+        (place / f"{name}-1.0.pom").write_text(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>"
+            f"<artifactId>{name}</artifactId><version>1.0</version>{dependency}</project>"
+        )
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr("a.class", b"class " * 200)
+        jar = place / f"{name}-1.0.jar"
+        jar.write_bytes(content.getvalue())
+        return jar
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    server = ThreadingHTTPServer((ports.HOST, 0), partial(_Handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="repository")
+    thread.start()
+    url = f"http://somebody:secret@{ports.HOST}:{server.server_port}"
+    monkeypatch.setenv("no_proxy", ports.HOST)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, url)
+    try:
+        yield Repository(folder, url)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def kept(tmp_path: Path) -> list[str]:
+    """Names of the jars that ended up in the cache."""
+    return sorted(path.name for path in (tmp_path / "cache").rglob("*.jar"))
+
+
+def test_a_jar_comes_with_what_it_needs(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [repository.add("first", needs="second"), repository.add("second")]
+    found = maven.classpath(["org.example:first:1.0"])
+    assert [jar.read_bytes() for jar in found] == [jar.read_bytes() for jar in wanted]
+    assert kept(tmp_path) == ["first-1.0.jar", "second-1.0.jar"]
+    assert "downloading second-1.0.jar (0.0 MB)" in capsys.readouterr().err
+    # Nothing is asked of the network again, not even when another class path needs the same jar.
+    for served in repository.folder.rglob("*.[jp]*"):
+        served.unlink()
+    assert maven.classpath(["org.example:first:1.0"]) == found
+    assert maven.classpath(["org.example:second:1.0"]) == found[1:]
+
+
+def test_a_broken_jar_is_not_kept(repository: Repository, tmp_path: Path) -> None:
+    jar = repository.add("first")
+    whole = jar.read_bytes()
+    place = whole.index(b"class class")
+    jar.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+    with pytest.raises(DownloadFailed, match=r"first-1\.0\.jar arrived broken"):
+        maven.classpath(["org.example:first:1.0"])
+    assert kept(tmp_path) == []
+    jar.write_bytes(whole)
+    assert [path.name for path in maven.classpath(["org.example:first:1.0"])] == ["first-1.0.jar"]
+
+
+def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed) as raised:
+        maven.classpath(["org.example:first:1.0"])
+    assert "org.example:first" in str(raised.value)
+    assert "KAFKA_HOME" in str(raised.value)
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
+    assert kept(tmp_path) == []
+
+
+def test_no_connection_names_the_host_and_the_remedies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("no_proxy", ports.HOST)
+    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, f"http://{ports.HOST}:{ports.choose(1)[0]}/maven2")
+    with pytest.raises(DownloadFailed, match=rf"cannot download from {ports.HOST}: no connection.*HTTPS_PROXY"):
+        maven.classpath(["org.example:first:1.0"])

@@ -1,0 +1,224 @@
+"""Real brokers: come up, are broken on purpose, come back, and leave nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+
+from connect.core.errors import ConfigError, PermanentError
+from connect.embedded import maven, ports
+from connect.embedded.brokers import KAFKA_JARS, KafkaCluster, PortInUse
+from tests.kit.processes import wait_until
+
+pytestmark = pytest.mark.integration
+
+_DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[KafkaCluster]:
+    """A cluster that tests of this module may break, and mend again."""
+    with KafkaCluster.start("own", advertised=lambda node, port: ("localhost", port)) as cluster:
+        yield cluster
+
+
+def make_topic(cluster: KafkaCluster) -> str:
+    topic = f"embedded-{uuid.uuid4().hex}"
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+    finally:
+        admin.close()
+    return topic
+
+
+def produce(cluster: KafkaCluster, topic: str, value: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
+    try:
+        producer.send(topic, value).get(_DEADLINE_S)
+    finally:
+        producer.close()
+
+
+def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(_DEADLINE_S * 1000),
+    )
+    try:
+        return [record.value for record in itertools.islice(consumer, count)]
+    finally:
+        consumer.close()
+
+
+def test_records_survive_a_kill_and_a_clean_stop(own: KafkaCluster) -> None:
+    topic = make_topic(own)
+    produce(own, topic, b"before")
+    for down in (own.kill, own.stop_node):
+        pid = own.nodes[0].pid
+        down(0)
+        assert not own.alive(0)
+        own.start_node(0)
+        assert own.alive(0)
+        assert own.nodes[0].pid != pid
+    produce(own, topic, b"after")
+    assert consume(own, topic, 2) == [b"before", b"after"]
+
+
+def test_a_frozen_broker_accepts_connections_and_answers_nothing(own: KafkaCluster) -> None:
+    # ApiVersions, version 0, correlation 7, no client id.
+    request = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
+    own.freeze(0)
+    try:
+        with socket.create_connection((ports.HOST, own.nodes[0].port), timeout=0.5) as connection:
+            connection.sendall(request)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            own.thaw(0)
+            connection.settimeout(_DEADLINE_S)
+            assert connection.recv(8)[4:] == bytes.fromhex("00000007")
+    finally:
+        own.thaw(0)
+
+
+def test_clients_of_the_proxied_listener_are_told_the_proxys_address(own: KafkaCluster) -> None:
+    host, port = own.proxied_bootstrap.split(":")
+    assert host == "localhost"
+    assert int(port) != own.nodes[0].port
+    admin = KafkaAdminClient(bootstrap_servers=own.proxied_bootstrap)
+    try:
+        assert [(broker["host"], broker["port"]) for broker in admin.describe_cluster()["brokers"]] == [
+            (host, int(port))
+        ]
+    finally:
+        admin.close()
+
+
+def test_a_node_that_runs_is_not_started_twice(own: KafkaCluster) -> None:
+    with pytest.raises(PermanentError, match="node 1 runs already"):
+        own.start_node(0)
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with socket.create_server((ports.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse) as raised:
+            KafkaCluster.start("us", client_ports=[port])
+    assert str(raised.value).startswith(f"cluster us: port {port} is in use")
+    assert "\n" not in str(raised.value)
+
+
+def test_ports_taken_between_choice_and_start_are_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((ports.HOST, 0)) as taken:
+        first = [taken.getsockname()[1], *ports.choose(1)]
+        answers = [first]
+        chosen = ports.choose
+        monkeypatch.setattr(ports, "choose", lambda *asked: answers.pop() if answers else chosen(*asked))
+        with KafkaCluster.start("again") as cluster:
+            assert cluster.nodes[0].port != first[0]
+            assert not answers
+
+
+def test_a_setting_that_kafka_refuses_is_shown() -> None:
+    with pytest.raises(PermanentError, match=r"cluster bad: storage .* cannot be formatted") as raised:
+        KafkaCluster.start("bad", config={"ssl.client.auth": "wrong"})
+    assert "ssl.client.auth" in str(raised.value)
+
+
+def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log() -> None:
+    with pytest.raises(PermanentError, match="cluster bad: node 1 ended while starting; the end of its log:") as raised:
+        KafkaCluster.start("bad", config={"authorizer.class.name": "org.example.NoSuchAuthorizer"})
+    assert "org.example.NoSuchAuthorizer" in str(raised.value)
+
+
+def test_a_wrong_kafka_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"KAFKA_HOME={tmp_path} holds no Apache Kafka"):
+        KafkaCluster.start("us")
+
+
+def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    libraries, data = tmp_path / "kafka" / "libs", tmp_path / "data"
+    libraries.mkdir(parents=True)
+    data.mkdir()
+    for jar in maven.classpath(KAFKA_JARS):
+        (libraries / jar.name).symlink_to(jar)
+    monkeypatch.setenv("KAFKA_HOME", str(libraries.parent))
+    with KafkaCluster.start("home", base_dir=data) as cluster:
+        broker = psutil.Process(cluster.nodes[0].pid)
+        assert str(libraries / "*") in broker.cmdline()
+        cluster.freeze(0)
+    assert not broker.is_running()
+    assert list(data.iterdir()) == []
+    cluster.stop()
+
+
+_OWNER = """
+import os, sys, threading
+from pathlib import Path
+from connect.embedded.brokers import KafkaCluster
+started = []
+# From a thread that ends: what outlives it belongs to the process all the same.
+thread = threading.Thread(target=lambda: started.append(KafkaCluster.start("owned", base_dir=Path(sys.argv[1]))))
+thread.start()
+thread.join()
+print(started[0].nodes[0].pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.kill
+def test_nothing_outlives_a_killed_program(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        broker = psutil.Process(int(owner.stdout.readline()))
+        assert broker.status() != psutil.STATUS_ZOMBIE
+        owner.kill()
+        wait_until(lambda: not broker.is_running() and not list(tmp_path.iterdir()), _DEADLINE_S, "nothing is left")
+
+
+@pytest.mark.kill
+def test_brokers_die_with_their_keeper(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells a process that its parent has died")
+    cluster = KafkaCluster.start("kept", base_dir=tmp_path)
+    try:
+        broker = psutil.Process(cluster.nodes[0].pid)
+        os.kill(broker.ppid(), signal.SIGKILL)
+        wait_until(lambda: not broker.is_running(), _DEADLINE_S, "the broker has gone")
+        with pytest.raises(PermanentError, match="has ended; start the cluster again"):
+            cluster.alive(0)
+    finally:
+        cluster.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_three_nodes_serve_a_replicated_topic_while_one_is_down() -> None:
+    with KafkaCluster.start("three", nodes=3) as cluster:
+        assert len(cluster.bootstrap.split(",")) == 3
+        topic = f"embedded-{uuid.uuid4().hex}"
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        admin.create_topics([NewTopic(topic, 1, 3)])
+        admin.close()
+        produce(cluster, topic, b"one")
+        cluster.kill(2)
+        produce(cluster, topic, b"two")
+        assert consume(cluster, topic, 2) == [b"one", b"two"]

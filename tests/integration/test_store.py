@@ -1,0 +1,230 @@
+"""The store of positions on a real cluster: all or nothing, one writer at a time, Java's bytes for Java's record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from connect.core.errors import ConfigError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord, TransactionalWriter
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.transactions import Superseded
+from connectors.dataplane.plan import TopicPartition
+from connectors.offset_map import Run, decode_chunk, decode_chunk_key
+from connectors.positions import Kind, Position, decode_kind
+from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+
+pytestmark = pytest.mark.integration
+
+CONNECTOR = "MirrorSourceConnector"
+ORDERS = TopicPartition("orders", 0)
+POSITION = Position(
+    source_topic="orders",
+    source_partition=0,
+    source_topic_id=uuid4(),
+    next_source_offset=42,
+    source_leader_epoch=3,
+    target_topic="us.orders",
+    target_partition=0,
+    target_topic_id=uuid4(),
+    target_end=40,
+    transactional_id="us->eu-MirrorSourceConnector-0",
+    producer_id=4711,
+    producer_epoch=5,
+    next_sequence=40,
+)
+
+
+class Site:
+    """A cluster, and topics of this test's own to keep positions in."""
+
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        flow = uuid4()
+        self.cluster = cluster
+        self.admin = admin
+        self.settings = StoreSettings(
+            connector=CONNECTOR,
+            source_alias="us",
+            offsets_topic=f"mm2-offsets.{flow}.internal",
+            map_topic=f"mm2-offset-map.{flow}.internal",
+            transactional_id=f"{flow}-0-commit",
+            replication_factor=1,
+            partitions=3,
+        )
+
+    def store(self) -> MirrorPositionStore:
+        return MirrorPositionStore(self.cluster, self.admin, self.settings)
+
+    async def records(self, topic: str, read_committed: bool = True) -> list[LogRecord]:
+        found: list[LogRecord] = []
+        await read_to_end(self.cluster, topic, found.append, read_committed=read_committed)
+        return found
+
+    async def runs(self) -> list[Run]:
+        chunks: dict[bytes, bytes | None] = {}
+        for record in await self.records(self.settings.map_topic):
+            if decode_kind(record.key) is Kind.CHUNK:
+                assert record.key is not None
+                chunks[record.key] = record.value
+        starts = sorted((decode_chunk_key(key).first_upstream, value) for key, value in chunks.items() if value)
+        return [run for first, value in starts for run in decode_chunk(first, value)]
+
+
+@pytest.fixture
+async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
+    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="positions", where="cluster eu")
+    cluster, admin = Cluster(settings, "eu"), Admin(settings, "eu")
+    yield Site(cluster, admin)
+    await admin.close()
+    await cluster.close()
+
+
+async def test_nothing_is_known_of_a_new_partition(site: Site) -> None:
+    starts = await site.store().load([ORDERS])
+    assert (starts[ORDERS].position, starts[ORDERS].committed_source_offset, starts[ORDERS].moved) == (
+        None,
+        None,
+        False,
+    )
+
+
+async def test_what_is_committed_is_found_again(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS, TopicPartition("orders", 1)])
+    await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
+    later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+    await store.commit([Commit(later, [(42, 40, 8)])])
+    starts = await site.store().load([ORDERS, TopicPartition("orders", 1)])
+    assert starts[ORDERS].position == later
+    assert (starts[ORDERS].committed_source_offset, starts[ORDERS].moved) == (49, False)
+    assert starts[TopicPartition("orders", 1)].position is None
+    assert await site.runs() == [Run(0, 0, 10), Run(12, 10, 38)]
+
+
+async def test_the_source_offsets_record_has_javas_bytes(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION)])
+    written = [(record.key, record.value) for record in await site.records(site.settings.offsets_topic)]
+    assert written == [
+        (b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"orders"}]', b'{"offset":41}'),
+    ]
+
+
+async def test_before_the_first_record_java_knows_no_offset(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(replace(POSITION, next_source_offset=0, target_end=0, next_sequence=0))])
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.committed_source_offset, start.moved) == (None, False)
+    assert start.position is not None
+
+
+@pytest.mark.parametrize("altered", [b'{"offset":99}', None], ids=["altered", "reset"])
+async def test_an_offset_that_was_moved_since_is_seen(site: Site, altered: bytes | None) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION)])
+    operator = AIOKafkaProducer(bootstrap_servers=site.cluster.settings.aiokafka_arguments()["bootstrap_servers"])
+    await operator.start()
+    key = json.dumps([CONNECTOR, {"cluster": "us", "partition": 0, "topic": "orders"}], separators=(",", ":")).encode()
+    await operator.send_and_wait(site.settings.offsets_topic, key=key, value=altered)
+    await operator.stop()
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert start.moved
+    assert start.committed_source_offset == (99 if altered else None)
+
+
+async def test_an_earlier_store_is_shut_out(site: Site) -> None:
+    zombie, successor = site.store(), site.store()
+    await zombie.load([ORDERS])
+    await zombie.commit([Commit(POSITION)])
+    await successor.load([ORDERS])
+    with pytest.raises(Superseded):
+        await zombie.commit([Commit(replace(POSITION, next_source_offset=1000))])
+    with pytest.raises(Superseded):  # and stays out, also where it asks for the id anew
+        await zombie.commit([Commit(replace(POSITION, next_source_offset=1000))])
+    await successor.commit([Commit(replace(POSITION, next_source_offset=43))])
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert start.committed_source_offset == 42
+
+
+async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    metadata = await site.cluster.metadata(())
+    for node in metadata.brokers:
+        for purpose in ("positions", "transaction", "control"):
+            await (await site.cluster.connection(node, purpose)).close()
+    later = replace(POSITION, next_source_offset=52)
+    await store.commit([Commit(later, [(42, 42, 10)])])
+    assert (await site.store().load([ORDERS]))[ORDERS].position == later
+    assert await site.runs() == [Run(0, 0, 52)]
+
+
+async def test_an_open_transaction_of_a_predecessor_is_not_read(site: Site) -> None:
+    """Killed between its records and its commit: a predecessor leaves nothing that counts."""
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION)])
+    dying = TransactionalWriter(site.cluster, site.settings.transactional_id)
+
+    async def die(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("connect.kafka.transactions.end_transaction", die)
+        with pytest.raises(SystemExit):
+            await dying.write([OutRecord(site.settings.offsets_topic, b'["x",{}]', b'{"offset":1}')])
+    assert (await site.store().load([ORDERS]))[ORDERS].position == POSITION
+    assert len(await site.records(site.settings.offsets_topic)) == 1
+    assert len(await site.records(site.settings.offsets_topic, read_committed=False)) == 2
+
+
+async def test_the_map_of_a_topic_made_anew_begins_anew(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    again = site.store()
+    await again.load([ORDERS])
+    anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
+    await again.commit([Commit(anew, [(42, 0, 10)])])
+    assert await site.runs() == [Run(42, 0, 10)]
+
+
+async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
+    await store.commit([Commit(replace(POSITION, next_source_offset=17, target_end=15), target_truncated_to=15)])
+    assert await site.runs() == [Run(0, 0, 10), Run(12, 10, 5)]
+
+
+async def test_a_topic_that_loses_records_by_age_is_refused(site: Site) -> None:
+    name = site.settings.offsets_topic
+    assert await site.admin.create_topics([NewTopic(name, 3, 1, {"cleanup.policy": "compact,delete"})]) == {name: None}
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=compact,delete and would lose"):
+        await site.store().load([ORDERS])
+
+
+async def test_many_partitions_and_large_maps_in_one_commit(site: Site) -> None:
+    store = site.store()
+    partitions = [TopicPartition("wide", index) for index in range(40)]
+    await store.load(partitions)
+    runs = [(11 * at, 10 * at, 10) for at in range(9000)]
+    await store.commit(
+        [Commit(replace(POSITION, source_topic="wide", source_partition=index), runs) for index in range(40)]
+    )
+    starts = await site.store().load(partitions)
+    assert all(start.position is not None for start in starts.values())
+    assert len(await site.runs()) == 40 * 9000

@@ -1,0 +1,192 @@
+"""The record-by-record comparison against real brokers: every codec, transactions, and each kind of difference."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from connect.core.errors import ClusterUnreachable, PermanentError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from connectors.verify import READ_COMMITTED, compare_topics
+
+pytestmark = pytest.mark.integration
+
+#: Older timestamps would let retention take the records away while they are compared.
+NOW_MS = int(time.time() * 1000)
+CODECS = (None, "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True)
+class Rec:
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sides:
+    source: ConnectionSettings
+    target: ConnectionSettings
+
+
+@pytest.fixture
+def sides(us: KafkaCluster, eu: KafkaCluster) -> Sides:
+    return Sides(settings(us.bootstrap), settings(eu.bootstrap))
+
+
+@pytest.fixture
+async def new_topic(sides: Sides) -> Callable[..., Awaitable[str]]:
+    """Makes a topic of a fresh name on both clusters."""
+
+    async def make(partitions: int = 1, target_partitions: int | None = None) -> str:
+        name = f"verify-{uuid.uuid4().hex[:8]}"
+        for where, count in ((sides.source, partitions), (sides.target, target_partitions or partitions)):
+            admin = Admin(where)
+            try:
+                assert await admin.create_topics([NewTopic(name, count, 1)]) == {name: None}
+            finally:
+                await admin.close()
+        return name
+
+    return make
+
+
+def settings(bootstrap: str) -> ConnectionSettings:
+    return connection_settings({"bootstrap.servers": bootstrap}, client_id="verify-test", where="test")
+
+
+def records(count: int, start: int = 0) -> list[Rec]:
+    return [Rec(b"k%d" % i, b"value of %d" % i, NOW_MS + i, (("n", b"%d" % i),)) for i in range(start, start + count)]
+
+
+@asynccontextmanager
+async def producing(where: ConnectionSettings, **options: object):
+    producer = AIOKafkaProducer(**where.aiokafka_arguments(), **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def write(
+    where: ConnectionSettings, topic: str, each: Iterable[Rec], partition: int = 0, codec: str | None = None
+) -> None:
+    async with producing(where, compression_type=codec) as producer:
+        await send(producer, topic, each, partition)
+
+
+async def send(producer: AIOKafkaProducer, topic: str, each: Iterable[Rec], partition: int = 0) -> None:
+    for record in each:
+        await producer.send(
+            topic,
+            value=record.value,
+            key=record.key,
+            partition=partition,
+            timestamp_ms=record.timestamp_ms,
+            headers=list(record.headers),
+        )
+    await producer.flush()
+
+
+async def test_equal_topics_of_every_codec_are_equal(sides: Sides, new_topic: Callable[..., Awaitable[str]]) -> None:
+    topics = [await new_topic(partitions=2) for _ in CODECS]
+    for topic, codec, other in zip(topics, CODECS, reversed(CODECS), strict=True):
+        for partition in range(2):
+            await write(sides.source, topic, records(300 + partition), partition, codec)
+            await write(sides.target, topic, records(300 + partition), partition, other)
+    report = await compare_topics(sides.source, sides.target, {topic: topic for topic in topics})
+    assert report.difference is None
+    assert report.records == 5 * (300 + 301)
+
+
+@pytest.mark.parametrize(
+    ("kind", "copied", "offsets"),
+    [
+        ("value", [*records(3), replace(records(4)[3], value=b"other"), *records(6, 4)], (3, 3)),
+        ("key", [*records(3), replace(records(4)[3], key=None), *records(6, 4)], (3, 3)),
+        ("headers", [replace(records(1)[0], headers=()), *records(9, 1)], (0, 0)),
+        ("timestamp", [*records(9), replace(records(10)[9], timestamp_ms=5)], (9, 9)),
+        ("missing", records(9), (9, None)),
+        ("extra", records(11), (None, 10)),
+        ("duplicate", [*records(5), *records(6, 4)], (5, 5)),
+        ("gap", [*records(5), *records(4, 6)], (5, 5)),
+        ("order", [*records(5), *records(1, 6), *records(1, 5), *records(3, 7)], (5, 5)),
+    ],
+)
+async def test_the_first_difference_is_found(
+    kind: str,
+    copied: Sequence[Rec],
+    offsets: tuple[int | None, int | None],
+    sides: Sides,
+    new_topic: Callable[..., Awaitable[str]],
+) -> None:
+    topic = await new_topic()
+    await write(sides.source, topic, records(10))
+    await write(sides.target, topic, copied)
+    difference = (await compare_topics(sides.source, sides.target, {topic: topic})).difference
+    assert difference is not None
+    assert (difference.field, difference.source_offset, difference.target_offset) == (kind, *offsets)
+
+
+async def test_aborted_records_of_a_committed_view_are_no_difference(
+    sides: Sides, new_topic: Callable[..., Awaitable[str]]
+) -> None:
+    """The source ends in an aborted transaction, the target in its marker: no record comes for either."""
+    topic = await new_topic()
+    async with producing(sides.source, transactional_id=f"{topic}-t") as producer:
+        async with producer.transaction():
+            await send(producer, topic, records(5))
+        await producer.begin_transaction()
+        await send(producer, topic, records(7, 100))
+        await producer.abort_transaction()
+    await write(sides.target, topic, records(5))
+    committed = await compare_topics(sides.source, sides.target, {topic: topic}, isolation_level=READ_COMMITTED)
+    assert (committed.difference, committed.records) == (None, 5)
+    everything = (await compare_topics(sides.source, sides.target, {topic: topic})).difference
+    assert everything is not None
+    assert everything.field == "missing"
+
+
+async def test_ids_are_counted_for_the_kill_run(sides: Sides, new_topic: Callable[..., Awaitable[str]]) -> None:
+    topic = await new_topic()
+    await write(sides.source, topic, records(10))
+    await write(sides.target, topic, [*records(3), *records(2, 4), *records(1, 5), *records(2, 7), *records(1, 6)])
+    report = await compare_topics(
+        sides.source, sides.target, {topic: topic}, record_id=lambda record: int((record.key or b"")[1:])
+    )
+    # Of 0..9 the target has 0 1 2 4 5 5 7 8 6.
+    assert (report.missing, report.duplicated, report.disordered) == (2, 1, 1)
+    assert report.difference is not None
+
+
+async def test_what_cannot_be_compared_is_said(
+    sides: Sides, new_topic: Callable[..., Awaitable[str]], unused_tcp_port: int
+) -> None:
+    with pytest.raises(PermanentError, match=r"topic nowhere-to-be-found does not exist at 127\.0\.0\.1:"):
+        await compare_topics(sides.source, sides.target, {"nowhere-to-be-found": "nowhere-to-be-found"})
+    narrow = await new_topic(partitions=3, target_partitions=2)
+    with pytest.raises(PermanentError, match=r"has 3 partitions, its copy .* only 2"):
+        await compare_topics(sides.source, sides.target, {narrow: narrow})
+    with pytest.raises(ClusterUnreachable, match=str(unused_tcp_port)):
+        await compare_topics(sides.source, settings(f"127.0.0.1:{unused_tcp_port}"), {narrow: narrow})
+
+
+async def test_more_records_than_may_wait_are_compared(sides: Sides, new_topic: Callable[..., Awaitable[str]]) -> None:
+    """Both logs are longer than the backlog that one side may have, and their batches are cut differently."""
+    topic = await new_topic(partitions=2)
+    many = records(30_000)
+    for partition in range(2):
+        await write(sides.source, topic, many, partition, "zstd")
+        await write(sides.target, topic, many, partition)
+    report = await compare_topics(sides.source, sides.target, {topic: topic})
+    assert (report.difference, report.records) == (None, 60_000)

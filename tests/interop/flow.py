@@ -1,0 +1,116 @@
+"""A flow that Java's MirrorMaker 2 and ours can both be started on, and what its topics hold."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.structs import ConsumerRecord
+
+CONNECTOR = "MirrorSourceConnector"
+
+
+def _unique_alias() -> str:
+    """Internal topics and the worker's group are named after the source's alias: a new one shares nothing."""
+    return f"us{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One topic from ``source`` to ``target`` (bootstrap addresses), under an alias of its own."""
+
+    source: str
+    target: str
+    partitions: int = 3
+    alias: str = field(default_factory=_unique_alias)
+    topic: str = "orders"
+
+    @property
+    def source_topic(self) -> str:
+        return f"{self.topic}-{self.alias}"
+
+    @property
+    def target_topic(self) -> str:
+        return f"{self.alias}.{self.source_topic}"
+
+    @property
+    def offsets_topic(self) -> str:
+        return f"mm2-offsets.{self.alias}.internal"
+
+    def properties(self) -> Mapping[str, str]:
+        """A file that both programs read alike."""
+        return {
+            "clusters": f"{self.alias}, eu",
+            f"{self.alias}.bootstrap.servers": self.source,
+            "eu.bootstrap.servers": self.target,
+            f"{self.alias}->eu.enabled": "true",
+            f"{self.alias}->eu.topics": self.source_topic,
+            "emit.heartbeats.enabled": "false",
+            "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "checkpoints.topic.replication.factor": "1",
+            "config.storage.replication.factor": "1",
+            "offset.storage.replication.factor": "1",
+            "status.storage.replication.factor": "1",
+            "tasks.max": "2",
+        }
+
+
+async def create_topic(bootstrap: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=dict(configs or {}))])
+    finally:
+        await admin.close()
+
+
+async def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
+    """Every committed record of a topic as it is now, partition after partition, each in its order."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(topic, index) for index in range(await _partition_count(bootstrap, topic))]
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        ends = await consumer.end_offsets(partitions)
+        records: list[ConsumerRecord[bytes | None, bytes | None]] = []
+        for partition in partitions:
+            while await consumer.position(partition) < ends[partition]:
+                chunk = await consumer.getmany(partition, timeout_ms=200)
+                records += [record for record in chunk.get(partition, []) if record.offset < ends[partition]]
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def mirrored(flow: Flow, records: int, deadline_s: float) -> None:
+    """Waits until the target topic holds so many records. Raises TimeoutError, which names the topic."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=flow.target, metadata_max_age_ms=1000)
+    await consumer.start()
+    partitions = [TopicPartition(flow.target_topic, index) for index in range(flow.partitions)]
+    try:
+        async with asyncio.timeout(deadline_s):
+            while True:
+                exists = flow.target_topic in await consumer.topics()
+                if exists and sum((await consumer.end_offsets(partitions)).values()) >= records:
+                    return
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise TimeoutError(f"{flow.target_topic} did not get {records} records within {deadline_s:.0f} s") from None
+    finally:
+        await consumer.stop()
+
+
+async def _partition_count(bootstrap: str, topic: str) -> int:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        (described,) = await admin.describe_topics([topic])
+        return len(described["partitions"])
+    finally:
+        await admin.close()

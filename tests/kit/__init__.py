@@ -1,0 +1,1 @@
+"""What tests share: brokers, a fault proxy, a record-by-record checker."""

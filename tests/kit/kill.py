@@ -1,0 +1,172 @@
+"""The kill run (``python -m tests.kit.kill``): strike a copying mirror again and again and compare after every blow.
+
+Exits 0 when source and target were equal after every round: no gap, no duplicate, no disorder, at least some restarts
+found a surplus at the target (else the run proved nothing), none fell back to at-least-once, and nothing was left
+behind. Writes a JSON and a markdown report; the same seed plays the same plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.kit.processes import wait_until
+from tests.kit.rounds import Round, plan
+from tests.kit.stage import Stage
+from tests.kit.strike import RoundResult, Strike, faults_of
+
+_START_DEADLINE_S: Final = 90.0
+_LEFTOVER_DEADLINE_S: Final = 10.0
+_ATTEMPTS: Final = 3
+#: So many rounds must find a surplus at the target, in a run of full length.
+SURPLUS_ROUNDS: Final = 5
+
+
+@dataclass(slots=True)
+class RunReport:
+    """A whole run. ``faults`` are those of the run itself; the rounds have their own."""
+
+    seed: int
+    surplus_rounds_wanted: int
+    rounds: list[RoundResult] = field(default_factory=list)
+    comparison: str = ""
+    exit_code: int | None = None
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def all_faults(self) -> list[str]:
+        of_rounds = [
+            f"round {played.number} ({played.what}): {fault}" for played in self.rounds for fault in played.faults
+        ]
+        return of_rounds + self.faults
+
+    @property
+    def surplus_rounds(self) -> int:
+        return sum(played.found_surplus for played in self.rounds)
+
+    def markdown(self) -> str:
+        head = (
+            f"# Kill run, seed {self.seed}\n\n"
+            f"{len(self.rounds)} rounds, {self.surplus_rounds} of them found a surplus. "
+            f"At the end: {self.comparison or 'not compared'}.\n\n"
+            "| round | what | kept bytes | looked s | caught up s | surplus records | faults |\n"
+            "| --- | --- | --- | --- | --- | --- | --- |\n"
+        )
+        rows = "".join(
+            f"| {played.number} | {played.what} | {played.kept_bytes} | {_seconds(played.looked_s)} "
+            f"| {_seconds(played.caught_up_s)} | {played.surplus_records} | {len(played.faults) or 'none'} |\n"
+            for played in self.rounds
+        )
+        faults = "".join(f"- {fault}\n" for fault in self.all_faults)
+        return head + rows + (f"\n## Faults\n\n{faults}" if faults else "")
+
+
+def run(
+    stage: Stage,
+    rounds: Sequence[Round],
+    *,
+    seed: int,
+    surplus_rounds: int,
+    say: Callable[[str], None] = lambda line: None,
+) -> RunReport:
+    """Start the mirror of an open stage, play the rounds (none after a faulty one), stop it, compare a last time."""
+    report = RunReport(seed, surplus_rounds)
+    wait_until(stage.every_partition_written, _START_DEADLINE_S, "every source partition has records")
+    stage.mirror.start()
+    first = stage.caught_up(_START_DEADLINE_S)
+    if not first.is_caught_up:
+        report.faults.append(f"the mirror did not get going within {_START_DEADLINE_S:g} s: {first.summary()}")
+    for planned in rounds:
+        if report.all_faults:
+            break
+        say(f"round {planned.number}/{len(rounds)}: {planned}")
+        report.rounds.append(_play(stage, planned, seed, say))
+    _finish(stage, report)
+    return report
+
+
+def _play(stage: Stage, planned: Round, seed: int, say: Callable[[str], None]) -> RoundResult:
+    """The round, again while its blow hits nobody."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        played = Strike(stage, planned, seed + attempt).play()
+        say(f"  {'hit nobody' if played.missed else f'surplus {played.surplus_records} records'}; {played.comparison}")
+        if not played.missed:
+            return played
+    played.faults.append(f"{_ATTEMPTS} blows in turn hit nobody")
+    return played
+
+
+def _finish(stage: Stage, report: RunReport) -> None:
+    stage.writer.stop()
+    if stage.mirror.is_running:
+        report.exit_code = stage.mirror.stop()
+        if report.exit_code:
+            report.faults.append(f"the mirror ended with exit code {report.exit_code} after SIGTERM")
+    else:
+        words = " ".join(stage.mirror.log_lines()[-1:])
+        report.faults.append(f"the mirror had ended by itself; its last words: {words}")
+    try:
+        wait_until(lambda: not stage.mirror.leftovers(), _LEFTOVER_DEADLINE_S, "no process of the mirror is left")
+    except AssertionError:
+        left = [f"{member.role.value} {member.pid}" for member in stage.mirror.leftovers()]
+        report.faults.append(f"left behind: {', '.join(left)}")
+    last = stage.check()
+    report.comparison = last.summary()
+    report.faults += [fault for fault in faults_of(last) if not report.all_faults]
+    if not report.all_faults and report.surplus_rounds < report.surplus_rounds_wanted:
+        report.faults.append(
+            f"only {report.surplus_rounds} rounds found a surplus, {report.surplus_rounds_wanted} are needed as proof"
+        )
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.kill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="rounds with a SIGKILL (default 20)")
+    parser.add_argument("--stops", type=int, default=4, help="rounds with a SIGSTOP of a slice (default 4)")
+    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
+    parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
+    parser.add_argument("--target-nodes", type=int, default=1, help="brokers of the target (default 1)")
+    parser.add_argument("--report", type=Path, default=Path("build/kill"), help="directory of the reports")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The command; 0 when nothing was wrong."""
+    options = _arguments()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    print(f"kill run, seed {seed}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-kill-"))
+    rounds = plan(seed, options.kills, options.stops)
+    with Stage(directory, seed=seed, records_per_s=options.rate, target_nodes=options.target_nodes) as stage:
+        report = run(
+            stage,
+            rounds,
+            seed=seed,
+            surplus_rounds=min(SURPLUS_ROUNDS, len(rounds) // 4),
+            say=lambda line: print(line, flush=True),
+        )
+    options.report.mkdir(parents=True, exist_ok=True)
+    (options.report / f"{seed}.json").write_text(json.dumps(asdict(report), indent=2))
+    (options.report / f"{seed}.md").write_text(report.markdown())
+    print(report.markdown())
+    if report.all_faults:
+        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Two logs as plain Python: batches as a source holds them, and a target partition with a broker's rules.
+
+The model knows what brokers were seen to do: it refuses gaps and bad headers, keeps sequences per producer and epoch,
+recognises the last five batches again, and takes any first sequence of a producer it does not know.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from connect.wire import batch as wire
+from connect.wire import records
+
+OUT_OF_ORDER = 45
+FENCED = 47
+INVALID_RECORD = 87
+
+
+def source_batch(
+    offsets: Sequence[int],
+    *,
+    codec: int = 0,
+    attributes: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    leader_epoch: int = 0,
+    last_offset: int | None = None,
+    salt: str = "",
+    timestamp_ms: int = 1_700_000_000_000,
+) -> bytes:
+    """A batch as a fetch returns it, with a record at each of ``offsets`` (gaps as after compaction)."""
+    base = offsets[0]
+    builder = DefaultRecordBatchBuilder(2, codec, 0, *producer, 2**30)
+    for offset in offsets:
+        value = f"value {salt}{offset}".encode()
+        builder.append(offset - base, timestamp_ms + offset, str(offset).encode(), value, [("n", b"%d" % offset)])
+    built = builder.build()
+    struct.pack_into(">q", built, 0, base)
+    struct.pack_into(">i", built, 12, leader_epoch)
+    struct.pack_into(">h", built, 21, struct.unpack_from(">h", built, 21)[0] | attributes)
+    if last_offset is not None:
+        struct.pack_into(">i", built, 23, last_offset - base)
+    struct.pack_into(">I", built, 17, wire.checksum(built))
+    return bytes(built)
+
+
+def control_batch(offset: int, producer_id: int, *, commit: bool, epoch: int = 0) -> bytes:
+    """A transaction marker."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, epoch, -1, 2**30)
+    builder.append(0, 1_700_000_000_000, struct.pack(">hh", 0, int(commit)), b"\0\0\0\0\0\0", [])
+    built = builder.build()
+    struct.pack_into(">q", built, 0, offset)
+    struct.pack_into(">h", built, 21, wire.CONTROL | wire.TRANSACTIONAL)
+    struct.pack_into(">I", built, 17, wire.checksum(built))
+    return bytes(built)
+
+
+@dataclass
+class _Producer:
+    epoch: int
+    next_sequence: int | None = None
+    recent: list[tuple[int, int, int]] = field(default_factory=list)  # first, last sequence, base offset
+
+
+@dataclass
+class TargetPartition:
+    """What one leader does with produced batches."""
+
+    end: int = 0
+    batches: list[bytes] = field(default_factory=list)
+    producers: dict[int, _Producer] = field(default_factory=dict)
+
+    def append(self, batch: bytes) -> tuple[int, int]:
+        """(error code, base offset)."""
+        header = wire.read_header(batch)
+        if (
+            header.base_offset != 0
+            or header.record_count == 0
+            or header.last_offset_delta + 1 != header.record_count
+            or header.attributes & ~wire.CODEC_MASK
+            or header.crc != wire.checksum(batch)
+            or header.size_bytes != len(batch)
+        ):
+            return INVALID_RECORD, -1
+        producer = self.producers.setdefault(header.producer_id, _Producer(header.producer_epoch))
+        if header.producer_epoch < producer.epoch:
+            return FENCED, -1
+        if header.producer_epoch > producer.epoch:
+            producer.epoch, producer.next_sequence, producer.recent = header.producer_epoch, 0, []
+        for first, last, base in producer.recent:
+            if (first, last) == (header.base_sequence, header.last_sequence):
+                return 0, base
+        if producer.next_sequence not in (None, header.base_sequence):
+            return OUT_OF_ORDER, -1
+        return 0, self._write(batch, header, producer)
+
+    def mark(self, producer_id: int, epoch: int) -> None:
+        """The marker of an empty aborted transaction under a new epoch."""
+        producer = self.producers.setdefault(producer_id, _Producer(epoch))
+        producer.epoch, producer.next_sequence, producer.recent = epoch, 0, []
+        self._put(control_batch(0, producer_id, commit=False, epoch=epoch), 1)
+
+    def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
+        """(epoch, last sequence) as DescribeProducers tells it."""
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            return None
+        return producer.epoch, producer.recent[-1][1] if producer.recent else -1
+
+    def fetch(self, position: int) -> memoryview:
+        """Everything from the batch that holds ``position`` on."""
+        held = [batch for batch in self.batches if wire.read_header(batch).last_offset >= position]
+        return memoryview(bytearray(b"".join(held)))
+
+    def records(self) -> list[records.Record]:
+        """What a consumer reads."""
+        data = [batch for batch in self.batches if not wire.read_header(batch).is_control]
+        return [record for batch in data for record in records.decode(batch, 2)]
+
+    def _write(self, batch: bytes, header: wire.BatchHeader, producer: _Producer) -> int:
+        base = self._put(batch, header.record_count)
+        producer.next_sequence = wire.add_sequence(header.base_sequence, header.record_count)
+        producer.recent = [*producer.recent, (header.base_sequence, header.last_sequence, base)][-5:]
+        return base
+
+    def _put(self, batch: bytes, count: int) -> int:
+        stored = bytearray(batch)
+        struct.pack_into(">q", stored, 0, self.end)
+        base, self.end = self.end, self.end + count
+        self.batches.append(bytes(stored))
+        return base

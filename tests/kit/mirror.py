@@ -1,0 +1,101 @@
+"""The mirror as users start it: ``connect-mirror-maker mm2.properties`` in a process of its own, its log in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+from connect.embedded.processes import Keeper
+from tests.kit.processes import Member, survivors, tree, wait_until
+from tests.kit.resumed import Resumed, resumed
+
+_WORKER: Final = "worker"
+_STOP_DEADLINE_S: Final = 10.0
+_KILL_DEADLINE_S: Final = 10.0
+
+
+class Mirror:
+    """One mirror over its restarts. It never outlives the harness, and leaving the context kills what is left of it."""
+
+    def __init__(self, properties: Mapping[str, str], directory: Path, command: Sequence[str] = ()) -> None:
+        self.properties_file = directory / "mm2.properties"
+        self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        self.log_file = directory / "mirror.log"
+        self.log_file.touch()
+        self._command = [*(command or [str(Path(sys.executable).parent / "connect-mirror-maker")])]
+        self._keeper = Keeper(Path(tempfile.mkdtemp(prefix="heliograph-mirror-")))
+        self._pid = 0
+        self._members: dict[int, Member] = {}
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id; 0 before the first start."""
+        return self._pid
+
+    def start(self) -> None:
+        self._pid = self._keeper.spawn(_WORKER, [*self._command, str(self.properties_file)], os.environ, self.log_file)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._pid) and self._keeper.poll(_WORKER) is None
+
+    def members(self) -> list[Member]:
+        """The process tree now; each process ever seen is remembered for :meth:`leftovers`."""
+        found = tree(self.pid)
+        self._members.update((member.pid, member) for member in found)
+        return found
+
+    def leftovers(self) -> list[Member]:
+        """Processes once seen in a tree of this mirror that still run."""
+        return survivors(self._members.values())
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code. An ``AssertionError`` if it takes longer than users are promised."""
+        self.members()
+        self._keeper.signal(_WORKER, signal.SIGTERM)
+        if not self._keeper.wait(_WORKER, _STOP_DEADLINE_S):
+            raise AssertionError(f"the mirror did not stop within {_STOP_DEADLINE_S:g} s of SIGTERM")
+        exit_code = self._keeper.poll(_WORKER)
+        assert exit_code is not None, "it has ended"
+        return exit_code
+
+    def reap(self) -> None:
+        """After a SIGKILL of the worker: wait for its end."""
+        assert self._keeper.wait(_WORKER, _KILL_DEADLINE_S), "a killed process ends"
+
+    def log_lines(self, start: int = 0) -> list[str]:
+        """The log's whole lines from byte ``start`` on."""
+        with self.log_file.open("rb") as log:
+            log.seek(start)
+            text = log.read()
+        return text[: text.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+
+    def log_end(self) -> int:
+        return self.log_file.stat().st_size
+
+    def resumed(self, start: int = 0) -> list[Resumed]:
+        """The partitions resumed since byte ``start`` of the log."""
+        return list(resumed(self.log_lines(start)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pid:
+            self.members()
+        self._keeper.close()
+        for member in self.leftovers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.process.kill()
+        wait_until(lambda: not self.leftovers(), _KILL_DEADLINE_S, "the mirror's processes are gone")

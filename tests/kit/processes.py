@@ -1,0 +1,125 @@
+"""The processes of a mirror by role, found below the worker's pid, and what can be done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import psutil
+
+_POLL_S: Final = 0.01
+#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``).
+_DAEMONS: Final = ("pyspark.daemon", "connectors.dataplane.daemon")
+T = TypeVar("T")
+
+
+class DeadlinePassed(AssertionError):
+    """What a test waited for did not come."""
+
+
+def wait_until(condition: Callable[[], T], deadline_s: float, what: str, poll_s: float = _POLL_S) -> T:
+    """The first true answer of ``condition``; :class:`DeadlinePassed` saying ``what`` and the last answer."""
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what} (last answer: {answer!r:.200})")
+        time.sleep(poll_s)
+
+
+class Role(enum.Enum):
+    """What a process of the mirror's tree is."""
+
+    WORKER = "worker"
+    SPARK_DRIVER = "spark driver child"
+    SPARK_JVM = "spark jvm"
+    PYTHON_DAEMON = "python daemon"
+    PYTHON_WORKER = "python worker"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of the tree as it was found."""
+
+    role: Role
+    process: psutil.Process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def tree(worker_pid: int) -> list[Member]:
+    """The worker and all below it, parents first; empty when it is gone."""
+    try:
+        worker = psutil.Process(worker_pid)
+        below = worker.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    members = [Member(Role.WORKER, worker)]
+    roles = {worker.pid: Role.WORKER}
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            role = _role(process.cmdline(), roles.get(process.ppid(), Role.OTHER))
+            roles[process.pid] = role
+            members.append(Member(role, process))
+    return members
+
+
+def _role(command: list[str], parent: Role) -> Role:
+    """By the command line; a Python worker is forked by its daemon and shares its command line."""
+    if any(part in _DAEMONS for part in command):
+        return Role.PYTHON_WORKER if parent in (Role.PYTHON_DAEMON, Role.PYTHON_WORKER) else Role.PYTHON_DAEMON
+    if any(part.startswith("org.apache.spark.deploy.SparkSubmit") for part in command):
+        return Role.SPARK_JVM
+    if any(part.startswith("connectors.dataplane.spark") for part in command):
+        return Role.SPARK_DRIVER
+    return Role.OTHER
+
+
+def find(worker_pid: int, role: Role) -> list[Member]:
+    return [member for member in tree(worker_pid) if member.role is role]
+
+
+def local_ports(process: psutil.Process) -> set[int]:
+    """The local ports of a process's established TCP connections; empty when it is gone."""
+    try:
+        connections = process.net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return set()
+    return {found.laddr.port for found in connections if found.status == psutil.CONN_ESTABLISHED}
+
+
+def slices(worker_pid: int, target_ports: Iterable[int]) -> list[Member]:
+    """The Python workers that hold a connection to one of the target's (or its proxies') ports: they copy."""
+    ports = set(target_ports)
+    return [member for member in find(worker_pid, Role.PYTHON_WORKER) if ports & _remote_ports(member.process)]
+
+
+def _remote_ports(process: psutil.Process) -> set[int]:
+    try:
+        connections = process.net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return set()
+    return {found.raddr.port for found in connections if found.status == psutil.CONN_ESTABLISHED}
+
+
+def gone(members: Iterable[Member]) -> bool:
+    """Whether none of these processes runs any more; a zombie that nobody has reaped counts as gone."""
+    return not survivors(members)
+
+
+def survivors(members: Iterable[Member]) -> list[Member]:
+    left = []
+    for member in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if member.process.is_running() and member.process.status() != psutil.STATUS_ZOMBIE:
+                left.append(member)
+    return left

@@ -1,0 +1,320 @@
+"""A TCP proxy that stands between a Kafka client and a broker and makes the network's failures on purpose.
+
+What a broker cannot be made to do, the path to it can: keep bytes and let them go when somebody else has looked,
+cut at an exact byte, stall, close one half, be slow. The proxy runs an asyncio loop in a thread of its own, so a
+test of any kind (or a harness that blocks) steers it through plain calls. It knows one thing about Kafka, the head of
+a request, so that connections can be told apart by client id and by what was asked on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from tests.kit.pipe import Direction, Pipe, Weather
+from tests.kit.proxied import ConnectionState, ProxiedConnection
+
+_CALL_TIMEOUT_S = 10.0
+T = TypeVar("T")
+
+
+Where = Callable[[ConnectionState], bool]
+
+
+def everywhere(_: ConnectionState) -> bool:
+    """Every connection."""
+    return True
+
+
+@dataclass(slots=True)
+class _Tripwire:
+    direction: Direction
+    remaining_bytes: int
+    where: Where
+    action: Literal["cut", "hold"]
+    tripped: threading.Event = field(default_factory=threading.Event)
+
+
+class FaultProxy:
+    """Listens on 127.0.0.1 and passes everything to one upstream address, until told otherwise.
+
+    The same seed and the same traffic give the same faults. All methods may be called from any thread.
+    """
+
+    def __init__(self, host: str, port: int, seed: int) -> None:
+        self._upstream = (host, port)
+        self._chance = random.Random(seed)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever,
+            name=f"fault-proxy-{host}:{port}",
+            daemon=True,
+        )
+        self._server: asyncio.Server | None = None
+        self._numbers = itertools.count()
+        self._connections: dict[int, ProxiedConnection] = {}
+        self._weather = {direction: Weather() for direction in Direction}
+        self._hold_new = dict.fromkeys(Direction, False)
+        self._tripwires: list[_Tripwire] = []
+        self._gone_bytes = dict.fromkeys(Direction, 0)
+        self._gone_requests: dict[str | None, Counter[int]] = {}
+        self.port = 0
+
+    @classmethod
+    def start(cls, host: str, port: int, *, listen_port: int = 0, seed: int = 0) -> Self:
+        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken."""
+        proxy = cls(host, port, seed)
+        proxy._thread.start()
+        try:
+            proxy._call(proxy._listen(listen_port))
+        except BaseException:
+            proxy.close()
+            raise
+        return proxy
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    def hold(
+        self,
+        direction: Direction = Direction.REQUESTS,
+        where: Where = everywhere,
+        *,
+        new_too: bool = False,
+    ) -> int:
+        """Take the bytes and keep them, also when their sender is killed meanwhile; how many connections were held.
+
+        ``new_too``: hold connections made from now on as well; else a successor's pass.
+        """
+        return self._call(self._hold(direction, where, new_too))
+
+    def release(self, where: Where = everywhere) -> None:
+        """Pass on what was held, in order, and hold no more."""
+        self._call(self._release(where))
+
+    def stall(self, direction: Direction = Direction.REQUESTS, where: Where = everywhere) -> None:
+        """Read no more: the sender's own socket fills, as behind a dead router. :meth:`resume` ends it."""
+        self._call(self._stall(direction, where, True))
+
+    def resume(self, direction: Direction = Direction.REQUESTS, where: Where = everywhere) -> None:
+        self._call(self._stall(direction, where, False))
+
+    def cut(self, where: Where = everywhere) -> int:
+        """Reset connections on both sides, dropping what is on the way; how many there were."""
+        return self._call(self._cut(where))
+
+    def cut_after(
+        self,
+        count_bytes: int,
+        direction: Direction = Direction.REQUESTS,
+        where: Where = everywhere,
+    ) -> threading.Event:
+        """Let exactly so many more bytes pass, then cut the connection that carried the last one; set when done."""
+        return self._call(self._arm(_Tripwire(direction, count_bytes, where, "cut")))
+
+    def hold_after(
+        self,
+        count_bytes: int,
+        direction: Direction = Direction.REQUESTS,
+        where: Where = everywhere,
+    ) -> threading.Event:
+        """Let exactly so many more bytes pass, then hold every connection of ``where``; set when done."""
+        return self._call(self._arm(_Tripwire(direction, count_bytes, where, "hold")))
+
+    def half_close(self, direction: Direction, where: Where = everywhere) -> None:
+        """End one direction behind its last byte (FIN); the other goes on."""
+        self._call(self._half_close(direction, where))
+
+    def delay(self, direction: Direction, delay_ms: float, jitter_ms: float = 0.0) -> None:
+        """Bytes arrive so much later, order kept."""
+        self._call(self._set_weather(direction, delay_ms=delay_ms, jitter_ms=jitter_ms))
+
+    def limit(self, direction: Direction, bytes_per_s: float | None) -> None:
+        """So many bytes a second on each connection; None ends it."""
+        self._call(self._set_weather(direction, bytes_per_s=bytes_per_s))
+
+    def refuse(self) -> None:
+        """Take no new connections (nobody listens) until :meth:`accept`."""
+        self._call(self._refuse())
+
+    def accept(self) -> None:
+        self._call(self._listen(self.port))
+
+    def connections(self) -> list[ConnectionState]:
+        """Every connection that still has an open side or bytes on the way."""
+        return self._call(self._states())
+
+    def passed_bytes(self, direction: Direction) -> int:
+        """Over all connections there ever were."""
+        return self._call(self._passed(direction))
+
+    def requests(self) -> dict[str | None, Counter[int]]:
+        """Requests by client id and API key, over all connections there ever were; held ones were sent and count."""
+        return self._call(self._requests())
+
+    def kept_bytes(self, direction: Direction = Direction.REQUESTS) -> int:
+        """On the way or held, over all connections."""
+        return sum(state.kept_bytes[direction] for state in self.connections())
+
+    def close(self) -> None:
+        """Cut everything and end the thread. May be called twice."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(TimeoutError):
+            self._call(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_TIMEOUT_S)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_TIMEOUT_S)
+
+    async def _listen(self, port: int) -> None:
+        self._server = await self._loop.create_server(self._accepted, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _accepted(self) -> asyncio.Protocol:
+        index = next(self._numbers)
+        connection = ProxiedConnection(index, self._upstream, self._new_pipe, self._forget)
+        self._connections[index] = connection
+        return connection.client_side
+
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _shut(self) -> None:
+        await self._refuse()
+        await self._cut(everywhere)
+        for connection in list(self._connections.values()):
+            await connection.finished()
+
+    def _selected(self, where: Where) -> Iterator[ProxiedConnection]:
+        for connection in list(self._connections.values()):
+            if where(connection.state()):
+                yield connection
+
+    async def _hold(self, direction: Direction, where: Where, new_too: bool) -> int:
+        self._hold_new[direction] |= new_too
+        return self._hold_now(direction, where)
+
+    def _hold_now(self, direction: Direction, where: Where) -> int:
+        selected = list(self._selected(where))
+        for connection in selected:
+            connection.pipes[direction].held = True
+            connection.pipes[direction].pump()
+        return len(selected)
+
+    async def _release(self, where: Where) -> None:
+        self._hold_new = dict.fromkeys(Direction, False)
+        for connection in self._selected(where):
+            for pipe in connection.pipes.values():
+                pipe.held = False
+                pipe.pump()
+
+    async def _stall(self, direction: Direction, where: Where, stalled: bool) -> None:
+        for connection in self._selected(where):
+            connection.pipes[direction].stalled = stalled
+            connection.pipes[direction].pump()
+
+    async def _cut(self, where: Where) -> int:
+        selected = list(self._selected(where))
+        for connection in selected:
+            connection.cut()
+        return len(selected)
+
+    async def _half_close(self, direction: Direction, where: Where) -> None:
+        for connection in self._selected(where):
+            connection.pipes[direction].finish()
+
+    async def _set_weather(self, direction: Direction, **changes: float | None) -> None:
+        for name, value in changes.items():
+            setattr(self._weather[direction], name, value)
+        for connection in self._connections.values():
+            connection.pipes[direction].pump()
+
+    async def _states(self) -> list[ConnectionState]:
+        return [connection.state() for connection in self._connections.values()]
+
+    async def _passed(self, direction: Direction) -> int:
+        alive = sum(connection.pipes[direction].passed_bytes for connection in self._connections.values())
+        return alive + self._gone_bytes[direction]
+
+    async def _requests(self) -> dict[str | None, Counter[int]]:
+        found = {client_id: counts.copy() for client_id, counts in self._gone_requests.items()}
+        for connection in self._connections.values():
+            found.setdefault(connection.spotter.client_id, Counter()).update(connection.spotter.requests)
+        return found
+
+    async def _arm(self, tripwire: _Tripwire) -> threading.Event:
+        self._tripwires.append(tripwire)
+        return tripwire.tripped
+
+    # What follows is called by the connections, on the loop.
+
+    def _new_pipe(self, direction: Direction, owner: ProxiedConnection) -> Pipe:
+        def allowance(_: Pipe, count: int) -> int:
+            return min(
+                [
+                    count,
+                    *(wire.remaining_bytes for wire in self._crossed(direction, owner)),
+                ]
+            )
+
+        def passed(_: Pipe, count: int) -> None:
+            for wire in list(self._crossed(direction, owner)):
+                wire.remaining_bytes -= count
+                if not wire.remaining_bytes:
+                    self._trip(wire, owner)
+
+        pipe = Pipe(
+            direction,
+            self._weather[direction],
+            random.Random(self._chance.random()),
+            allowance,
+            passed,
+            owner.settle,
+        )
+        pipe.held = self._hold_new[direction]
+        return pipe
+
+    def _crossed(self, direction: Direction, owner: ProxiedConnection) -> Iterator[_Tripwire]:
+        for wire in self._tripwires:
+            if wire.direction is direction and wire.where(owner.state()):
+                yield wire
+
+    def _trip(self, wire: _Tripwire, owner: ProxiedConnection) -> None:
+        self._tripwires.remove(wire)
+        if wire.action == "cut":
+            owner.cut(deliver=wire.direction)
+        else:
+            self._hold_now(wire.direction, wire.where)
+        wire.tripped.set()
+
+    def _forget(self, connection: ProxiedConnection) -> None:
+        if self._connections.pop(connection.index, None):
+            for direction, pipe in connection.pipes.items():
+                self._gone_bytes[direction] += pipe.passed_bytes
+            spotter = connection.spotter
+            self._gone_requests.setdefault(spotter.client_id, Counter()).update(spotter.requests)

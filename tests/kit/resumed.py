@@ -1,0 +1,39 @@
+"""What the mirror's log says about resumed partitions: one line each, beginning with ``resumed``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_LINE: Final = re.compile(r"\bresumed (?P<flow>\S+->\S+) (?P<partition>\S+-\d+): (?P<rest>.*)$")
+_SURPLUS: Final = re.compile(r"\bsurplus(?:_records)?[ =:]+(\d+)")
+_FALLBACK: Final = re.compile(r"at.least.once", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """One partition taken over: how many records were found at the target beyond the stored position."""
+
+    flow: str
+    partition: str
+    surplus_records: int
+    at_least_once: bool
+    line: str
+
+
+def resumed(lines: Iterable[str]) -> Iterator[Resumed]:
+    """The resumed partitions that log lines tell of, in order."""
+    for line in lines:
+        found = _LINE.search(line)
+        if found:
+            rest = found["rest"]
+            surplus = _SURPLUS.search(rest)
+            yield Resumed(
+                flow=found["flow"],
+                partition=found["partition"],
+                surplus_records=int(surplus[1]) if surplus else 0,
+                at_least_once=bool(_FALLBACK.search(rest)),
+                line=line.strip(),
+            )

@@ -1,0 +1,98 @@
+"""The plan of a kill run: who dies or freezes in which round, and what happens on the path to the target. Pure.
+
+One seed, one plan. Plain kills alone do not find a copier that trusts what it sees: bytes still on the path, or in a
+frozen broker, arrive after the successor has looked. Half of the rounds make that happen. In another quarter it is the
+answers that are held: what was appended then is certain to be a surplus that the successor has to find.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.kit.processes import Role
+
+
+class Path(enum.Enum):
+    """What befalls the path to the target around the kill."""
+
+    PLAIN = "plain"
+    HELD = "requests held on the path"
+    UNANSWERED = "answers held on the path"
+    FROZEN = "broker frozen"
+
+
+class Moment(enum.Enum):
+    """When held bytes are let go: at the latest when the successor writes, at the earliest when it has asked."""
+
+    ASKED = "the successor has asked"
+    RESUMED = "the successor has resumed"
+    COPYING = "the successor copies"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: ``load_bytes`` pass to the target before the blow, so that it strikes at a place of its own.
+
+    ``stop``: the victim, a slice, is stopped (SIGSTOP) past its lease and continued (SIGCONT) instead of killed.
+    """
+
+    number: int
+    victim: Role
+    stop: bool
+    path: Path
+    release: Moment
+    load_bytes: int
+
+    def __str__(self) -> str:
+        blow = "SIGSTOP of a slice" if self.stop else f"SIGKILL of the {self.victim.value}"
+        if self.path is Path.PLAIN:
+            return f"{blow} after {self.load_bytes} bytes"
+        return f"{blow} after {self.load_bytes} bytes, {self.path.value} until {self.release.value}"
+
+
+KILLED: Final = (Role.WORKER, Role.SPARK_DRIVER, Role.SPARK_JVM, Role.PYTHON_WORKER)
+HOLDING: Final = (Path.HELD, Path.UNANSWERED)
+_LOAD_BYTES: Final = (200_000, 3_000_000)
+
+
+def plan(
+    seed: int,
+    kills: int,
+    stops: int,
+    victims: Sequence[Role] = KILLED,
+    load_bytes: tuple[int, int] = _LOAD_BYTES,
+) -> list[Round]:
+    """``kills`` rounds with every victim in turn and ``stops`` with a stopped slice, in an order of chance;
+    ``load_bytes``: the least and the most that passes before a blow.
+
+    A quarter of either kind each are plain, have their requests held, their answers held, the broker frozen. Where the
+    broker is frozen nothing can resume, so there the moment is always ``ASKED``.
+    """
+    chance = random.Random(seed)
+    turns = [(victim, False) for victim, _ in zip(itertools.cycle(victims), range(kills), strict=False)]
+    turns += [(Role.PYTHON_WORKER, True)] * stops
+    paths = [*_paths(kills, len(victims)), *_paths(stops, max(stops, 1))]
+    blows = list(zip(turns, paths, strict=True))
+    chance.shuffle(blows)
+    return [
+        Round(
+            number=number,
+            victim=victim,
+            stop=stop,
+            path=path,
+            release=chance.choice((Moment.RESUMED, Moment.COPYING)) if path in HOLDING else Moment.ASKED,
+            load_bytes=chance.randint(*load_bytes),
+        )
+        for number, ((victim, stop), path) in enumerate(blows, 1)
+    ]
+
+
+def _paths(count: int, group: int) -> list[Path]:
+    """All kinds in turn, shifted by one after each ``group``, so that no victim keeps one kind."""
+    order = (Path.PLAIN, Path.HELD, Path.UNANSWERED, Path.FROZEN)
+    return [order[(index + index // group) % len(order)] for index in range(count)]

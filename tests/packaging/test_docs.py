@@ -1,0 +1,50 @@
+"""The documentation against the tree: what it names is there, and what is there it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PACKAGES = ("connect", "connectors", "rest")
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE_BLOCK = re.compile(r"^(?: {4}.*|```.*?^```)$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_file_map_names_every_module_once_and_no_other() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    named = re.findall(r"^\| `((?:connect|connectors|rest)/[\w/]+\.py)` \|", text, re.MULTILINE)
+    modules = [module for package in PACKAGES for module in (ROOT / package).rglob("*.py")]
+    there = [str(module.relative_to(ROOT)) for module in modules if module.name != "__init__.py"]
+    assert sorted(named) == sorted(there)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_index_of_decisions_has_every_page_under_its_title() -> None:
+    folder = DOCS / "decisions"
+    index = re.findall(r"^\* (\d+)\. \[(.+)\]\((\d{4})-[\w-]+\.md\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    pages = sorted(folder.glob("[0-9]*.md"))
+    titles = [page.read_text().splitlines()[0] for page in pages]
+    assert [f"# {number}. {title}" for number, title, _ in index] == titles
+    assert [int(name) for _, _, name in index] == list(range(1, len(pages) + 1))

@@ -1,0 +1,150 @@
+"""Errors as one line, exit codes, log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connect.cli.console import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    OneLineFormatter,
+    configure_logging,
+    describe,
+    run_command,
+    stop_signals,
+)
+from connect.core.errors import ConfigError, PermanentError
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, left as it was found."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def command() -> int:
+        raise error
+
+    return command
+
+
+def test_a_command_that_works_keeps_its_exit_code() -> None:
+    assert run_command("heliograph", lambda: 7) == 7
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("unknown alias xx", key="us->xx.enabled", file="mm2.properties", line=4),
+        FileNotFoundError(2, "No such file or directory", "mm2.properties"),
+        ExceptionGroup("tasks", [ExceptionGroup("inner", [PermanentError("cluster us refuses the password")])]),
+    ],
+)
+def test_an_expected_error_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("heliograph", raising(error)) == EXIT_ERROR
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("heliograph: error: ")
+    assert "Traceback" not in err
+
+
+def test_an_unexpected_error_is_one_line_and_its_trace_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_command("heliograph", raising(ZeroDivisionError("division\nby zero"))) == EXIT_ERROR
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.startswith("heliograph: internal error: ZeroDivisionError: division by zero (test_console.py:")
+    (trace,) = tmp_path.iterdir()
+    assert str(trace) in err
+    assert "Traceback" in trace.read_text()
+    assert trace.stat().st_mode & 0o077 == 0
+
+
+def test_ctrl_c_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("heliograph", raising(KeyboardInterrupt())) == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_line_is_one_line_with_time_level_and_message(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging(handler=logging.StreamHandler(stream))
+    try:
+        raise ValueError("of\ntwo lines")
+    except ValueError:
+        logging.getLogger("connect.test").exception("copying orders-3 failed")
+    logging.getLogger("aiokafka.consumer").info("nobody wants to know")
+    (line,) = stream.getvalue().splitlines()
+    assert " ERROR copying orders-3 failed: ValueError: of two lines (test_console.py:" in line
+    assert line[:2] == "20"
+
+
+def test_debug_shows_traces_still_on_one_line() -> None:
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        record = logging.LogRecord("a", logging.ERROR, __file__, 1, "m", None, (ValueError, error, None))
+    text = OneLineFormatter(traces=True).format(record)
+    assert "\n" not in text
+    assert "Traceback" in text
+
+
+def test_errors_without_text_still_say_what_they_are() -> None:
+    assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(KeyError()) == "KeyError"
+    assert describe(OSError()) == "OSError"
+    assert (
+        describe(OSError(28, "No space left on device", "/cache/kafka.jar"))
+        == "/cache/kafka.jar: No space left on device"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals_set_the_event_and_a_second_one_does_no_harm(number: signal.Signals) -> None:
+    async with stop_signals() as stop:
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(stop.wait(), 5)
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0)
+        assert stop.is_set()
+
+
+@pytest.mark.parametrize(
+    ("hangs", "code", "words"), [("before", EXIT_ERROR, "not everything stopped"), ("after", 0, "")]
+)
+def test_a_process_ends_in_time_whatever_hangs(hangs: str, code: int, words: str) -> None:
+    """A thread that nobody can cancel, while we stop or when we have stopped."""
+    script = f"""
+import asyncio, os, signal, threading
+from connect.cli.console import stop_signals
+
+async def main():
+    async with stop_signals(exit_within_s=0.1) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+        hanging = asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        if {hangs == "before"}:
+            await hanging
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert words in ended.stderr

@@ -1,0 +1,92 @@
+"""Speeds and lags from counters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.cli.rates import RateMeter, bytes_text, flow_line
+from connectors.source.progress import FlowProgress, PartitionView
+
+
+def partition(number: int, records: int, *, topic: str = "orders", lag: int = 0, lag_ms: int = 0) -> PartitionView:
+    return PartitionView(
+        source_topic=topic,
+        source_partition=number,
+        target_topic=f"us.{topic}",
+        target_partition=number,
+        state="running",
+        records=records,
+        bytes=records * 10,
+        batches={"shallow": records // 2, "dropped": 1},
+        next_source_offset=records,
+        source_end_offset=records + lag,
+        lag_records=lag,
+        lag_ms=lag_ms,
+    )
+
+
+def flow(*partitions: PartitionView) -> FlowProgress:
+    return FlowProgress("us->eu", "running", 3, partitions)
+
+
+def test_the_speed_is_that_of_the_window() -> None:
+    meter = RateMeter(window_s=2)
+    for second, records in enumerate((0, 1000, 1100, 1300, 1600)):
+        (rates,) = meter.observe(100.0 + second, [flow(partition(0, records))])
+    assert rates.records_per_s == pytest.approx((1600 - 1100) / 2)
+    assert rates.bytes_per_s == pytest.approx((1600 - 1100) * 10 / 2)
+
+
+def test_the_first_look_shows_no_speed() -> None:
+    (rates,) = RateMeter().observe(5.0, [flow(partition(0, 70))])
+    assert (rates.records, rates.records_per_s) == (70, 0.0)
+
+
+def test_counters_that_begin_anew_show_no_negative_speed() -> None:
+    meter = RateMeter()
+    meter.observe(1.0, [flow(partition(0, 500))])
+    (rates,) = meter.observe(2.0, [flow(partition(0, 20))])
+    assert rates.records_per_s == 0
+
+
+def test_a_topic_is_the_sum_of_its_partitions_and_as_late_as_the_worst() -> None:
+    looked = flow(
+        partition(0, 10, lag=5, lag_ms=7), partition(1, 20, lag=6, lag_ms=90), partition(0, 2, topic="clicks", lag=1)
+    )
+    (rates,) = RateMeter().observe(1.0, [looked])
+    clicks, orders = rates.topics
+    assert (orders.source_topic, orders.target_topic, orders.partitions) == ("orders", "us.orders", 2)
+    assert (orders.records, orders.lag_records, orders.lag_ms) == (30, 11, 90)
+    assert orders.batches == {"shallow": 15, "deep": 0, "dropped": 2}
+    assert (rates.records, rates.lag_records, rates.lag_ms, clicks.lag_records) == (32, 12, 90, 1)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=40), st.integers(1, 10))
+def test_speed_times_window_is_the_difference_over_it(steps: list[int], window_s: int) -> None:
+    meter, records, counts = RateMeter(window_s=window_s), 0, []
+    for second, step in enumerate(steps):
+        records += step
+        counts.append(records)
+        (rates,) = meter.observe(float(second), [flow(partition(0, records))])
+    reach = min(window_s, len(steps) - 1)
+    assert rates.records_per_s * reach == pytest.approx(counts[-1] - counts[-1 - reach])
+
+
+def test_a_flow_is_one_line() -> None:
+    meter = RateMeter()
+    meter.observe(0.0, [flow(partition(0, 0), partition(1, 0))])
+    (rates,) = meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))])
+    assert flow_line(rates) == (
+        "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
+        "batches shallow 600 deep 0 dropped 2, Spark epoch 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (250e6, "250 MB"), (1.5e12, "1,500.0 GB")],
+)
+def test_bytes_for_people(count: float, text: str) -> None:
+    assert bytes_text(count) == text

@@ -1,0 +1,133 @@
+"""Which keys reach which client of a flow, and the ids quotas bind to."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connect.core.properties import parse_properties
+from connectors.clients import FlowClients, connector_client, record_producer
+from connectors.flows import Flow, MirrorMakerConfig
+
+BASE = """
+clusters = us, eu
+us.bootstrap.servers = a:9092
+eu.bootstrap.servers = b:9092
+us->eu.enabled = true
+"""
+
+
+def flow(lines: str = "") -> Flow:
+    (found,) = MirrorMakerConfig(parse_properties(BASE + lines, "mm2.properties")).enabled_flows()
+    return found
+
+
+def ids(clients: FlowClients) -> dict[str, str]:
+    return {
+        "consumer": clients.replication_consumer(3).client_id,
+        "producer": clients.record_producer(3).client_id,
+        "source admin": clients.source_admin().client_id,
+        "target admin": clients.target_admin().client_id,
+        "offsets": clients.offsets().client_id,
+    }
+
+
+def test_ids_are_javas() -> None:
+    assert ids(flow().clients()) == {
+        "consumer": "us->eu|MirrorSourceConnector-3|replication-consumer",
+        "producer": "connector-producer-MirrorSourceConnector-3",
+        "source admin": "us->eu|MirrorSourceConnector|replication-source-admin",
+        "target admin": "us->eu|MirrorSourceConnector|replication-target-admin",
+        "offsets": "us-mm2-us->eu-offsets",
+    }
+
+
+def test_ids_of_the_users_own() -> None:
+    lines = """
+    us.consumer.client.id = reader
+    eu.producer.client.id = writer
+    us->eu.admin.client.id = boss
+    us->eu.name = mirror
+    eu.client.id = node
+    eu.group.id = group
+    """
+    assert ids(flow(lines).clients()) == {
+        "consumer": "reader|us->eu|mirror-3|replication-consumer",
+        "producer": "writer",
+        "source admin": "boss|us->eu|mirror|replication-source-admin",
+        "target admin": "boss|us->eu|mirror|replication-target-admin",
+        "offsets": "group-node-offsets",
+    }
+
+
+def test_the_producer_of_records_is_the_workers_and_can_be_overridden() -> None:
+    found = flow("eu.producer.linger.ms = 1\neu.producer.acks = 1\nus->eu.producer.override.acks = all\n")
+    props = record_producer(found.connector_config(), found.worker_config())
+    assert props == {"bootstrap.servers": "b:9092", "linger.ms": "1", "acks": "all"}
+    assert found.clients().record_producer(0).bootstrap == (("b", 9092),)
+
+
+def test_a_client_of_the_connector_sees_connection_keys_and_its_own() -> None:
+    connector = {
+        "source.cluster.bootstrap.servers": "a:1",
+        "source.cluster.security.protocol": "SSL",
+        "source.cluster.offset.flush.interval.ms": "5",
+        "target.cluster.bootstrap.servers": "b:1",
+        "consumer.fetch.min.bytes": "1",
+        "consumer.security.protocol": "PLAINTEXT",
+        "source.consumer.fetch.min.bytes": "2",
+        "target.consumer.fetch.min.bytes": "3",
+        "producer.acks": "all",
+    }
+    assert connector_client(connector, "source", "consumer") == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "PLAINTEXT",
+        "fetch.min.bytes": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            "us.security.protocol = SASL_PLAINTEXT\nus.sasl.mechanism = PLAIN",
+            "mm2.properties: cluster us: us.sasl.jaas.config is missing for sasl.mechanism PLAIN",
+        ),
+        (
+            "security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nsasl.jaas.config = x.Y required;",
+            "mm2.properties:8: cluster us: sasl.jaas.config has no username for PLAIN",
+        ),
+        (
+            "us.consumer.security.protocol = SASL_PLAINTEXT\nus.sasl.mechanism = LDAP",
+            "mm2.properties:7: cluster us: us.sasl.mechanism 'LDAP' is unknown",
+        ),
+        ("eu.bootstrap.servers = b", "mm2.properties:6: cluster eu: 'b' in eu.bootstrap.servers is not host:port"),
+        (
+            "us->eu.producer.override.request.timeout.ms = 1s",
+            "mm2.properties:6: cluster eu: us->eu.producer.override.request.timeout.ms is '1s'",
+        ),
+        (
+            "us->eu.consumer.request.timeout.ms = 2s\nus.request.timeout.ms = x",
+            "mm2.properties:6: cluster us: us->eu.consumer.request.timeout.ms is '2s'",
+        ),
+        (
+            "eu.request.timeout.ms = x",
+            "mm2.properties:6: cluster eu: eu.request.timeout.ms is 'x', not a number of milliseconds",
+        ),
+    ],
+)
+def test_wrong_connection_keys_are_found_in_the_file(lines: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        flow(lines).clients()
+    assert str(caught.value).startswith(message)
+
+
+def test_repr_shows_no_password() -> None:
+    lines = """
+    security.protocol = SASL_PLAINTEXT
+    sasl.mechanism = PLAIN
+    sasl.jaas.config = x.Y required username="bob" password="s3cret";
+    """
+    clients = flow(lines).clients()
+    assert clients.offsets().password == "s3cret"
+    assert "s3cret" not in repr(clients)

@@ -1,0 +1,305 @@
+"""``mm2.properties``: clusters, flows and inheritance. The expected maps are those of Kafka 4.3's own class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connect.core.properties import parse_properties
+from connectors.flows import Connector, MirrorMakerConfig, load
+
+BASE = """
+clusters = us, eu
+us.bootstrap.servers = a:9092
+eu.bootstrap.servers = b:9092
+us->eu.enabled = true
+"""
+
+INHERITING = """
+clusters = us, eu
+security.protocol = SSL
+ssl.truststore.location = /etc/trust.jks
+us.bootstrap.servers = a:9092
+us.security.protocol = PLAINTEXT
+us.consumer.fetch.max.bytes = 1000000
+us.admin.timeout.ms = 5
+eu.bootstrap.servers = b:9092
+eu.producer.ssl.truststore.location = /etc/other.jks
+eu.producer.linger.ms = 20
+eu.offset.flush.interval.ms = 2000
+eu.client.id = mine
+tasks.max = 4
+topics.exclude = x.*
+consumer.max.poll.records = 5
+use.defaults.from = source
+replication.policy.separator = _
+replication.policy.own = 1
+offset.storage.replication.factor = 1
+eu.offset.storage.replication.factor = 2
+offset.flush.interval.ms = 3000
+us->eu.enabled = true
+us->eu.topics = orders
+us->eu.use.defaults.from = target
+us->eu.consumer.isolation.level = read_committed
+us->eu.source.cluster.bootstrap.servers = c:9092
+"""
+
+BYTE_ARRAY = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+WORKER = {
+    "admin.bootstrap.servers": "b:9092",
+    "admin.security.protocol": "SSL",
+    "admin.ssl.truststore.location": "/etc/trust.jks",
+    "bootstrap.servers": "b:9092",
+    "client.id": "mine",
+    "config.storage.topic": "mm2-configs.us.internal",
+    "consumer.bootstrap.servers": "b:9092",
+    "consumer.security.protocol": "SSL",
+    "consumer.ssl.truststore.location": "/etc/trust.jks",
+    "group.id": "us-mm2",
+    "header.converter": BYTE_ARRAY,
+    "key.converter": BYTE_ARRAY,
+    "offset.flush.interval.ms": "2000",
+    "offset.storage.replication.factor": "1",
+    "offset.storage.topic": "mm2-offsets.us.internal",
+    "producer.bootstrap.servers": "b:9092",
+    "producer.linger.ms": "20",
+    "producer.security.protocol": "SSL",
+    "producer.ssl.truststore.location": "/etc/other.jks",
+    "replication.policy.own": "1",
+    "replication.policy.separator": "_",
+    "security.protocol": "SSL",
+    "ssl.truststore.location": "/etc/trust.jks",
+    "status.storage.topic": "mm2-status.us.internal",
+    "tasks.max": "4",
+    "value.converter": BYTE_ARRAY,
+}
+
+SOURCE = {
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "consumer.isolation.level": "read_committed",
+    "enabled": "true",
+    "name": "MirrorSourceConnector",
+    "replication.policy.own": "1",
+    "replication.policy.separator": "_",
+    "security.protocol": "SSL",
+    "source.admin.bootstrap.servers": "a:9092",
+    "source.admin.security.protocol": "PLAINTEXT",
+    "source.admin.ssl.truststore.location": "/etc/trust.jks",
+    "source.admin.timeout.ms": "5",
+    "source.cluster.alias": "us",
+    "source.cluster.bootstrap.servers": "c:9092",
+    "source.cluster.security.protocol": "PLAINTEXT",
+    "source.cluster.ssl.truststore.location": "/etc/trust.jks",
+    "source.consumer.bootstrap.servers": "a:9092",
+    "source.consumer.fetch.max.bytes": "1000000",
+    "source.consumer.security.protocol": "PLAINTEXT",
+    "source.consumer.ssl.truststore.location": "/etc/trust.jks",
+    "source.producer.bootstrap.servers": "a:9092",
+    "source.producer.security.protocol": "PLAINTEXT",
+    "source.producer.ssl.truststore.location": "/etc/trust.jks",
+    "ssl.truststore.location": "/etc/trust.jks",
+    "target.admin.bootstrap.servers": "b:9092",
+    "target.admin.security.protocol": "SSL",
+    "target.admin.ssl.truststore.location": "/etc/trust.jks",
+    "target.cluster.alias": "eu",
+    "target.cluster.bootstrap.servers": "b:9092",
+    "target.cluster.client.id": "mine",
+    "target.cluster.offset.flush.interval.ms": "2000",
+    "target.cluster.offset.storage.replication.factor": "2",
+    "target.cluster.security.protocol": "SSL",
+    "target.cluster.ssl.truststore.location": "/etc/trust.jks",
+    "target.consumer.bootstrap.servers": "b:9092",
+    "target.consumer.security.protocol": "SSL",
+    "target.consumer.ssl.truststore.location": "/etc/trust.jks",
+    "target.producer.bootstrap.servers": "b:9092",
+    "target.producer.linger.ms": "20",
+    "target.producer.security.protocol": "SSL",
+    "target.producer.ssl.truststore.location": "/etc/other.jks",
+    "tasks.max": "4",
+    "topics": "orders",
+    "topics.exclude": "x.*",
+    "use.defaults.from": "target",
+}
+
+
+def config(text: str) -> MirrorMakerConfig:
+    return MirrorMakerConfig(parse_properties(text, "mm2.properties"))
+
+
+def flow_names(text: str, *targets: str) -> list[str]:
+    return [str(flow) for flow in config(text).flows(targets)]
+
+
+def test_inheritance_is_javas() -> None:
+    (flow,) = config(INHERITING).enabled_flows()
+    assert flow.worker_config() == WORKER
+    assert flow.connector_config() == SOURCE
+    heartbeat = {
+        "name": "MirrorHeartbeatConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorHeartbeatConnector",
+    }
+    assert flow.connector_config(Connector.HEARTBEAT) == SOURCE | heartbeat
+
+
+def test_a_flow_that_is_not_enabled_says_so_to_its_connectors() -> None:
+    back = next(flow for flow in config(BASE).flows() if str(flow) == "eu->us")
+    assert not back.enabled
+    assert back.connector_config()["enabled"] == "false"
+
+
+def test_spark_keys_reach_the_flow_and_its_own_win() -> None:
+    text = BASE + "spark.master = local[2]\nspark.x = 1\nus->eu.spark.x = 2\n"
+    (flow,) = config(text).enabled_flows()
+    assert flow.settings().spark == {"spark.master": "local[2]", "spark.x": "2"}
+
+
+def test_a_tools_view_of_a_cluster() -> None:
+    props = config(INHERITING).client_properties("us")
+    assert (props["bootstrap.servers"], props["security.protocol"]) == ("a:9092", "PLAINTEXT")
+    assert props["replication.policy.separator"] == "_"
+    assert props["producer.ssl.truststore.location"] == "/etc/trust.jks"
+
+
+@pytest.mark.parametrize(
+    ("lines", "flows"),
+    [
+        ("", ["us->eu", "eu->us"]),
+        ("emit.heartbeats.enabled = false", ["us->eu"]),
+        ("emit.heartbeats.enabled = false\neu->us.emit.heartbeats.enabled = true", ["us->eu", "eu->us"]),
+        ("eu->us.emit.heartbeats.enabled = false", ["us->eu"]),
+        ("emit.heartbeats.enabled = false\nus->eu.enabled = false", []),
+        ("us->eu.enabled = yes\nemit.heartbeats.enabled = false", []),
+        ("eu->us.enabled = TRUE\nemit.heartbeats.enabled = false", ["us->eu", "eu->us"]),
+    ],
+)
+def test_which_flows_there_are(lines: str, flows: list[str]) -> None:
+    assert flow_names(BASE + lines) == flows
+
+
+def test_flows_are_chosen_by_target() -> None:
+    assert flow_names(BASE, "eu") == ["us->eu"]
+    assert flow_names(BASE, "us", "eu") == ["us->eu", "eu->us"]
+    assert [str(flow) for flow in config(BASE).enabled_flows(["eu"])] == ["us->eu"]
+
+
+def test_aliases_may_hold_dots_and_begin_alike() -> None:
+    text = """
+    clusters = us, us.west
+    us.bootstrap.servers = a:1
+    us.west.bootstrap.servers = b:2
+    us->us.west.enabled = true
+    us.west->us.topics = x
+    """
+    parsed = config(text)
+    (flow,) = parsed.enabled_flows()
+    assert (flow.source, flow.target) == ("us", "us.west")
+    assert flow.worker_config()["bootstrap.servers"] == "b:2"
+    assert parsed.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "mm2.properties: clusters is missing"),
+        ("clusters =", "mm2.properties: clusters is missing"),
+        ("\nclusters = us,,eu", "mm2.properties:2: Configuration 'clusters' values must not be empty."),
+        (
+            BASE + "us->xx.enabled = true",
+            "mm2.properties:6: us->xx.enabled names the cluster 'xx', which clusters (us, eu) does not",
+        ),
+        (
+            BASE + "ap->eu.topics = x",
+            "mm2.properties:6: ap->eu.topics names the cluster 'ap', which clusters (us, eu) does not",
+        ),
+        (BASE + "us->us.enabled = true", "mm2.properties:6: us->us.enabled is a flow from us to itself"),
+        (
+            BASE + "security.protocol = TLS",
+            "mm2.properties:6: Invalid value TLS for configuration security.protocol: String must be one of ",
+        ),
+    ],
+)
+def test_files_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(text)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets", "key", "message"),
+    [
+        ("clusters = us, eu", (), "us->eu.enabled", "no flow is enabled; set, for instance, us->eu.enabled = true"),
+        ("clusters = us", (), "us-><target>.enabled", "no flow is enabled"),
+        (BASE, ("us",), "eu->us.enabled", "no flow to us is enabled; set, for instance, eu->us.enabled = true"),
+        (BASE, ("xx",), "clusters", "no cluster 'xx' in clusters (us, eu), so no flow leads there"),
+        (
+            "clusters = us, eu\nus->eu.enabled = true\nus.bootstrap.servers = a:1",
+            (),
+            "eu.bootstrap.servers",
+            "eu.bootstrap.servers is missing",
+        ),
+    ],
+)
+def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(text).enabled_flows(targets)
+    assert caught.value.key == key
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("tasks.max = 0", ":6: Invalid value 0 for configuration tasks.max: Value must be at least 1"),
+        (
+            "tasks.max = 2\nus->eu.tasks.max = x",
+            ":7: Invalid value x for configuration us->eu.tasks.max: Not a number of type INT",
+        ),
+        ("us->eu.topics = (a", ":6: us->eu.topics is no usable list of patterns ((a): a group is not closed"),
+        (
+            "us->eu.consumer.isolation.level = x\nus.consumer.isolation.level = y",
+            ":7: Invalid value y for configuration us.consumer.isolation.level",
+        ),
+        ("eu.offset.flush.interval.ms = 0", ":6: Invalid value 0 for configuration eu.offset.flush.interval.ms"),
+        ("offset.storage.partitions = 0", ":6: Invalid value 0 for configuration offset.storage.partitions"),
+        (
+            "replication.policy.class = my.Policy",
+            ":6: Invalid value my.Policy for configuration replication.policy.class",
+        ),
+        ("us->eu.transforms = mask", ":6: us->eu.transforms is not supported yet"),
+        ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json is not supported yet"),
+        ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required is not supported yet"),
+    ],
+)
+def test_refused_settings_name_key_and_line(lines: str, message: str) -> None:
+    (flow,) = config(BASE + lines).enabled_flows()
+    with pytest.raises(ConfigError) as caught:
+        flow.settings()
+    assert str(caught.value).startswith(f"mm2.properties{message}")
+
+
+def test_references_are_resolved_for_use_and_kept_for_storage(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("servers=c:9092\ntopics=pay.*\n")
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        BASE
+        + "config.providers = file\n"
+        + "config.providers.file.class = org.apache.kafka.common.config.provider.FileConfigProvider\n"
+        + f"eu.bootstrap.servers = ${{file:{secrets}:servers}}\n"
+        + f"topics = ${{file:{secrets}:topics}}\n"
+    )
+    (flow,) = load(file).enabled_flows()
+    assert flow.connector_config()["topics"] == f"${{file:{secrets}:topics}}"
+    assert flow.settings().should_mirror("payments")
+    assert not flow.settings().should_mirror("orders")
+    assert flow.worker_config()["bootstrap.servers"] == "c:9092"
+    assert flow.clients().target_admin().bootstrap == (("c", 9092),)
+
+
+def test_a_flow_shows_no_secrets() -> None:
+    text = BASE + "eu.sasl.jaas.config = s3cret\n"
+    (flow,) = config(text).enabled_flows()
+    assert "s3cret" not in repr(flow)

@@ -1,0 +1,108 @@
+"""Every key that does not do what its user may expect is named, once, with a word; no other is."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.properties import parse_properties
+from connectors.flows import MirrorMakerConfig
+
+BASE = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+
+
+def notices(*lines: str) -> list[tuple[str, str, str]]:
+    found = MirrorMakerConfig(parse_properties(BASE + "\n".join(lines))).notices()
+    return [(notice.key, notice.kind, notice.text) for notice in found]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tasks.max = 2",
+        "replication.factor = 1",
+        "us->eu.topics = orders",
+        "topics.exclude = x",
+        "us->eu.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+        "refresh.topics.interval.seconds = 5",
+        "us.consumer.isolation.level = read_committed",
+        "us->eu.consumer.fetch.max.bytes = 100",
+        "us->eu.source.consumer.auto.offset.reset = latest",
+        "eu.producer.request.timeout.ms = 100",
+        "us->eu.producer.override.acks = all",
+        "security.protocol = PLAINTEXT",
+        "us.sasl.mechanism = PLAIN",
+        "us.producer.sasl.mechanism = PLAIN",
+        "bootstrap.servers = x:1",
+        "eu.offset.flush.interval.ms = 100",
+        "offset.storage.replication.factor = 1",
+        "eu.offset.storage.partitions = 5",
+        "spark.master = local[2]",
+        "us->eu.spark.executor.memory = 1g",
+        "lease.ms = 4000",
+        "us->eu.copy.epoch.ms = 10000",
+        "config.providers = ",
+        "sync.topic.acls.enabled = false",
+        "us->eu.emit.checkpoints.enabled = false",
+        "emit.heartbeats.enabled = False",
+        f"key.converter = {'org.apache.kafka.connect.converters.ByteArrayConverter'}",
+    ],
+)
+def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
+    assert notices(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "text"),
+    [
+        ("sync.topic.acls.enabled = true", "unsupported", "is not supported yet and has no effect"),
+        ("groups = x", "unsupported", "is not supported yet"),
+        ("us->eu.sync.group.offsets.interval.seconds = 5", "unsupported", "is not supported yet"),
+        ("us->eu.topic.creation.default.partitions = 5", "unsupported", "is not supported yet"),
+        ("eu.exactly.once.source.support = enabled", "unsupported", "is not supported yet"),
+        ("listeners = http://:8083", "unsupported", "is not supported yet"),
+        ("status.storage.replication.factor = 1", "unsupported", "is not supported yet"),
+        ("us.ssl.cipher.suites = X", "unsupported", "is not supported yet"),
+        ("ssl.provider = X", "unsupported", "is not supported yet"),
+        ("us.consumer.reconnect.backoff.ms = 5", "unsupported", "is not supported yet"),
+        ("us->eu.target.consumer.client.rack = x", "unsupported", "is not supported yet"),
+        ("consumer.poll.timeout.ms = 5", "pointless", "fetches wait for fetch.max.wait.ms"),
+        ("eu.producer.batch.size = 5", "pointless", "batches are copied as they are"),
+        ("us->eu.producer.override.compression.type = zstd", "pointless", "batches are copied as they are"),
+        ("us.consumer.group.id = x", "pointless", "needs no group"),
+        ("consumer.fetch.max.bytes = 5", "misplaced", "us->eu.consumer.fetch.max.bytes"),
+        ("use.defaults.from = source", "misplaced", "us->eu.use.defaults.from"),
+        ("offset.flush.interval.ms = 5", "misplaced", "eu.offset.flush.interval.ms"),
+        ("us->eu.producer.linger.ms = 5", "misplaced", "producer.override.linger.ms"),
+        ("us->eu.security.protocol = SSL", "misplaced", "write it for a cluster"),
+        ("ap.bootstrap.servers = x:1", "unknown", "clusters does not name 'ap'"),
+        ("task.max = 3", "unknown", "is tasks.max meant?"),
+        ("us->eu.tpics = x", "unknown", "is topics meant?"),
+        ("us.bootstrap.server = x", "unknown", "is not known"),
+        ("us.consumer.isolation.levl = x", "unknown", "is isolation.level meant?"),
+        ("something.else = 1", "unknown", "is not known and has no effect"),
+        ("topics = a,b,a", "forgiven", "taken as a,b"),
+    ],
+)
+def test_keys_that_are_named(line: str, kind: str, text: str) -> None:
+    key = line.partition(" = ")[0]
+    ((found_key, found_kind, found_text),) = notices(line)
+    assert (found_key, found_kind) == (key, kind)
+    assert found_text.startswith(f"{key} ")
+    assert text in found_text
+
+
+def test_a_cluster_named_twice_is_forgiven() -> None:
+    parsed = MirrorMakerConfig(parse_properties(BASE + "clusters = us, eu, us"))
+    assert parsed.clusters == ("us", "eu")
+    assert [(notice.key, notice.kind) for notice in parsed.notices()] == [("clusters", "forgiven")]
+
+
+def test_notices_come_once_and_in_the_files_order() -> None:
+    found = notices("zzz = 1", "groups = x", "aaa = 1", "topics = a,a")
+    assert [key for key, _, _ in found] == ["topics", "zzz", "groups", "aaa"]
+
+
+def test_no_value_is_ever_repeated() -> None:
+    found = notices("us.sasl.jaas.confg = s3cret", "us.ssl.key.passwd = s3cret")
+    assert len(found) == 2
+    assert not any("s3cret" in text for _, _, text in found)

@@ -1,0 +1,87 @@
+"""Positions as bytes: they come back as they went, and what is not known is refused with a word."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.positions import (
+    Kind,
+    Position,
+    PositionKey,
+    UnknownFormat,
+    decode_kind,
+    decode_position,
+    decode_position_key,
+    encode_position,
+    encode_position_key,
+)
+
+INT16 = st.integers(-(2**15), 2**15 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+IDS = st.none() | st.uuids().filter(lambda value: value != UUID(int=0))
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=249)
+POSITIONS = st.builds(
+    Position,
+    source_topic=NAMES,
+    source_partition=INT32,
+    source_topic_id=IDS,
+    next_source_offset=INT64,
+    source_leader_epoch=INT32,
+    target_topic=NAMES,
+    target_partition=INT32,
+    target_topic_id=IDS,
+    target_end=INT64,
+    transactional_id=NAMES,
+    producer_id=INT64,
+    producer_epoch=INT16,
+    next_sequence=INT32,
+    is_handed_over=st.booleans(),
+)
+EXAMPLE = Position("orders", 1, UUID(int=1), 10, 2, "us.orders", 1, UUID(int=2), 9, "txn", 77, 3, 8)
+KEY = PositionKey("MirrorSourceConnector", "orders", 1)
+
+
+@given(connector=NAMES, position=POSITIONS)
+def test_round_trip(connector: str, position: Position) -> None:
+    key = PositionKey(connector, position.source_topic, position.source_partition)
+    raw = encode_position_key(key)
+    assert decode_kind(raw) is Kind.POSITION
+    assert decode_position_key(raw) == key
+    assert decode_position(key, encode_position(position)) == position
+
+
+def test_the_bytes_stay() -> None:
+    """Stored for years: a change of these bytes is a change of version."""
+    assert encode_position_key(KEY).hex() == (
+        "0101" + "0015" + b"MirrorSourceConnector".hex() + "0006" + b"orders".hex() + "00000001"
+    )
+    assert encode_position(EXAMPLE).hex() == (
+        "01" + "000000000000000a" + "00000002" + "00000001" + "0000000000000009" + "000000000000004d" + "0003"
+        "00000008" + UUID(int=1).hex + UUID(int=2).hex + "0009" + b"us.orders".hex() + "0003" + b"txn".hex() + "00"
+    )
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02\x01", b"\x01\x09", b'["connector",{}]'])
+def test_unknown_keys_are_refused(key: bytes | None) -> None:
+    with pytest.raises(UnknownFormat):
+        decode_kind(key)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"", "version none"),
+        (b"\x02" + encode_position(EXAMPLE)[1:], "of version 2"),
+        (encode_position(EXAMPLE)[:-1], "cut short"),
+        (encode_position(EXAMPLE)[:20], "cut short"),
+        (encode_position(EXAMPLE) + b"\x00", "1 bytes too many"),
+    ],
+)
+def test_values_of_another_form_are_refused(value: bytes, said: str) -> None:
+    with pytest.raises(UnknownFormat, match=said):
+        decode_position(KEY, value)

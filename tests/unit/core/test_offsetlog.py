@@ -1,0 +1,100 @@
+"""Java's bytes for source offsets, and the fold of their topic."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core import offsetlog
+from connect.core.offsetlog import SourceOffsets
+
+CONNECTOR = "MirrorSourceConnector"
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def test_bytes_of_a_mirrored_partition() -> None:
+    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 0)
+    assert key == b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"t"}]'
+    assert offsetlog.mirror_value(41) == b'{"offset":41}'
+
+
+@pytest.mark.parametrize(
+    ("name", "escaped"),
+    [
+        ('a"b\\c', rb"a\"b\\c"),
+        ("tab\tline\nreturn\rfeed\fback\b", rb"tab\tline\nreturn\rfeed\fback\b"),
+        ("\x1f\x00", rb"\u001F\u0000"),
+        ("a/b\x7f", b"a/b\x7f"),
+        ("Straße 日本 😀", "Straße 日本 😀".encode()),
+    ],
+)
+def test_text_is_escaped_as_jackson_does(name: str, escaped: bytes) -> None:
+    assert offsetlog.encode_key(name, {}) == b'["' + escaped + b'",{}]'
+
+
+@given(connector=TEXT, fields=st.dictionaries(TEXT, st.none() | st.booleans() | st.integers() | TEXT))
+def test_keys_are_json_in_the_order_given(connector: str, fields: dict[str, str | int | bool | None]) -> None:
+    parsed = json.loads(offsetlog.encode_key(connector, fields))
+    assert parsed == [connector, fields]
+    assert list(parsed[1]) == list(fields)
+
+
+def folded(*records: tuple[bytes | None, bytes | None]) -> SourceOffsets:
+    state = SourceOffsets()
+    for key, value in records:
+        assert offsetlog.apply(state, key, value) is None
+    return state
+
+
+def test_the_latest_offset_counts() -> None:
+    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 3)
+    state = folded((key, b'{"offset":1}'), (key, b'{"offset":7}'))
+    assert state.mirrored_offset(CONNECTOR, "us", "t", 3) == 7
+    assert state.mirrored_offset(CONNECTOR, "us", "t", 4) is None
+    assert state.mirrored_offset("other", "us", "t", 3) is None
+    assert state.partitions == {CONNECTOR: {key: {"cluster": "us", "partition": 3, "topic": "t"}}}
+
+
+def test_a_tombstone_resets() -> None:
+    key = offsetlog.mirror_key(CONNECTOR, "us", "t", 3)
+    state = folded((key, b'{"offset":1}'), (key, None))
+    assert state == SourceOffsets(partitions={CONNECTOR: {}})
+
+
+def test_look_ups_compare_bytes_as_java_does() -> None:
+    """The same partition in another order of fields is another key to Java, and so to us."""
+    state = folded((b'["MirrorSourceConnector",{"topic":"t","partition":0,"cluster":"us"}]', b'{"offset":1}'))
+    assert state.mirrored_offset(CONNECTOR, "us", "t", 0) is None
+
+
+@pytest.mark.parametrize(
+    "value", [b"{}", b'{"offset":null}', b'{"offset":"5"}', b'{"offset":-1}', b'{"offset":true}', b'{"offset":1.5}']
+)
+def test_an_offset_that_is_none(value: bytes) -> None:
+    state = folded((offsetlog.mirror_key(CONNECTOR, "us", "t", 0), value))
+    assert state.mirrored_offset(CONNECTOR, "us", "t", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        (None, b"{}", "not an array"),
+        (b"\xff", b"{}", "not JSON"),
+        (b"[1", b"{}", "not JSON"),
+        (b'{"a":1}', b"{}", "not an array"),
+        (b'["a"]', b"{}", "not an array"),
+        (b'["a",[]]', b"{}", "not an array"),
+        (b"[1,{}]", b"{}", "not an array"),
+        (b'["a",{}]', b"{", "value is not JSON"),
+        (b'["a",{}]', b"[]", "value is not an object"),
+    ],
+)
+def test_foreign_records_are_passed_over_with_a_word(key: bytes | None, value: bytes, why: str) -> None:
+    state = SourceOffsets()
+    said = offsetlog.apply(state, key, value)
+    assert said is not None
+    assert why in said
+    assert state == SourceOffsets()

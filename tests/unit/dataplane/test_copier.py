@@ -1,0 +1,298 @@
+"""One partition's state machine against a model of a target's leader: lost answers, refusals, late requests."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.cut import CorruptBatch
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from tests.kit.logs import TargetPartition, control_batch, source_batch
+
+PRODUCER = ProducerIdentity(7, 0)
+
+
+def plan(**changes):
+    values = {
+        "source": TopicPartition("orders", 3),
+        "source_topic_id": None,
+        "target": TopicPartition("us.orders", 3),
+        "target_topic_id": None,
+        "next_source_offset": 0,
+        "last_source_epoch": -1,
+        "target_end": 0,
+        "next_sequence": 0,
+        "pipelined": False,
+    }
+    return PartitionPlan(**{**values, **changes})
+
+
+def copier(read_committed=False, **changes):
+    return PartitionCopier(plan(**changes), PRODUCER, read_committed=read_committed)
+
+
+def fetched(*batches):
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def copy_all(machine, target):
+    """Send until nothing is left, every answer good."""
+    while (outgoing := machine.next_batch()) is not None:
+        error, base = target.append(bytes(outgoing.batch))
+        assert error == 0
+        machine.acknowledged(outgoing, base)
+
+
+def plain(batches, position=0):
+    """What a consumer of the source reads from ``position`` on, as the target should hold it."""
+    return [
+        (record.key, record.value, record.headers, record.timestamp_ms)
+        for batch in batches
+        for record in records.decode(batch, 2)
+        if record.offset >= position
+    ]
+
+
+def held(target):
+    return [(record.key, record.value, record.headers, record.timestamp_ms) for record in target.records()]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_of_any_codec_is_copied_with_its_payload_untouched(codec):
+    batch = source_batch(range(10, 30), codec=codec, leader_epoch=4)
+    machine, target = copier(next_source_offset=10), TargetPartition()
+    machine.take(fetched(batch))
+    copy_all(machine, target)
+    assert target.batches[0][61:] == batch[61:]
+    assert held(target) == plain([batch])
+    report = machine.report()
+    assert (report.next_source_offset, report.last_source_epoch, report.target_end) == (30, 4, 20)
+    assert report.runs == [(10, 0, 20)]
+    assert report.batches == {"as it is": 1}
+
+
+def test_a_start_inside_a_batch_is_trimmed():
+    batch = source_batch(range(10), codec=4)
+    machine, target = copier(next_source_offset=6), TargetPartition(end=100)
+    machine.target_end = 100
+    machine.take(fetched(batch))
+    copy_all(machine, target)
+    assert held(target) == plain([batch], 6)
+    assert machine.report().runs == [(6, 100, 4)]
+
+
+def test_compacted_gaps_are_closed_and_mapped_exactly():
+    batch = source_batch([5, 6, 9, 14], codec=1, attributes=wire.DELETE_HORIZON, last_offset=17)
+    machine, target = copier(next_source_offset=5), TargetPartition()
+    machine.take(fetched(batch, source_batch(range(18, 20))))
+    copy_all(machine, target)
+    report = machine.report()
+    assert report.runs == [(5, 0, 2), (9, 2, 1), (14, 3, 1), (18, 4, 2)]
+    assert report.next_source_offset == 20
+
+
+def test_log_append_time_becomes_the_records_own_timestamp():
+    batch = source_batch(range(3), attributes=wire.LOG_APPEND_TIME)
+    shown = wire.read_header(batch).max_timestamp
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(batch))
+    copy_all(machine, target)
+    assert [record.timestamp_ms for record in target.records()] == [shown] * 3
+    assert not wire.read_header(target.batches[0]).is_log_append_time
+
+
+def test_too_large_a_batch_is_split():
+    batch = source_batch(range(64))
+    machine, target = copier(max_message_bytes=600), TargetPartition()
+    machine.take(fetched(batch))
+    copy_all(machine, target)
+    assert len(target.batches) > 1
+    assert all(len(one) <= 600 for one in target.batches)
+    assert held(target) == plain([batch])
+    assert machine.report().runs == [(0, 0, 64)]
+
+
+def transactions():
+    """Producer 1 commits [0, 3), aborts [4, 6), commits [7, 9); producer 2 commits [9, 10)."""
+    flag = wire.TRANSACTIONAL
+    return [
+        source_batch(range(3), producer=(1, 0, 0), attributes=flag),
+        control_batch(3, 1, commit=True),
+        source_batch(range(4, 6), producer=(1, 0, 3), attributes=flag),
+        control_batch(6, 1, commit=False),
+        source_batch(range(7, 9), producer=(1, 0, 5), attributes=flag),
+        source_batch(range(9, 10), producer=(2, 0, 0), attributes=flag),
+        control_batch(10, 1, commit=True),
+        control_batch(11, 2, commit=True),
+    ]
+
+
+def test_read_committed_drops_aborted_data_and_markers():
+    log = transactions()
+    machine, target = copier(read_committed=True), TargetPartition()
+    machine.take(fetched(*log), [(1, 4)])
+    copy_all(machine, target)
+    assert held(target) == plain([log[0], log[4], log[5]])
+    report = machine.report()
+    assert report.next_source_offset == 12
+    assert report.runs == [(0, 0, 3), (7, 3, 3)]
+    assert report.batches == {"as it is": 3, "control batch": 4, "aborted transaction": 1}
+
+
+def test_read_uncommitted_copies_aborted_data_too():
+    log = transactions()
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*log), [(1, 4)])
+    copy_all(machine, target)
+    assert held(target) == plain([log[0], log[2], log[4], log[5]])
+
+
+def test_the_position_waits_for_what_is_before_a_dropped_batch():
+    machine = copier()
+    machine.take(fetched(source_batch(range(3)), control_batch(3, 1, commit=True)))
+    assert machine.fetch_offset == 4
+    assert machine.next_source_offset == 0
+    machine.acknowledged(machine.next_batch(), 0)
+    assert machine.next_source_offset == 4
+
+
+def test_a_wrong_checksum_is_never_copied():
+    good, bad = source_batch(range(3)), bytearray(source_batch(range(3, 6)))
+    bad[-1] ^= 1
+    machine = copier()
+    with pytest.raises(CorruptBatch):
+        machine.take(fetched(good, bytes(bad)))
+    assert machine.fetch_offset == 3
+    assert machine.next_batch().count == 3
+    assert machine.has_unsent is False
+
+
+def test_one_batch_is_in_flight_until_the_leader_knows_the_producer():
+    machine = copier()
+    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    first = machine.next_batch()
+    assert machine.next_batch() is None
+    machine.acknowledged(first, 0)
+    assert machine.next_batch() is not None
+
+
+def test_an_offset_given_twice_means_that_the_target_was_truncated():
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    first, second = machine.next_batch(), machine.next_batch()
+    machine.acknowledged(first, 0)
+    with pytest.raises(TargetTruncated):
+        machine.acknowledged(second, 1)
+
+
+def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
+    machine.acknowledged(machine.next_batch(), 0)
+    machine.next_batch()
+    machine.failed()
+    with pytest.raises(TargetTruncated):
+        machine.appended_unknown(1)
+    with pytest.raises(TargetTruncated):
+        machine.appended_unknown(None)
+
+
+def test_a_clean_end_forgets_only_what_was_never_sent():
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6)), source_batch(range(6, 9))))
+    first = machine.next_batch()
+    machine.next_batch()
+    machine.discard_unsent()
+    machine.acknowledged(first, 0)
+    assert machine.has_unacknowledged
+    assert not machine.has_unsent
+    assert machine.next_source_offset == 3
+
+
+@st.composite
+def logs(draw):
+    """Source batches with gaps between and inside, codecs mixed, markers strewn in."""
+    offset, out = draw(st.integers(0, 5)), []
+    for _ in range(draw(st.integers(1, 12))):
+        if draw(st.integers(0, 5)) == 0:
+            out.append(control_batch(offset, 9, commit=True))
+            offset += 1
+            continue
+        steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6))
+        offsets = [offset + sum(steps[:i]) for i in range(len(steps))]
+        out.append(source_batch(offsets, codec=draw(st.integers(0, 4))))
+        offset = offsets[-1] + 1 + draw(st.sampled_from([0, 0, 0, 3]))
+    return out
+
+
+def settle(machine, target):
+    """What a slice does after a fault: ask the leader, find what is there, send the rest again."""
+    known = target.last_sequence(PRODUCER.producer_id)
+    unknown = machine.appended_unknown(None if known is None or known[1] < 0 else known[1])
+    found = {}
+    for start, size, _ in wire.extents(target.fetch(machine.target_end)):
+        header = wire.read_header(target.fetch(machine.target_end)[start : start + size])
+        if header.producer_id == PRODUCER.producer_id and not header.is_control:
+            found[header.base_sequence] = header.base_offset
+    machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(), st.integers(0, 2**32), st.booleans(), st.integers(0, 2**31 - 1))
+def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log, seed, marked, first_sequence):
+    chance, target = random.Random(seed), TargetPartition()
+    if marked:
+        target.mark(PRODUCER.producer_id, PRODUCER.epoch)
+    machine = copier(
+        next_source_offset=0,
+        pipelined=marked,
+        target_end=target.end,
+        next_sequence=0 if marked else first_sequence,
+    )
+    machine.take(fetched(*log))
+    runs: list[tuple[int, int, int]] = []
+    late: list[bytes] = []
+    for _ in range(10_000):
+        sent = []
+        while (outgoing := machine.next_batch()) is not None:
+            sent.append(outgoing)
+        broken = False
+        for outgoing in sent:
+            fate = "cut" if broken else chance.choice(["good", "good", "good", "refused", "lost answer", "cut"])
+            broken = broken or fate == "cut"
+            if fate == "refused" or fate == "cut":
+                machine.failed()
+                if fate == "cut" and chance.random() < 0.3:
+                    late.append(bytes(outgoing.batch))  # lies in a stalled socket
+                continue
+            error, base = target.append(bytes(outgoing.batch))
+            if error or fate == "lost answer":
+                machine.failed()
+            else:
+                machine.acknowledged(outgoing, base)
+        if machine.faulted:
+            if chance.random() < 0.5:
+                settle(machine, target)
+                for batch in late:
+                    target.append(batch)
+            else:
+                for batch in late:
+                    target.append(batch)
+                settle(machine, target)
+            late = []
+        elif not sent:
+            break
+        report = machine.report()
+        runs.extend(report.runs if report else [])
+    data = [batch for batch in log if not wire.read_header(batch).is_control]
+    assert held(target) == plain(data)
+    assert machine.next_source_offset == wire.read_header(log[-1]).last_offset + 1
+    by_offset = {record.offset: record.value for record in target.records()}
+    mapped = {up + i: by_offset[down + i] for up, down, count in runs for i in range(count)}
+    assert mapped == {record.offset: record.value for batch in data for record in records.decode(batch, 2)}

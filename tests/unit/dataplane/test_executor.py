@@ -1,0 +1,77 @@
+"""A slice on its control link, without Spark and without brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from connectors.dataplane import executor
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.executor import Slice
+from connectors.dataplane.link import Link
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from tests.kit.logs import source_batch
+
+
+class Wire:
+    """The worker's end of a link: what it says is queued, what the slice says is kept."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def say(self, kind: str, **values: Any) -> None:
+        self._heard.put_nowait({"type": kind, **values})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.said.append(message)
+
+    async def receive(self) -> dict[str, Any]:
+        return await self._heard.get()
+
+    async def close(self) -> None:
+        """Nothing to flush."""
+
+
+def in_flight(partition: int) -> PartitionCopier:
+    pair = TopicPartition("t", partition)
+    plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
+    machine = PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
+    machine.take(memoryview(bytearray(source_batch(range(3)))))
+    assert machine.next_batch() is not None
+    return machine
+
+
+async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, never = Wire(), asyncio.Event()
+    opening = asyncio.Event()
+
+    async def open_for_ever(*_: object) -> None:
+        opening.set()
+        await never.wait()
+
+    monkeypatch.setattr(Slice, "_open_clusters", open_for_ever)
+    running = asyncio.create_task(Slice(cast(Link, wire)).run())
+    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
+    await asyncio.wait_for(opening.wait(), 5)
+    wire.say("lease")
+    wire.say("stop")
+    await asyncio.wait_for(running, 5)
+    assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
+
+
+async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.01)
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    stopped, waiting = in_flight(0), in_flight(1)
+    stopped.stop("the target refuses the batch")
+    slice_._copiers = [stopped, waiting]
+    await slice_._drain()
+    assert wire.said[-1] == {"type": "done", "unclean": [["t", 1]]}
+    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 3600.0)
+    slice_._copiers = [stopped]
+    await asyncio.wait_for(slice_._drain(), 5)
+    assert wire.said[-1] == {"type": "done", "unclean": []}

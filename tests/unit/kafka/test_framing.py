@@ -1,0 +1,151 @@
+"""Frames out of a byte stream, however it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connect.kafka.framing import BrokerProtocol, ConnectionLost, skip_tags
+
+MAX_FRAME_BYTES = 1_000_000
+#: (sizes of bodies, lengths of reads): many small frames byte by byte, and frames beyond the scratch buffer's 64 KiB.
+STREAMS = st.one_of(
+    st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=20), st.lists(st.integers(1, 60), min_size=1)),
+    st.tuples(
+        st.lists(st.integers(0, 40) | st.integers(65_500, 65_600) | st.just(300_000), min_size=1, max_size=6),
+        st.lists(st.integers(9_000, 100_000), min_size=1, max_size=8),
+    ),
+)
+
+
+class Wire(asyncio.WriteTransport):
+    """Takes the place of a socket's transport; only what the protocol uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def protocol() -> tuple[BrokerProtocol, Wire]:
+    wire = Wire()
+    return BrokerProtocol("broker:9092", wire, MAX_FRAME_BYTES), wire
+
+
+def frame(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def receive(reader: BrokerProtocol, stream: bytes, cuts: Sequence[int]) -> None:
+    """As a selector's transport does: no more than the buffer offered, no more than has come."""
+    at = turn = 0
+    while at < len(stream):
+        buffer = reader.get_buffer(-1)
+        step = min(len(buffer), cuts[turn % len(cuts)], len(stream) - at)
+        buffer[:step] = stream[at : at + step]
+        reader.buffer_updated(step)
+        at += step
+        turn += 1
+
+
+@settings(deadline=None)
+@given(stream=STREAMS)
+def test_answers_come_whole_whatever_the_cuts(stream: tuple[list[int], list[int]]) -> None:
+    sizes, cuts = stream
+
+    async def run() -> None:
+        reader, _ = protocol()
+        bodies = [bytes([index % 251]) * size for index, size in enumerate(sizes)]
+        answers = [reader.expect(index, False) for index in range(len(bodies))]
+        receive(reader, b"".join(frame(index, body) for index, body in enumerate(bodies)), cuts)
+        assert [bytes(answer.result()) for answer in answers] == bodies
+        assert reader.pending == 0
+
+    asyncio.run(run())
+
+
+async def test_an_answer_may_be_changed_in_place_and_is_nobody_elses() -> None:
+    reader, _ = protocol()
+    answers = [reader.expect(index, False) for index in range(2)]
+    receive(reader, frame(0, b"first") + frame(1, b"second"), [10_000])
+    first = answers[0].result()
+    first[:5] = b"FIRST"
+    assert bytes(first) == b"FIRST"
+    assert bytes(answers[1].result()) == b"second"
+
+
+async def test_tags_of_a_flexible_header_are_skipped() -> None:
+    reader, _ = protocol()
+    answer = reader.expect(7, True)
+    receive(reader, frame(7, b"\x01\x05\x02ab" + b"body"), [3])
+    assert bytes(answer.result()) == b"body"
+
+
+@pytest.mark.parametrize(
+    ("raw", "behind"), [(b"\x00rest", 1), (b"\x02\x00\x01a\x03\x02bcrest", 8), (b"\x01\x80\x01\x00rest", 4)]
+)
+def test_skip_tags(raw: bytes, behind: int) -> None:
+    assert skip_tags(memoryview(raw), 0) == behind
+
+
+async def test_bytes_read_before_the_handover_count() -> None:
+    reader, _ = protocol()
+    answer = reader.expect(1, False)
+    stream = frame(1, b"x" * 200_000)
+    reader.feed(stream[:150_000])
+    receive(reader, stream[150_000:], [70_000])
+    assert bytes(answer.result()) == b"x" * 200_000
+
+
+async def test_an_answer_out_of_turn_ends_the_connection() -> None:
+    reader, wire = protocol()
+    answers = [reader.expect(index, False) for index in (1, 2)]
+    receive(reader, frame(2, b""), [100])
+    assert wire.aborted
+    for answer in answers:
+        with pytest.raises(ConnectionLost, match=r"broker:9092 lost: it answered request 2, which is not the next"):
+            await answer
+
+
+@pytest.mark.parametrize("size", [-1, 3, MAX_FRAME_BYTES + 1, struct.unpack(">i", b"HTTP")[0]])
+async def test_a_size_that_cannot_be_ends_the_connection(size: int) -> None:
+    reader, wire = protocol()
+    answer = reader.expect(1, False)
+    receive(reader, struct.pack(">i", size) + b"rest", [100])
+    assert wire.aborted
+    with pytest.raises(ConnectionLost, match="is the port right"):
+        await answer
+
+
+async def test_what_is_pending_fails_when_the_connection_goes() -> None:
+    reader, _ = protocol()
+    answer = reader.expect(1, False)
+    reader.connection_lost(ConnectionResetError("reset by peer"))
+    with pytest.raises(ConnectionLost, match="reset by peer"):
+        await answer
+    with pytest.raises(ConnectionLost, match="reset by peer"):
+        await reader.expect(2, False)
+    assert reader.lost.done()
+
+
+async def test_who_stopped_waiting_does_not_disturb_the_others() -> None:
+    reader, _ = protocol()
+    first, second = reader.expect(1, False), reader.expect(2, False)
+    first.cancel()
+    receive(reader, frame(1, b"a") + frame(2, b"b"), [100])
+    assert bytes(second.result()) == b"b"
+
+
+async def test_a_writer_that_waits_is_woken_by_the_end() -> None:
+    reader, _ = protocol()
+    reader.pause_writing()
+    assert not reader.writable.is_set()
+    reader.eof_received()
+    assert reader.writable.is_set()

@@ -1,0 +1,373 @@
+"""Trust and key stores of every kind, shown by a TLS handshake in memory."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import jks  # type: ignore[import-untyped]
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from connect.core.errors import ConfigError, HeliographError, SecurityError
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from connect.kafka.tls import TlsSettings
+from connect.kafka.tls_stores import tls_settings
+from tests.kit.certificates import Party, make_party
+
+PASSWORD = "s3cret"
+
+
+@cache
+def parties() -> dict[str, Party]:
+    root = make_party("root", None)
+    middle = make_party("middle", root)
+    return {
+        "root": root,
+        "middle": middle,
+        "broker": make_party("broker", middle, "broker.example.com"),
+        "client": make_party("client", middle, "client.example.com"),
+        "stranger": make_party("stranger", None),
+    }
+
+
+def server_context(tmp_path: Path, *, wants_client: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    file = tmp_path / "broker.pem"
+    broker = parties()["broker"]
+    file.write_text(broker.key_pem() + broker.pem + parties()["middle"].pem)
+    context.load_cert_chain(file)
+    if wants_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=parties()["root"].pem)
+    return context
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "broker.example.com") -> str:
+    """A handshake without a network; gives the client's common name as the server saw it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server, server_hostname=host)
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    pending: list[ssl.SSLObject] = [one, other]
+    for _ in range(10):
+        for side in list(pending):
+            try:
+                side.do_handshake()
+                pending.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+    assert not pending
+    certificate = other.getpeercert()
+    if not certificate:
+        return ""
+    pairs = [pair for names in certificate["subject"] for pair in names if isinstance(pair, tuple)]
+    return str(dict(pairs)["commonName"])
+
+
+def jks_trust_store(password: str, *certificates: Party) -> bytes:
+    entries = [jks.TrustedCertEntry.new(f"c{i}", each.der) for i, each in enumerate(certificates)]
+    data: bytes = jks.KeyStore.new("jks", entries).saves(password)
+    return data
+
+
+def jks_key_store(password: str, key_password: str | None = None) -> bytes:
+    client, middle = parties()["client"], parties()["middle"]
+    entry = jks.PrivateKeyEntry.new("client", [client.der, middle.der], client.key_der, "pkcs8")
+    if key_password is not None:
+        entry.encrypt(key_password)
+    data: bytes = jks.KeyStore.new("jks", [entry]).saves(password)
+    return data
+
+
+def pkcs12_store(password: str, party: Party | None, *others: Party) -> bytes:
+    return pkcs12.serialize_key_and_certificates(
+        b"x",
+        None if party is None else party.key,
+        None if party is None else party.certificate,
+        [each.certificate for each in others],
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+
+
+def java_trust_store(password: str, *certificates: Party) -> bytes:
+    return pkcs12.serialize_java_truststore(
+        [pkcs12.PKCS12Certificate(each.certificate, f"c{i}".encode()) for i, each in enumerate(certificates)],
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+
+
+def properties(tmp_path: Path, **named: str | bytes) -> dict[str, str]:
+    """Client properties; a value of bytes becomes a file, of which the property gives the path."""
+    found = {}
+    for name, value in named.items():
+        key = "ssl." + name.replace("_", ".")
+        if isinstance(value, bytes):
+            path = tmp_path / name
+            path.write_bytes(value)
+            found[key] = str(path)
+        else:
+            found[key] = value
+    return found
+
+
+TRUST: dict[str, Callable[[], dict[str, str | bytes]]] = {
+    "PEM file": lambda: {"truststore_type": "PEM", "truststore_location": parties()["root"].pem.encode()},
+    "PEM text": lambda: {"truststore_type": "pem", "truststore_certificates": parties()["root"].pem},
+    "PEM text on one line": lambda: {
+        "truststore_type": "PEM",
+        "truststore_certificates": parties()["root"].pem.replace("\n", "\\n"),
+    },
+    "PEM text with spaces": lambda: {
+        "truststore_type": "PEM",
+        "truststore_certificates": parties()["root"].pem.replace("\n", " "),
+    },
+    "JKS": lambda: {
+        "truststore_location": jks_trust_store(PASSWORD, parties()["stranger"], parties()["root"]),
+        "truststore_password": PASSWORD,
+    },
+    "JKS without a password": lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"])},
+    "PKCS12 by its name": lambda: {
+        "truststore_type": "PKCS12",
+        "truststore_location": java_trust_store(PASSWORD, parties()["root"]),
+        "truststore_password": PASSWORD,
+    },
+    "PKCS12 under the default name": lambda: {
+        "truststore_location": java_trust_store(PASSWORD, parties()["root"]),
+        "truststore_password": PASSWORD,
+    },
+    "an intermediate alone": lambda: {"truststore_type": "PEM", "truststore_certificates": parties()["middle"].pem},
+    "the broker alone": lambda: {"truststore_type": "PEM", "truststore_certificates": parties()["broker"].pem},
+}
+
+
+@pytest.mark.parametrize("store", TRUST)
+def test_trust_stores(tmp_path: Path, store: str) -> None:
+    tls = tls_settings(properties(tmp_path, **TRUST[store]()), "cluster us")
+    shake_hands(tls.ssl_context(), server_context(tmp_path, wants_client=False))
+
+
+def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
+    named = {"truststore_type": "PEM", "truststore_certificates": parties()["stranger"].pem}
+    tls = tls_settings(properties(tmp_path, **named), "cluster us")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(tls.ssl_context(), server_context(tmp_path, wants_client=False))
+
+
+@pytest.mark.parametrize(("algorithm", "host", "accepted"), [("https", "other", False), ("", "other", True)])
+def test_the_host_name_is_checked_unless_that_is_switched_off(
+    tmp_path: Path, algorithm: str, host: str, accepted: bool
+) -> None:
+    named = {"truststore_certificates": parties()["root"].pem, "truststore_type": "PEM"}
+    given = properties(tmp_path, **named) | {"ssl.endpoint.identification.algorithm": algorithm}
+    context = tls_settings(given, "cluster us").ssl_context()
+    server = server_context(tmp_path, wants_client=False)
+    if accepted:
+        shake_hands(context, server, host)
+    else:
+        with pytest.raises(ssl.SSLCertVerificationError, match="other"):
+            shake_hands(context, server, host)
+
+
+def pem_key_file(key_password: str | None = None) -> bytes:
+    client = parties()["client"]
+    return (client.key_pem(key_password) + client.pem + parties()["middle"].pem).encode()
+
+
+KEYS: dict[str, Callable[[], dict[str, str | bytes]]] = {
+    "PEM file": lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file()},
+    "PEM file, encrypted": lambda: {
+        "keystore_type": "PEM",
+        "keystore_location": pem_key_file("other"),
+        "key_password": "other",
+    },
+    "PEM text": lambda: {
+        "keystore_type": "PEM",
+        "keystore_key": parties()["client"].key_pem("other"),
+        "keystore_certificate_chain": parties()["client"].pem + parties()["middle"].pem,
+        "key_password": "other",
+    },
+    "PEM text, encrypted the old way": lambda: {
+        "keystore_type": "PEM",
+        "keystore_key": parties()["client"].old_key_pem("other"),
+        "keystore_certificate_chain": parties()["client"].pem + parties()["middle"].pem,
+        "key_password": "other",
+    },
+    "JKS": lambda: {"keystore_location": jks_key_store(PASSWORD), "keystore_password": PASSWORD},
+    "JKS with a key password": lambda: {
+        "keystore_location": jks_key_store(PASSWORD, "other"),
+        "keystore_password": PASSWORD,
+        "key_password": "other",
+    },
+    "PKCS12": lambda: {
+        "keystore_type": "PKCS12",
+        "keystore_location": pkcs12_store(PASSWORD, parties()["client"], parties()["middle"]),
+        "keystore_password": PASSWORD,
+    },
+}
+
+
+@pytest.mark.parametrize("store", KEYS)
+def test_key_stores(tmp_path: Path, store: str) -> None:
+    named = KEYS[store]() | {"truststore_type": "PEM", "truststore_certificates": parties()["root"].pem}
+    tls = tls_settings(properties(tmp_path, **named), "cluster us")
+    server = server_context(tmp_path, wants_client=True)
+    assert shake_hands(tls.ssl_context(), server) == "client"
+    travelled = TlsSettings.from_wire(json.loads(json.dumps(tls.to_wire())))
+    assert travelled == tls
+    assert shake_hands(travelled.ssl_context(), server) == "client"
+
+
+WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
+    "no such file": (lambda: {"truststore_location": "/nowhere/at.all"}, "truststore.location", "No such file"),
+    "unknown type": (lambda: {"truststore_type": "BKS"}, "truststore.type", "PEM, PKCS12, JKS"),
+    "wrong password, JKS": (
+        lambda: {
+            "truststore_location": jks_trust_store(PASSWORD, parties()["root"]),
+            "truststore_password": "guess",
+        },
+        "truststore.location",
+        "does not open with the password given",
+    ),
+    "wrong password, PKCS12": (
+        lambda: {"keystore_location": pkcs12_store(PASSWORD, parties()["client"]), "keystore_password": "guess"},
+        "keystore.location",
+        "does not open with the password given",
+    ),
+    "wrong key password": (
+        lambda: {
+            "keystore_location": jks_key_store(PASSWORD, "other"),
+            "keystore_password": PASSWORD,
+            "key_password": "guess",
+        },
+        "keystore.location",
+        "is ssl.key.password right",
+    ),
+    "wrong key password, PEM": (
+        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file("other"), "key_password": "guess"},
+        "keystore.location",
+        "is ssl.key.password right",
+    ),
+    "no key password": (
+        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file("other")},
+        "keystore.location",
+        "set ssl.key.password",
+    ),
+    "PEM under a binary type": (
+        lambda: {"truststore_location": parties()["root"].pem.encode()},
+        "truststore.location",
+        "set the store's type to PEM",
+    ),
+    "no store at all": (
+        lambda: {"truststore_location": b"hello"},
+        "truststore.location",
+        "neither a PKCS#12 nor a JKS store",
+    ),
+    "damaged JKS": (
+        lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"])[:40]},
+        "truststore.location",
+        "damaged",
+    ),
+    "empty PEM": (
+        lambda: {"truststore_type": "PEM", "truststore_certificates": "hello"},
+        "truststore.certificates",
+        "no PEM certificate",
+    ),
+    "a key store as trust store": (
+        lambda: {
+            "truststore_location": pkcs12_store(PASSWORD, parties()["client"]),
+            "truststore_password": PASSWORD,
+        },
+        "truststore.location",
+        "no trusted certificate",
+    ),
+    "a trust store as key store": (
+        lambda: {"keystore_location": jks_trust_store(PASSWORD, parties()["root"]), "keystore_password": PASSWORD},
+        "keystore.location",
+        "no private key",
+    ),
+    "password without a store": (lambda: {"truststore_password": PASSWORD}, "truststore.password", "location is not"),
+    "store without a password": (
+        lambda: {"keystore_location": jks_key_store(PASSWORD)},
+        "keystore.password",
+        "is missing",
+    ),
+    "text and file": (
+        lambda: {
+            "truststore_type": "PEM",
+            "truststore_certificates": parties()["root"].pem,
+            "truststore_location": parties()["root"].pem.encode(),
+        },
+        "truststore.location",
+        "exclude each other",
+    ),
+    "text under a binary type": (
+        lambda: {"truststore_certificates": parties()["root"].pem},
+        "truststore.type",
+        "must be PEM",
+    ),
+    "key without a chain": (
+        lambda: {"keystore_type": "PEM", "keystore_key": parties()["client"].key_pem()},
+        "keystore.certificate.chain",
+        "is missing",
+    ),
+    "password beside PEM": (
+        lambda: {"keystore_type": "PEM", "keystore_location": pem_key_file(), "keystore_password": PASSWORD},
+        "keystore.password",
+        "no meaning for PEM",
+    ),
+    "unknown version": (lambda: {"enabled_protocols": "TLSv1.2,SSLv9"}, "enabled.protocols", "TLSv1.3"),
+    "unknown check": (
+        lambda: {"endpoint_identification_algorithm": "ldaps"},
+        "endpoint.identification.algorithm",
+        "https",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_settings_name_the_key_and_no_secret(tmp_path: Path, case: str) -> None:
+    named, key, message = WRONG[case]
+    with pytest.raises(HeliographError, match=message) as caught:
+        tls_settings(properties(tmp_path, **named()), "cluster us")
+    text = str(caught.value)
+    assert isinstance(caught.value, ConfigError | SecurityError)
+    assert text.startswith("cluster us: ")
+    assert f"ssl.{key}" in text
+    assert PASSWORD not in text
+    assert "guess" not in text
+
+
+def test_nothing_set_trusts_what_the_machine_trusts() -> None:
+    tls = tls_settings({}, "cluster us")
+    assert tls == TlsSettings()
+    assert tls.ssl_context().verify_mode is ssl.CERT_REQUIRED
+
+
+def test_allowed_versions_bound_the_context() -> None:
+    context = tls_settings({"ssl.enabled.protocols": "TLSv1.3"}, "cluster us").ssl_context()
+    assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_3,) * 2
+
+
+def test_one_context_per_process() -> None:
+    assert TlsSettings().ssl_context() is replace(TlsSettings()).ssl_context()
+
+
+def test_repr_holds_no_key() -> None:
+    assert "KEEP" not in repr(TlsSettings(private_key_pem="KEEP"))
+
+
+def test_a_secured_connection_travels_whole(tmp_path: Path) -> None:
+    named = KEYS["JKS"]() | TRUST["JKS"]()
+    given = properties(tmp_path, **named) | {"bootstrap.servers": "a:1", "security.protocol": "SSL"}
+    connection = connection_settings(given, client_id="x", where="cluster us")
+    for path in tmp_path.iterdir():
+        path.unlink()
+    travelled = ConnectionSettings.from_wire(json.loads(json.dumps(connection.to_wire())))
+    assert travelled == connection
+    assert isinstance(travelled.create_conn_arguments()["ssl_context"], ssl.SSLContext)
+    assert "PRIVATE KEY" not in repr(travelled)

@@ -1,0 +1,156 @@
+"""A task's life from takeover to handover, with slices, store and takeover in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.source import task
+from connectors.source.ledger import Entry, Pair
+from connectors.source.slice import SliceLost
+from connectors.source.store import Commit, PositionStore, Start
+from connectors.source.takeover import Takeover
+from connectors.source.task import MirrorSourceTask, TaskServices, TaskSettings
+
+SOURCE = TopicPartition("orders", 0)
+PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
+
+
+class Slice:
+    """What a task sees of a slice; it copies nothing."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.epoch = epoch
+        self.ended: asyncio.Future[SliceLost | None] = asyncio.get_running_loop().create_future()
+        self.is_closed = False
+        self._world = world
+
+    async def open(self) -> None:
+        if self._world.refusals:
+            raise self._world.refusals.pop(0)
+
+    def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+        self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
+        self._world.changed()
+
+    async def stop(self) -> list[TopicPartition]:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        return []
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """Everything around a task."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refusals: list[Exception] = []
+        self.went: list[tuple[int, int, list[int]]] = []
+        self.slices: list[Slice] = []
+        self.commits: list[Commit] = []
+        self.taken_over: list[bool] = []  # by whether the position was handed over
+        self.may_take_over = asyncio.Event()
+        self.may_take_over.set()
+        self._changed = asyncio.Event()
+        world = self
+
+        class Here(Slice):
+            def __init__(self, _engine: object, _links: object, _settings: object, epoch: int, _: object) -> None:
+                super().__init__(world, epoch)
+                world.slices.append(self)
+
+        monkeypatch.setattr(task, "SliceHandle", Here)
+        monkeypatch.setattr(task, "take_over", self._take_over)
+        monkeypatch.setattr(task, "_MAX_RETRY_S", 0.001)
+        monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
+
+    def task(self, epoch_ms: int = 60_000) -> MirrorSourceTask:
+        settings = TaskSettings(
+            "us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}), epoch_ms=epoch_ms
+        )
+        services = TaskServices(*cast(Any, (None, None, None, None)))
+        return MirrorSourceTask(settings, services, cast(PositionStore, self))
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not happened():
+                await self._changed.wait()
+                self._changed.clear()
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        return {one: Start(None, None, False) for one in partitions}
+
+    async def commit(self, commits: Sequence[Commit]) -> None:
+        self.commits += commits
+
+    async def close(self) -> None:
+        self.changed()
+
+    async def _pairs(self) -> list[Pair]:
+        return [PAIR]
+
+    async def _take_over(self, _: object, __: str, entries: Sequence[Entry], *___: object, **____: object) -> Takeover:
+        self.taken_over += [bool(entry.position and entry.position.is_handed_over) for entry in entries]
+        self.changed()
+        await self.may_take_over.wait()
+        plan = PartitionPlan(SOURCE, None, PAIR.target, None, 0, -1, 0, 0, pipelined=False)
+        return Takeover(ProducerIdentity(5, len(self.taken_over)), (plan,))
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_a_stop_does_not_wait_for_a_takeover(world: World) -> None:
+    world.may_take_over.clear()  # as while the target does not answer
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.taken_over))
+    one.stop()
+    await asyncio.wait_for(running, 5)
+    assert (world.went, world.commits) == ([], [])
+    assert all(each.is_closed for each in world.slices)
+
+
+async def test_a_stop_hands_over(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.went))
+    assert [commit.position.is_handed_over for commit in world.commits] == [False], "stored before it may write"
+    one.stop()
+    await asyncio.wait_for(running, 5)
+    assert world.commits[-1].position.is_handed_over
+
+
+async def test_a_slice_that_does_not_come_up_leaves_the_present_one_alone(world: World) -> None:
+    one = world.task(epoch_ms=1)
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.went))
+    world.refusals = [SliceLost("no slot"), RetriableError("no broker")]
+    went = len(world.went)
+    await world.until(lambda: not world.refusals and len(world.went) > went)
+    one.stop()
+    await asyncio.wait_for(running, 5)
+    assert world.taken_over == [False], "no takeover but the first"
+
+
+async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_CLAIM_AGAIN_S", 0.0)
+    one = world.task(epoch_ms=1)
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 3)
+    one.stop()
+    await asyncio.wait_for(running, 5)
+    assert world.taken_over[:3] == [False, True, True], "cleanly: nothing is fenced"
+    assert [epoch for _, epoch, _ in world.went[:3]] == [1, 2, 3]
