@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, check, bench, kill, lock, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, check, bench, kill, faults, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -6,13 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
-# Handed on to the command behind demo, test, bench and kill.
+# Handed on to the command behind demo, test, bench, kill, faults, scale and compat.
 ARGS ?=
 
 # Named, for another virtual environment may be active.
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
-.PHONY: help setup java demo test check bench kill lock clean
+.PHONY: help setup java demo test check bench kill faults scale compat lock clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
@@ -20,6 +20,9 @@ help:
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against Java MirrorMaker 2"
 	@echo "make kill    kill and freeze everything at random moments, and compare"
+	@echo "make faults  break the paths to both clusters under load, and compare (ARGS='--seed 7')"
+	@echo "make scale   measure one flow of 2000 partitions"
+	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
 	@echo "make setup   only prepare $(VENV)"
 	@echo "make lock    renew requirements.lock and requirements-java.lock"
 	@echo "make clean   remove $(VENV) and what tools left behind"
@@ -63,6 +66,15 @@ bench: setup
 
 kill: setup
 	$(BIN)/python -m tests.kit.kill $(ARGS)
+
+faults: setup
+	$(BIN)/python -m tests.kit.faults $(ARGS)
+
+scale: setup
+	$(BIN)/python -m tests.kit.scale $(ARGS)
+
+compat: setup
+	$(BIN)/python -m tests.kit.compat $(ARGS)
 
 COMPILE := pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	--custom-compile-command "make lock"

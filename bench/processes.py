@@ -87,7 +87,7 @@ class TreeSampler:
             cpu_s = self._ledger.update(_cpu_of(tree))
             now_s = time.monotonic()
             if now_s >= self._memory_due_s:
-                self._pss_bytes = sum(_pss_bytes(process.pid) for process in tree)
+                self._pss_bytes = sum(pss_bytes(process.pid) for process in tree)
                 self._memory_due_s = now_s + self._memory_interval_s
             sample = Sample(now_s, cpu_s, self._pss_bytes, len(tree))
             self._samples.append(sample)
@@ -126,7 +126,7 @@ def _cpu_of(tree: list[psutil.Process]) -> dict[tuple[int, float], _Seen]:
     return seen
 
 
-def _pss_bytes(pid: int) -> int:
+def pss_bytes(pid: int) -> int:
     """Proportional set size of one process: shared pages count once, split among their users."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

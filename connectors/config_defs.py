@@ -136,6 +136,8 @@ _TOPIC_FILTER: Final = _class("topic.filter.class", _MIRROR + "DefaultTopicFilte
 OWN: Final = ConfigDef.of(
     _long("lease.ms", 5000, "How long a slice goes on writing without a word from its worker.", AtLeast(1000, 600_000)),
     _long("copy.epoch.ms", 60_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
+    _text("link.listener", "127.0.0.1:0", "Where the worker listens for its Spark tasks, host:port; TLS off loopback."),
+    _text("link.advertised.address", "", "Host or host:port under which they reach it; empty: the listener's own."),
 )
 
 #: Kafka's ``MirrorSourceConfig``, and our own keys.

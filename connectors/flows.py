@@ -109,6 +109,8 @@ class Flow:
         """Where the file may hold a key of the connector or its worker, the place that wins first."""
         if key.startswith("consumer.") and key not in _CONNECTOR_KEYS:
             return [f"{self}.source.{key}", f"{self.source}.{key}", f"{self}.{key}"]
+        if key.startswith("producer."):
+            return [f"{self}.producer.override.{key.removeprefix('producer.')}", f"{self.target}.{key}"]
         if key in WORKER:
             return [key, f"{self.target}.{key}"] if key.startswith(_WORKER_BEGINNINGS) else [f"{self.target}.{key}"]
         return [f"{self}.{key}", key, f"{self.target}.{key}"]
@@ -263,6 +265,10 @@ class MirrorMakerConfig:
     def resolved(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with references to config providers resolved."""
         return self._transformer.transform(props)
+
+    def secret_variables(self) -> frozenset[str]:
+        """The environment variables that the file refers to: no other process needs to have them."""
+        return self._transformer.variables(self._raw)
 
     def notices(self) -> list[Notice]:
         """What does not do what its user may expect, each key once.

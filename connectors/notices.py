@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from typing import Final, Literal
 
 from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SECURITY, SUPPORTED_SECURITY
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
+from connectors.settings import PRODUCER
 
 #: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
 #: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right.
@@ -42,7 +43,7 @@ _POINTLESS: Final = _Word(
 )
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 
-_OURS: Final = frozenset({"lease.ms", "copy.epoch.ms"})
+_OURS: Final = frozenset(OWN.settings)
 _CONNECTOR_SUPPORTED: Final = _OURS | {
     "name",
     "connector.class",
@@ -60,6 +61,8 @@ _CONNECTOR_SUPPORTED: Final = _OURS | {
     "refresh.topics.enabled",
     "refresh.topics.interval.seconds",
     "heartbeats.replication.enabled",
+    "errors.tolerance",
+    "errors.log.enable",
     "config.providers",
     "key.converter",
     "value.converter",
@@ -127,7 +130,7 @@ _CLIENT_SUPPORTED: Final = {
         client.id request.timeout.ms connections.max.idle.ms check.crcs
         """
     ),
-    "producer": frozenset({"acks", "client.id", "request.timeout.ms", "connections.max.idle.ms"}),
+    "producer": frozenset({"acks", "client.id", "request.timeout.ms", "connections.max.idle.ms", *PRODUCER.settings}),
     "admin": frozenset({"client.id", "request.timeout.ms", "connections.max.idle.ms"}),
 }
 _CLIENT_KNOWN: Final = {"consumer": CONSUMER_KEYS, "producer": PRODUCER_KEYS, "admin": ADMIN_KEYS}
@@ -248,6 +251,10 @@ def _of_connector(key: str) -> _Word | None:
         return None
     if key == "consumer.poll.timeout.ms":
         return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
+    if key == "errors.log.include.messages":
+        return _Word("pointless", "has no effect here: a skipped record is named by its offset, its content never")
+    if key.startswith("errors.retry."):
+        return _Word("pointless", "has no effect here: what may heal is tried again without an end")
     if key in SECURITY.settings:
         return _Word("misplaced", "has no effect on a flow, as in Java; write it for a cluster")
     known = key in _CONNECTOR_KNOWN or key.startswith(_CONNECTOR_PREFIXES)

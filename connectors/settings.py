@@ -9,8 +9,10 @@ from typing import Final
 from connect.api.policy import ReplicationPolicy
 from connect.core.config import AtLeast, ConfigDef, InvalidValue, OneOf, Setting, Type, Value, Values
 from connect.core.errors import ConfigError
-from connectors.clients import connector_client
+from connect.wire.batch import CODEC_NAMES
+from connectors.clients import connector_client, record_producer
 from connectors.config_defs import SOURCE
+from connectors.dataplane.plan import Compression
 from connectors.filters import DefaultTopicFilter, TopicFilter, should_mirror
 from connectors.policy import make_policy
 
@@ -38,6 +40,18 @@ class PositiveOrBrokerDefault:
         return "-1 or [1,...]"
 
 
+@dataclass(frozen=True, slots=True)
+class GzipLevel:
+    """1 to 9, or -1 for the codec's default (Kafka's ``CompressionType.GZIP``)."""
+
+    def __call__(self, name: str, value: Value) -> None:
+        if not isinstance(value, int) or not (value == -1 or 1 <= value <= 9):
+            raise InvalidValue(f"Invalid value {value} for configuration {name}: Value must be 1 to 9, or -1")
+
+    def __str__(self) -> str:
+        return "-1 or [1,...,9]"
+
+
 #: The worker's settings that a copy heeds (Kafka's ``DistributedConfig``).
 WORKER: Final = ConfigDef.of(
     # Java flushes every minute and, after a crash, copies that minute again. Here positions are cheap.
@@ -57,6 +71,20 @@ WORKER: Final = ConfigDef.of(
         "Its replication factor, when it is made.",
         PositiveOrBrokerDefault("Replication factor"),
     ),
+)
+
+#: The keys of the producer of records that mean something to a copy (Kafka's ``ProducerConfig``).
+PRODUCER: Final = ConfigDef.of(
+    Setting(
+        "compression.type",
+        Type.STRING,
+        "none",
+        "Codec of batches that come uncompressed; compressed ones stay as they are.",
+        OneOf(CODEC_NAMES),
+    ),
+    Setting("compression.gzip.level", Type.INT, -1, "How hard gzip tries; -1 for its default.", GzipLevel()),
+    Setting("compression.lz4.level", Type.INT, 9, "How hard lz4 tries.", AtLeast(1, 17)),
+    Setting("compression.zstd.level", Type.INT, 3, "How hard zstd tries.", AtLeast(-131072, 22)),
 )
 
 #: The keys of the source's consumer that mean something to a copy. Without a default: the copy's own is better.
@@ -95,7 +123,8 @@ class MirrorSourceSettings:
 
     Bytes, milliseconds and seconds as the names say; None in a fetch setting means that the user named nothing.
     ``refresh_topics_interval_s`` is None where refreshing is off. ``spark`` holds the ``spark.*`` keys.
-    ``warnings`` are sentences for the log.
+    ``skips_refused``: records that the target refuses for good are left out, each with a line of its own where
+    ``logs_skipped``. ``compression`` is for batches that come uncompressed. ``warnings`` are sentences for the log.
     """
 
     name: str
@@ -115,12 +144,17 @@ class MirrorSourceSettings:
     fetch_max_wait_ms: int | None
     fetch_min_bytes: int | None
     client_rack: str
+    skips_refused: bool
+    logs_skipped: bool
+    compression: Compression
     offsets_topic: str
     offsets_topic_partitions: int
     offsets_topic_replication_factor: int
     commit_interval_ms: int
     lease_ms: int
     epoch_ms: int
+    link_listener: str
+    link_advertised_address: str
     spark: Mapping[str, str] = field(repr=False)
     warnings: tuple[str, ...] = ()
 
@@ -172,15 +206,27 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         fetch_max_wait_ms=_optional(consumer, "fetch.max.wait.ms"),
         fetch_min_bytes=_optional(consumer, "fetch.min.bytes"),
         client_rack=consumer.string("client.rack"),
+        skips_refused=values.string("errors.tolerance") == "all",
+        logs_skipped=values.boolean("errors.log.enable"),
+        compression=_compression(record_producer(connector, worker)),
         offsets_topic=offsets.string("offset.storage.topic"),
         offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
         offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
         commit_interval_ms=offsets.integer("offset.flush.interval.ms"),
         lease_ms=values.integer("lease.ms"),
         epoch_ms=values.integer("copy.epoch.ms"),
+        link_listener=values.string("link.listener"),
+        link_advertised_address=values.string("link.advertised.address"),
         spark={key: value for key, value in connector.items() if key.startswith("spark.")},
         warnings=values.warnings,
     )
+
+
+def _compression(producer: Mapping[str, str]) -> Compression:
+    values = _client_values(PRODUCER, producer, "producer.")
+    name = values.string("compression.type")
+    level = f"compression.{name}.level"
+    return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
 
 
 def _interval(values: Values, name: str) -> int | None:

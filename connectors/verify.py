@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
+from connect.wire.records import NO_TIMESTAMP
 from connectors.comparison import (
     FIELDS,
     ComparedRecord,
@@ -203,7 +204,9 @@ class _Reader:
             end = self._ends[partition]
             whole = records[-1].offset < end
             known = records if whole else [record for record in records if record.offset < end]
-            self._open[partition].feed(self._side, known)
+            # Magic 0 has no time, which a batch of today's format says with -1.
+            timed = [one if one.timestamp is not None else replace(one, timestamp=NO_TIMESTAMP) for one in known]
+            self._open[partition].feed(self._side, timed)
         await self._finish_read_ones()
         return bool(chunk)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from connect.embedded.brokers import KafkaCluster
 
-# Retention and compaction look at their work often, so that tests of both wait for a second and not for minutes.
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# Retention and compaction look at their work often, so that tests of both wait for a second and not for minutes; and
+# quotas are kept within two seconds, not within eleven.
 EAGER = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
+    "quota.window.num": "2",
 }
 
 

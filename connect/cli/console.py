@@ -33,6 +33,8 @@ EXIT_INTERRUPTED: Final = 130
 
 #: Libraries that tell at INFO what only their authors want to know.
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3")
+#: They write whole requests at DEBUG, those that carry a password included.
+_REVEALING_LOGGERS: Final = ("aiokafka.conn", "kafka.net")
 
 
 class OneLineFormatter(logging.Formatter):
@@ -65,6 +67,8 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
     root.setLevel(level)
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
+    for name in _REVEALING_LOGGERS:
+        logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 
 
 def describe(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from connect.cli.rates import BATCH_KINDS, FlowRates, TopicRates, bytes_text, flow_line
+from connect.cli.rates import BATCH_KINDS, FlowRates, TopicRates, bytes_text, flow_line, troubles
 
 REFRESH_PER_S: Final = 4
 #: A terminal with so many columns has room for every figure.
@@ -101,6 +101,7 @@ def _table(flow: FlowRates, wide: bool) -> Table:
         (f"  {source} ", "bold"), ("──▶", "bold yellow"), (f" {target}", "bold"), f"   {flow.state}", "   Spark epoch "
     )
     title.append(str(flow.spark_epoch), "bold")
+    title.append(troubles(flow), "yellow")
     table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, show_footer=True)
     table.padding, table.pad_edge = (0, 0, 0, 1), False
     table.add_column("topic", "total", no_wrap=True)

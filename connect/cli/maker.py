@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-from connect.core.errors import PermanentError
+from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.runtime.standalone import ConnectorRunner
 from connectors.clients import FlowClients
-from connectors.dataplane.link import LinkServer
 from connectors.dataplane.plan import SliceSettings
 from connectors.flows import Flow, MirrorMakerConfig
 from connectors.settings import MirrorSourceSettings
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.engine import SparkEngine
+from connectors.source.links import LISTENER_KEY, LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress
+from connectors.source.second_line import SecondLine
 from connectors.source.store import MirrorPositionStore, StoreSettings
 from connectors.source.takeover import Clusters
 from connectors.source.task import MirrorSourceTask, TaskServices, TaskSettings
@@ -36,13 +37,17 @@ class FlowsFailed(PermanentError):
     """No flow goes on any more."""
 
 
+class StopFailed(PermanentError):
+    """A flow failed while it was stopped: what it copied last may not be stored, and the next start finds it out."""
+
+
 class MirrorMaker:
     """Mirrors ``flows`` until stopped, on an ``engine`` that may have begun already and is stopped with it."""
 
     def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine) -> None:
         self._config = config
         self._mirrors = [_FlowMirror(flow) for flow in flows]
-        self._links = LinkServer()
+        self._links = LinkServer(_link_settings(config, [mirror.settings for mirror in self._mirrors]), engine.code)
         self._engine = engine
 
     async def start(self) -> None:
@@ -63,13 +68,22 @@ class MirrorMaker:
                 continue
 
     async def stop(self) -> None:
-        """Stop copying, store positions, end Spark; within a few seconds."""
+        """Stop copying, store positions, end Spark; within a few seconds.
+
+        Raises :class:`StopFailed` where a flow failed meanwhile.
+        """
+        failed_before = {mirror.flow for mirror in self._mirrors if mirror.failure is not None}
         stopped = await asyncio.gather(*(mirror.stop() for mirror in self._mirrors), return_exceptions=True)
-        for mirror, error in zip(self._mirrors, stopped, strict=True):
-            if error is not None:
-                log.error("%s did not stop in order: %s", mirror.flow, error)
         await self._engine.stop()
         await self._links.stop()
+        failed = []
+        for mirror, raised in zip(self._mirrors, stopped, strict=True):
+            error = raised or (mirror.failure if mirror.flow not in failed_before else None)
+            if error is not None:
+                log.error("%s did not stop in order", mirror.flow, exc_info=error)
+                failed.append(f"{mirror.flow}: {error}")
+        if failed:
+            raise StopFailed(f"not all was stopped in order: {'; '.join(failed)}")
 
     def progress(self) -> list[FlowProgress]:
         """A picture of every flow."""
@@ -105,7 +119,8 @@ class _FlowMirror:
         self._closing.push_async_callback(admin.close)
         waiting = _waiting(self.flow)
         await asyncio.gather(source.wait_reachable(waiting), target.wait_reachable(waiting))
-        services = TaskServices(engine, links, Clusters(source, target), admin)
+        second_line = SecondLine(self.flow, f"{self._group}-{settings.name}-")
+        services = TaskServices(engine, links, Clusters(source, target, second_line=second_line), admin)
         store_cluster = self._opened(Cluster(self._clients.offsets(), settings.target_alias))
         self._runner = ConnectorRunner(
             f"{self.flow} {settings.name}",
@@ -148,6 +163,7 @@ class _FlowMirror:
                 replication_factor=settings.offsets_topic_replication_factor,
                 partitions=settings.offsets_topic_partitions,
             ),
+            services.clusters.second_line,
         )
         task = TaskSettings(
             flow=self.flow,
@@ -157,6 +173,7 @@ class _FlowMirror:
             slice=_slice_settings(settings, self._clients, index),
             epoch_ms=settings.epoch_ms,
             commit_interval_ms=settings.commit_interval_ms,
+            logs_skipped=settings.logs_skipped,
             reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
         )
         return MirrorSourceTask(task, services, store)
@@ -177,8 +194,27 @@ def _slice_settings(settings: MirrorSourceSettings, clients: FlowClients, index:
         target=clients.record_producer(index).to_wire(),
         read_committed=settings.read_committed,
         lease_ms=settings.lease_ms,
+        skip_refused=settings.skips_refused,
+        compression=settings.compression,
         **{name: value for name, value in named.items() if value is not None},
     )
+
+
+def _link_settings(config: MirrorMakerConfig, settings: Sequence[MirrorSourceSettings]) -> LinkSettings:
+    """One listener serves all flows, so they must agree on it."""
+    found = dict.fromkeys((one.link_listener, one.link_advertised_address) for one in settings)
+    if len(found) > 1:
+        raise config.located(
+            ConfigError(
+                f"{LISTENER_KEY} differs between flows; one listener serves all, so write it at the top", LISTENER_KEY
+            ),
+            [LISTENER_KEY],
+        )
+    ((listener, advertised),) = found
+    try:
+        return LinkSettings.parse(listener, advertised)
+    except ConfigError as error:
+        raise config.located(error, [error.key or ""]) from None
 
 
 def _state(states: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -201,7 +202,9 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
             raise NotStarted(error) from error
         finally:
             if not started:
-                await _stop(maker)
+                # What went wrong in stopping is in the log; why it did not start matters more.
+                with contextlib.suppress(PermanentError):
+                    await _stop(maker)
         if started:
             return maker
         if not stop.is_set():

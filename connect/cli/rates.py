@@ -17,7 +17,8 @@ BATCH_KINDS: Final = ("shallow", "deep", "dropped")
 class TopicRates:
     """One mirrored topic, its partitions taken together.
 
-    ``records``, ``bytes`` and ``batches`` (by kind) count since the task began; ``lag_ms`` is the worst partition's.
+    ``records``, ``bytes``, ``batches`` (by kind) and ``skipped`` records count since the task began; ``lag_ms`` is the
+    worst partition's. ``stopped``: partitions that go on no more.
     """
 
     flow: str
@@ -31,6 +32,8 @@ class TopicRates:
     lag_records: int
     lag_ms: int
     batches: dict[str, int]
+    skipped: int = 0
+    stopped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,14 @@ class FlowRates:
     @property
     def lag_records(self) -> int:
         return sum(topic.lag_records for topic in self.topics)
+
+    @property
+    def skipped(self) -> int:
+        return sum(topic.skipped for topic in self.topics)
+
+    @property
+    def stopped(self) -> int:
+        return sum(topic.stopped for topic in self.topics)
 
     @property
     def lag_ms(self) -> int:
@@ -118,6 +129,8 @@ class RateMeter:
             lag_records=sum(each.lag_records for each in partitions),
             lag_ms=max(each.lag_ms for each in partitions),
             batches={kind: sum(each.batches.get(kind, 0) for each in partitions) for kind in BATCH_KINDS},
+            skipped=sum(each.skipped for each in partitions),
+            stopped=sum(bool(each.reason) for each in partitions),
         )
 
 
@@ -132,8 +145,14 @@ def flow_line(rates: FlowRates) -> str:
         f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, "
         f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind, "
         f"batches shallow {rates.batches('shallow'):,} deep {rates.batches('deep'):,} "
-        f"dropped {rates.batches('dropped'):,}, Spark epoch {rates.spark_epoch}"
+        f"dropped {rates.batches('dropped'):,}, Spark epoch {rates.spark_epoch}{troubles(rates)}"
     )
+
+
+def troubles(rates: FlowRates) -> str:
+    """What is not as it should be, behind a comma; nothing where all is well."""
+    stopped = f", {_counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
+    return stopped + (f", {_counted(rates.skipped, 'record')} skipped" if rates.skipped else "")
 
 
 def bytes_text(count: float) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from connect.cli.console import EXIT_OK
 from connect.embedded.java import find_java
 from connectors.source.archive import archive_of, record_archive
-from connectors.source.engine import SparkSettings
+from connectors.source.spark_settings import SparkSettings
 
 
 def warm() -> int:
@@ -16,8 +16,8 @@ def warm() -> int:
     Raises:
         HeliographError: There is no Java, or Spark does not start.
     """
-    settings = SparkSettings(find_java().parent.parent)
-    archive = archive_of(settings.java_home)
+    java_home = find_java().parent.parent
+    settings, archive = SparkSettings(java_home), archive_of(java_home)
     if archive.is_file():
         print(f"Spark's classes are recorded already: {archive}")
     else:

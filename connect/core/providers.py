@@ -34,6 +34,7 @@ class ConfigTransformer:
 
     def __init__(self, props: Mapping[str, str]) -> None:
         self._providers: dict[str, Provider] = {}
+        self._of_environment: set[str] = set()
         for name in split_list(props.get("config.providers", "")):
             key = f"config.providers.{name}.class"
             class_name = props.get(key, "").strip()
@@ -43,6 +44,8 @@ class ConfigTransformer:
             prefix = f"config.providers.{name}.param."
             params = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
             self._providers[name] = _PROVIDERS[class_name](params)
+            if _PROVIDERS[class_name] is _environment:
+                self._of_environment.add(name)
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with references resolved, each path of a provider read once.
@@ -54,6 +57,11 @@ class ConfigTransformer:
             return dict(props)
         read: dict[tuple[str, str], Mapping[str, str]] = {}
         return {key: self._resolved(key, value, read) for key, value in props.items()}
+
+    def variables(self, props: Mapping[str, str]) -> frozenset[str]:
+        """The names of the environment variables that ``props`` refers to, which are likely to hold secrets."""
+        found = (match for value in props.values() for match in _REFERENCE.finditer(value))
+        return frozenset(match.group(4) for match in found if match.group(1) in self._of_environment)
 
     def _resolved(self, key: str, value: str, read: dict[tuple[str, str], Mapping[str, str]]) -> str:
         def replacement(match: re.Match[str]) -> str:

@@ -1,10 +1,12 @@
-"""Clusters of real Apache Kafka brokers (KRaft, combined mode), started, broken and stopped on purpose."""
+"""Clusters of real Apache Kafka brokers, started, broken and stopped on purpose.
+
+Each node is broker and controller (KRaft, combined mode); releases of before that have one ZooKeeper beside them.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,39 +26,43 @@ from connect.core.errors import (
     PermanentError,
     RetriableError,
 )
-from connect.embedded import java, maven, ports
+from connect.embedded import ports
 from connect.embedded.processes import Keeper
+from connect.embedded.releases import DEFAULT_VERSION, Release
 from connect.embedded.settings import (
     CLIENTS,
     PROXIED,
-    Listener,
     NodeAddresses,
-    node_properties,
+    choose_addresses,
+    kraft_properties,
+    zookeeper_properties,
+    zookeeper_server_properties,
 )
 
-KAFKA_VERSION = "4.3.1"
-# Kafka's poms name no logging backend; this is the one its own distribution ships.
-KAFKA_JARS = (
-    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
-)
-
-HEAP_MB = 256
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM options for a short life on few cores: up a third sooner, and no compiler threads beside what is tested."""
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 _START_ATTEMPTS = 4
 _TAIL_LINES = 15
 _LINE_CHARACTERS = 400
-_STARTED = b"Kafka Server started"
 _PORT_TAKEN = b"Address already in use"
+_REGISTERED = b"KeeperErrorCode = NodeExists"
+_ZOOKEEPER = "zookeeper"
+_META = "meta.properties"
+
+#: What formatting wrote beside the ids, by JVM, release and settings of a cluster.
+_formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
 
 
 class PortInUse(RetriableError):
     """Another process listens where a broker should."""
+
+
+class _StillRegistered(RetriableError):
+    """ZooKeeper has not noticed yet that the process before has gone."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +89,17 @@ class KafkaCluster:
         folder: Path,
         addresses: Sequence[NodeAddresses],
         config: Mapping[str, str],
+        release: Release,
         java_command: Sequence[str],
     ) -> None:
-        """Writes nothing and starts nothing but the keeper; ``KafkaCluster.start`` is the way in."""
+        """Starts nothing but the keeper; ``KafkaCluster.start`` is the way in."""
         self.name = name
         self.folder = folder
         self.addresses = tuple(addresses)
         self.nodes: list[KafkaNode] = []
         self._config = dict(config)
-        self._java = list(java_command)
+        self._release = release
+        self._java = [*java_command, *release.logging_options(folder)]
         self._keeper = Keeper(folder)
 
     @classmethod
@@ -100,6 +108,7 @@ class KafkaCluster:
         name: str,
         *,
         nodes: int = 1,
+        version: str = DEFAULT_VERSION,
         base_dir: Path | None = None,
         config: Mapping[str, str] | None = None,
         client_ports: Sequence[int] | None = None,
@@ -111,13 +120,15 @@ class KafkaCluster:
 
         Args:
             name: For messages and file names.
-            nodes: How many, each broker and controller.
+            nodes: How many brokers.
+            version: Which Apache Kafka, from 2.8.0 on; another one than the default comes from Maven Central always.
             base_dir: Folder for the brokers' files; the system's temporary folder unless given.
             config: Broker properties that win over the defaults.
             client_ports: One for each node, in place of free ones chosen here.
             listeners: Extra listeners, name to security protocol; ``bootstrap_of`` tells their addresses.
-            advertised: Called with the node's index and the port of an extra plaintext listener, before the broker
-                starts; returns the address that clients of this listener are told. For a TCP proxy in between.
+            advertised: Called with the node's index and the port of an extra listener, before the broker starts;
+                returns the address that its clients are told. For a TCP proxy in between. It is plaintext unless
+                ``listeners`` says otherwise of ``PROXIED``.
             jvm_options: Besides the heap of 256 MB; pass ``()`` where the broker's speed is measured.
 
         Raises:
@@ -127,11 +138,14 @@ class KafkaCluster:
         """
         if client_ports is not None and len(client_ports) != nodes:
             raise ConfigError(f"cluster {name}: {len(client_ports)} client ports for {nodes} nodes")
-        command = _java_command(jvm_options)  # before there is a folder to remove, should there be no Java or Kafka
+        release = Release.of(version)
+        # Before there is a folder to remove, should there be no Java or Kafka.
+        command = release.java_command(tuple(jvm_options))
         for attempt in range(1, _START_ATTEMPTS + 1):
-            addresses = _addresses(name, nodes, client_ports, listeners or {}, advertised)
+            _refuse_taken(name, client_ports or ())
+            addresses = choose_addresses(nodes, client_ports, listeners or {}, advertised)
             folder = Path(tempfile.mkdtemp(prefix=f"heliograph-{name}-", dir=base_dir))
-            cluster = cls(name, folder, addresses, config or {}, command)
+            cluster = cls(name, folder, addresses, config or {}, release, command)
             try:
                 cluster._start_all()
             except PortInUse:
@@ -178,7 +192,14 @@ class KafkaCluster:
         """Starts a killed or stopped node again, on its ports and files; returns when it serves requests."""
         if self.alive(index):
             raise PermanentError(f"cluster {self.name}: node {index + 1} runs already")
-        self._await_started(index, self._launch(index))
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                self._await_started(index, self._launch(index))
+                return
+            except _StillRegistered:
+                if time.monotonic() > deadline:
+                    raise
 
     def freeze(self, index: int) -> None:
         """SIGSTOP: connections stay open and nothing is answered."""
@@ -208,18 +229,41 @@ class KafkaCluster:
         self.stop()
 
     def _start_all(self) -> None:
+        make = zookeeper_properties if self._release.needs_zookeeper else kraft_properties
         for index in range(len(self.addresses)):
-            own = node_properties(index + 1, self.addresses, self._data(index), self._config)
-            self._properties_file(index).write_text(javaproperties.dumps(own, timestamp=None), encoding="ascii")
-        self._format()
+            own = make(index + 1, self.addresses, self._data(index), self._config)
+            _write_properties(self._properties_file(index), own)
+        if self._release.needs_zookeeper:
+            self._launch_zookeeper()
+        else:
+            self._format()
         # All before waiting for any: the first serves requests only once a quorum is there.
         offsets = [self._launch(index) for index in range(len(self.addresses))]
         for index, offset in enumerate(offsets):
             self._await_started(index, offset)
 
     def _format(self) -> None:
-        """What ``kafka-storage.sh format`` does, for the first node; the others get copies, which spares a JVM each."""
-        cluster_id, first = _kafka_uuid(), self._data(0)
+        """What ``kafka-storage.sh format`` does. Only the ids differ from node to node and from cluster to cluster, so
+        that with the same settings it is done once, which spares a JVM each further time."""
+        cluster_id, key = (
+            _kafka_uuid(),
+            (*self._java, *(f"{name}={self._config[name]}" for name in sorted(self._config))),
+        )
+        files = _formatted.get(key)
+        if files is None:
+            files = _formatted[key] = self._run_format(cluster_id)
+        for index in range(len(self.addresses)):
+            data = self._data(index)
+            data.mkdir(exist_ok=True)
+            for name, content in files.items():
+                (data / name).write_bytes(content)
+            # Kafka's MetaPropertiesVersion.V1: a directory has an id of its own (KIP-858).
+            meta = {"version": "1", "cluster.id": cluster_id, "node.id": str(index + 1), "directory.id": _kafka_uuid()}
+            _write_properties(data / _META, meta)
+
+    def _run_format(self, cluster_id: str) -> dict[str, bytes]:
+        """Let Kafka's own tool format the first node; what it wrote beside the ids."""
+        first = self._data(0)
         options = ["format", "-t", cluster_id, "-c", str(self._properties_file(0))]
         done = subprocess.run(
             [*self._java, "kafka.tools.StorageTool", *options],
@@ -233,12 +277,14 @@ class KafkaCluster:
         if done.returncode != 0:
             output = _last_lines(done.stdout + done.stderr)
             raise PermanentError(f"cluster {self.name}: storage in {first} cannot be formatted:\n{output}")
-        for index in range(1, len(self.addresses)):
-            data = self._data(index)
-            shutil.copytree(first, data)
-            # Kafka's MetaPropertiesVersion.V1: a directory has an id of its own (KIP-858).
-            meta = {"version": "1", "cluster.id": cluster_id, "node.id": str(index + 1), "directory.id": _kafka_uuid()}
-            (data / "meta.properties").write_text(javaproperties.dumps(meta, timestamp=None), encoding="ascii")
+        return {file.name: file.read_bytes() for file in first.iterdir() if file.name != _META}
+
+    def _launch_zookeeper(self) -> None:
+        """Nobody waits for it: brokers try until it answers."""
+        file = self.folder / f"{_ZOOKEEPER}.properties"
+        _write_properties(file, zookeeper_server_properties(self.addresses, self.folder / f"{_ZOOKEEPER}.data"))
+        command = [*self._java, "org.apache.zookeeper.server.ZooKeeperServerMain", str(file)]
+        self._keeper.spawn(_ZOOKEEPER, command, os.environ, self.folder / f"{_ZOOKEEPER}.log")
 
     def _launch(self, index: int) -> int:
         """Starts the process; returns the length in bytes of its log before."""
@@ -254,15 +300,17 @@ class KafkaCluster:
 
     def _await_started(self, index: int, offset: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while _STARTED not in _since(self.nodes[index].log, offset):
+        while self._release.started not in _since(self.nodes[index].log, offset):
             if not self.alive(index):
-                raise self._failed(index, "ended while starting")
+                raise self._failed(index, offset, "ended while starting")
             if time.monotonic() > deadline:
-                raise self._failed(index, f"did not come up within {_START_TIMEOUT_S:.0f} s")
+                raise self._failed(index, offset, f"did not come up within {_START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
 
-    def _failed(self, index: int, what: str) -> HeliographError:
+    def _failed(self, index: int, offset: int, what: str) -> HeliographError:
         tail, node = self.log_tail(index), self.nodes[index]
+        if _REGISTERED in _since(node.log, offset):
+            return _StillRegistered(f"cluster {self.name}: ZooKeeper still lists node {node.node_id}")
         if _PORT_TAKEN in _since(node.log, 0):
             return PortInUse(f"cluster {self.name}: node {node.node_id} cannot listen, a port of it is in use")
         return PermanentError(f"cluster {self.name}: node {node.node_id} {what}; the end of its log:\n{tail}")
@@ -281,52 +329,14 @@ class KafkaCluster:
         return self.folder / f"{_label(index)}.properties"
 
 
-def _addresses(
-    name: str,
-    nodes: int,
-    client_ports: Sequence[int] | None,
-    listeners: Mapping[str, str],
-    advertised: Callable[[int, int], tuple[str, int]] | None,
-) -> list[NodeAddresses]:
-    for port in client_ports or ():
+def _refuse_taken(name: str, client_ports: Sequence[int]) -> None:
+    for port in client_ports:
         if not ports.is_free(port):
             raise PortInUse(f"cluster {name}: port {port} is in use; name another one or end what listens there")
-    extra = dict(listeners) | ({} if advertised is None else {PROXIED: "PLAINTEXT"})
-    free = iter(ports.choose(nodes * (2 + len(extra)), client_ports or ()))
-    addresses = []
-    for index in range(nodes):
-        first, controller = next(free), next(free)
-        port = first if client_ports is None else client_ports[index]
-        own = {CLIENTS: Listener(port, (ports.HOST, port))}
-        for listener, protocol in extra.items():
-            port = next(free)
-            told = (ports.HOST, port)
-            if listener == PROXIED and advertised is not None:
-                told = advertised(index, port)
-            own[listener] = Listener(port, told, protocol)
-        addresses.append(NodeAddresses(controller, own))
-    return addresses
 
 
-def _java_command(jvm_options: Sequence[str]) -> list[str]:
-    """A JVM with Kafka's classes. No logging file: log4j's own default writes to standard output, at this level."""
-    options = [
-        f"-Xmx{HEAP_MB}m",
-        *jvm_options,
-        "-Dlog4j2.level=INFO",
-        "-Djava.awt.headless=true",
-    ]
-    return [str(java.find_java()), *options, "-cp", _kafka_class_path()]
-
-
-def _kafka_class_path() -> str:
-    home = os.environ.get("KAFKA_HOME")
-    if not home:
-        return os.pathsep.join(map(str, maven.classpath(KAFKA_JARS)))
-    libraries = Path(home) / "libs"
-    if not any(libraries.glob("kafka_2.*.jar")):
-        raise ConfigError(f"KAFKA_HOME={home} holds no Apache Kafka (no libs/kafka_2.*.jar); correct or unset it")
-    return str(libraries / "*")
+def _write_properties(file: Path, properties: Mapping[str, str]) -> None:
+    file.write_text(javaproperties.dumps(properties, timestamp=None), encoding="ascii")
 
 
 def _kafka_uuid() -> str:

@@ -180,7 +180,8 @@ class Admin:
             if self._client is None:
                 await self._probe()
                 # Whatever it would log arrives as an exception as well.
-                logging.getLogger("kafka").setLevel(logging.CRITICAL)
+                for library in ("kafka", "kafka.net"):  # the second may have a level of its own
+                    logging.getLogger(library).setLevel(logging.CRITICAL)
                 arguments = self._settings.kafka_python_arguments()
                 self._client = await asyncio.to_thread(
                     _AdminClient, **arguments, bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS
@@ -196,6 +197,8 @@ class Admin:
                 return
             except RetriableError as error:
                 failures.append(str(error))
+            except SecurityError as error:
+                raise SecurityError(f"cluster {self.name}: {error}") from error
         raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}")
 
     def _translated(self, what: str, error: kafka.errors.KafkaError) -> HeliographError:

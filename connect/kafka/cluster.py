@@ -112,6 +112,8 @@ class Cluster:
                 await self.metadata(())
                 return
             except RetriableError as error:
+                if self._closed:
+                    raise
                 if clock() - said_s >= every_s:
                     said_s = clock()
                     waiting(f"{error}; trying again")
@@ -176,7 +178,7 @@ class Cluster:
                 await current.close()
             broker = await self._broker(node_id)
             try:
-                opened = await Connection.open(self.settings, broker.host, broker.port)
+                opened = await self._open(broker.host, broker.port)
             except RetriableError as error:
                 self._addresses_stale = True
                 raise ClusterUnreachable(f"cluster {self.name}: broker {node_id}: {error}") from error
@@ -252,7 +254,7 @@ class Cluster:
 
     def _usable(self, connection: Connection) -> bool:
         """Whether to go on with it. One that was idle for long is replaced before the broker closes it under us
-        (``connections.max.idle.ms``); re-authentication (KIP-368) would retire connections here too."""
+        (``connections.max.idle.ms``)."""
         return not connection.closed and connection.idle_s * 1000 < self.settings.connections_max_idle_ms
 
     async def _broker(self, node_id: int) -> Broker:
@@ -263,12 +265,18 @@ class Cluster:
             raise ClusterUnreachable(f"cluster {self.name} has no broker {node_id} at the moment")
         return broker
 
+    async def _open(self, host: str, port: int) -> Connection:
+        try:
+            return await Connection.open(self.settings, host, port)
+        except SecurityError as error:
+            raise SecurityError(f"cluster {self.name}: {error}") from error
+
     async def _open_any(self) -> Connection:
         self._check_open()
         failures: list[str] = []
         for host, port in self._addresses():
             try:
-                opened = await Connection.open(self.settings, host, port)
+                opened = await self._open(host, port)
             except RetriableError as error:
                 failures.append(str(error))
                 continue

@@ -1,33 +1,31 @@
 """One connection to one broker: opened by aiokafka, read by a buffered protocol of ours, many requests in flight.
 
 aiokafka opens the socket, negotiates versions and authenticates; then its transport is given to
-``BrokerProtocol``, because a stream reader costs about ten times the CPU a byte.
+``BrokerProtocol``, because a stream reader costs about ten times the CPU a byte. Where the broker wants to be shown
+who we are again and again (KIP-368), that happens here between two requests, unseen by who sends them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-import aiokafka.errors
-from aiokafka.conn import AIOKafkaConnection, create_conn
-
-from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
+from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.framing import ConnectionLost as ConnectionLost
+from connect.kafka.opening import OpeningConnection, one_line, open_with_aiokafka
+from connect.kafka.session import Session
 from connect.kafka.settings import ConnectionSettings, format_address
 
 DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
 #: Above this many unsent bytes the transport tells writers to pause.
 _WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
-#: Java's ``socket.connection.setup.timeout.ms``: a frozen broker's kernel still accepts, so opening is bounded.
-_OPEN_TIMEOUT_MS: Final = 10_000
 _REQUEST_FRONT: Final = struct.Struct(">ihhi")  # size, api key, api version, correlation id
 _API_VERSIONS: Final = 18
+_SASL_AUTHENTICATE: Final = 36
 _CORRELATION_IDS: Final = 2**31
 
 
@@ -39,6 +37,16 @@ class UnsupportedVersion(PermanentError):
     """The broker and this client have no version of an API in common."""
 
 
+class _Request(NamedTuple):
+    """One that is to be written, and the answer that its sender waits for."""
+
+    api_key: int
+    version: int
+    buffers: Sequence[bytes | bytearray | memoryview]
+    flexible: bool
+    answer: asyncio.Future[memoryview]
+
+
 class Connection:
     """A broker's connection as the rest of the program sees it; made by ``open``."""
 
@@ -48,7 +56,7 @@ class Connection:
         protocol: BrokerProtocol,
         transport: asyncio.WriteTransport,
         versions: Mapping[int, tuple[int, int]],
-        opened_by: object,
+        opened_by: tuple[OpeningConnection, object, object],
     ) -> None:
         self.versions = versions
         self.address = protocol.address
@@ -62,6 +70,11 @@ class Connection:
         self._muted_until_s = 0.0
         # A stream writer that is collected closes its transport, so what opened ours is kept as long as we are.
         self._opened_by = opened_by
+        self.reauthentications = 0
+        self._session = Session(opened_by[0], settings.sasl_mechanism, versions.get(_SASL_AUTHENTICATE, (0, 0))[1])
+        self._session.begin(asyncio.get_running_loop().time(), opened_by[0].session_lifetime_ms)
+        self._reauthenticating: asyncio.Task[None] | None = None
+        self._waiting: list[_Request] = []  # for the end of a re-authentication
 
     @classmethod
     async def open(
@@ -78,7 +91,7 @@ class Connection:
             ClusterUnreachable: nothing (that speaks Kafka) answers at ``host:port`` in time.
             SecurityError: TLS or SASL failed.
         """
-        opened = await _open_with_aiokafka(settings, host, port)
+        opened = await open_with_aiokafka(settings, host, port)
         writer, reader, versions = opened._writer, opened._reader, opened._versions
         transport: asyncio.WriteTransport = writer.transport
         protocol = BrokerProtocol(format_address(host, port), transport, max_frame_bytes)
@@ -103,7 +116,7 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Requests without an answer yet."""
-        return self._protocol.pending
+        return self._protocol.pending + len(self._waiting)
 
     @property
     def write_paused(self) -> bool:
@@ -113,7 +126,7 @@ class Connection:
     @property
     def idle_s(self) -> float:
         """Seconds since the last answer, 0 while one is awaited."""
-        if self._protocol.pending:
+        if self.in_flight:
             return 0.0
         return asyncio.get_running_loop().time() - self._protocol.last_answer_s
 
@@ -205,68 +218,60 @@ class Connection:
         Requests may be sent before earlier ones are answered. ``flexible``: the version has tagged fields (KIP-482).
         The future fails with ConnectionLost; acks=0 requests, which are never answered, have no place here.
         """
+        loop = asyncio.get_running_loop()
+        request = _Request(api_key, version, buffers, flexible, loop.create_future())
+        if self._reauthenticating is None and not self._protocol.is_lost and self._session.is_due(loop.time()):
+            name = f"re-authenticate with {self.address}"
+            self._reauthenticating = asyncio.create_task(self._reauthenticate(), name=name)
+        if self._reauthenticating is None:
+            self._write(request)
+        else:
+            self._waiting.append(request)
+        return request.answer
+
+    def _write(self, request: _Request) -> None:
         self._correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
         # ApiVersions is answered with the oldest header, so that any client can read it (KIP-511).
-        answer = self._protocol.expect(self._correlation_id, flexible and api_key != _API_VERSIONS)
+        tagged_header = request.flexible and request.api_key != _API_VERSIONS
+        self._protocol.expect(self._correlation_id, tagged_header, request.answer)
         if not self._protocol.is_lost:
-            tail = self._client_id + b"\0" if flexible else self._client_id
-            size = _REQUEST_FRONT.size - 4 + len(tail) + sum(map(len, buffers))
-            front = _REQUEST_FRONT.pack(size, api_key, version, self._correlation_id)
-            self._transport.writelines([front + tail, *buffers])
-        return answer
+            tail = self._client_id + b"\0" if request.flexible else self._client_id
+            size = _REQUEST_FRONT.size - 4 + len(tail) + sum(map(len, request.buffers))
+            front = _REQUEST_FRONT.pack(size, request.api_key, request.version, self._correlation_id)
+            self._transport.writelines([front + tail, *request.buffers])
+
+    async def _reauthenticate(self) -> None:
+        """Prove the session anew, then write what came meanwhile; if that fails, the connection is given up."""
+        try:
+            async with asyncio.timeout(self.request_timeout_ms / 1000):
+                lifetime_ms = await self._session.prove(self._exchange)
+            self._session.begin(asyncio.get_running_loop().time(), lifetime_ms)
+            self.reauthentications += 1
+        except TimeoutError:
+            self._protocol.drop("no answer to a re-authentication in time")
+        except HeliographError as error:
+            self._protocol.drop(one_line(error))
+        except BaseException:
+            self._protocol.drop("a re-authentication was broken off")
+            raise
+        finally:
+            self._reauthenticating = None
+            waiting, self._waiting = self._waiting, []
+            for request in waiting:
+                if not request.answer.done():  # who asked may have stopped waiting
+                    self._write(request)
+
+    async def _exchange(self, request: Any, version: int) -> Any:
+        body = request.encode(version=version)
+        request.with_header()
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._write(_Request(request.API_KEY, version, [body], request.flexible_version_q(version), answer))
+        return request.header.get_response_class().decode(await answer)
 
     async def close(self) -> None:
         """Cut the connection; what was written and not yet sent is dropped, what is pending fails."""
         self._protocol.drop("it was closed on this side")
+        if self._reauthenticating is not None:
+            await asyncio.wait({self._reauthenticating}, timeout=_CLOSE_TIMEOUT_S)
         # A transport that was lost before it was ours tells nobody any more.
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
-
-
-async def _open_with_aiokafka(settings: ConnectionSettings, host: str, port: int) -> AIOKafkaConnection:
-    # max_idle_ms: its timer would close the transport under us; Cluster replaces idle connections instead.
-    arguments = {**settings.create_conn_arguments(), "max_idle_ms": None}
-    timeout_ms = min(settings.request_timeout_ms, _OPEN_TIMEOUT_MS)
-    where = format_address(host, port)
-    protocol = settings.security_protocol
-    is_it_spoken = f"is security.protocol {protocol} what the listener speaks?"
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            return await create_conn(host, port, **arguments)
-    except TimeoutError as error:
-        raise ClusterUnreachable(f"{where} did not answer within {timeout_ms / 1000:g} s") from error
-    except ssl.SSLError as error:
-        raise _tls_failed(where, error) from error
-    except aiokafka.errors.UnsupportedSaslMechanismError as error:
-        raise SecurityError(
-            f"{where} does not offer sasl.mechanism {settings.sasl_mechanism}; choose one that the listener has"
-        ) from error
-    except (
-        aiokafka.errors.SaslAuthenticationFailed,
-        aiokafka.errors.IllegalSaslStateError,
-        ValueError,  # aiokafka's SCRAM: the server did not prove that it knows the password
-        KeyError,  # ... or answered with an error attribute
-    ) as error:
-        raise SecurityError(
-            f"{where} and this client could not authenticate with {protocol} {settings.sasl_mechanism}: "
-            f"{_one_line(error)}; check sasl.mechanism and sasl.jaas.config"
-        ) from error
-    except ConnectionResetError as error:
-        raise ClusterUnreachable(f"{where} broke the connection off; {is_it_spoken}") from error
-    except OSError as error:
-        raise ClusterUnreachable(f"{where} is not reachable: {_one_line(error)}") from error
-    except aiokafka.errors.KafkaError as error:
-        if isinstance(error.__cause__, ssl.SSLError):  # with TLS 1.3 a refused client certificate shows up this late
-            raise _tls_failed(where, error.__cause__) from error
-        raise ClusterUnreachable(f"{where} broke the connection off: {_one_line(error)}; {is_it_spoken}") from error
-
-
-def _tls_failed(where: str, error: ssl.SSLError) -> SecurityError:
-    reason = getattr(error, "verify_message", "") or error.reason or str(error)
-    return SecurityError(
-        f"TLS with {where} failed: {reason}; check that the listener speaks TLS, and ssl.truststore.*, "
-        "ssl.keystore.* and ssl.endpoint.identification.algorithm"
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

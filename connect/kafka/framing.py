@@ -54,14 +54,12 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     def pending(self) -> int:
         return len(self._pending)
 
-    def expect(self, correlation_id: int, tagged_header: bool) -> asyncio.Future[memoryview]:
-        """Register the next answer; requests are answered in the order they were written."""
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+    def expect(self, correlation_id: int, tagged_header: bool, answer: asyncio.Future[memoryview]) -> None:
+        """Register ``answer`` as the next to come; requests are answered in the order they were written."""
         if self.is_lost:
             self._fail(answer)
         else:
             self._pending.append(_Pending(correlation_id, tagged_header, answer))
-        return answer
 
     def drop(self, reason: str) -> None:
         """Cut the connection, unsent bytes included, and fail what is pending with ``reason``."""

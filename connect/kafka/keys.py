@@ -187,6 +187,10 @@ SUPPORTED_SECURITY: Final = frozenset(
         "sasl.mechanism",
         "sasl.jaas.config",
         "sasl.kerberos.service.name",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
     )
 )
 

@@ -1,4 +1,4 @@
-"""Records written to compacted topics all at once or not at all, by one writer at a time.
+"""Records written to compacted topics: all at once or not at all by one writer at a time, or plainly, in order.
 
 A transaction of its own making rather than aiokafka's: a writer whose connection broke must be able to come back only
 if nobody has taken its transactional id over meanwhile (KIP-360), and aiokafka's InitProducerId cannot ask for that.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from aiokafka.partitioner import murmur2
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.errors import for_code
 from kafka.protocol.producer.produce import ProduceRequest
 
-from connect.core.errors import ClusterUnreachable, RetriableError
+from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.kafka import transactions
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name
 from connect.kafka.transactions import MarkersPending, Partition, ProducerIdentity
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,12 @@ _MARKERS_WAIT_S: Final = 0.005
 #: What passes in moments is waited out: a leader that moved, a topic that its broker has not heard of yet.
 _RETRY_FOR_S: Final = 5.0
 _RETRY_PAUSE_S: Final = 0.05
+_NOT_ALLOWED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
+_NOBODY: Final = ProducerIdentity(-1, -1)
+
+#: What an error code of a partition (its name) means; raises it.
+Check = Callable[[int, str], None]
+Header = tuple[str, bytes]
 
 
 class OutRecord(NamedTuple):
@@ -47,11 +55,16 @@ class OutRecord(NamedTuple):
     key: bytes
     value: bytes | None
     partition_key: bytes | None = None
+    headers: tuple[Header, ...] = ()
 
 
 class _Batch(NamedTuple):
     data: bytes
     records: int
+
+
+#: Batches by leader and partition.
+_Placed = dict[int, dict[Partition, list[_Batch]]]
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -93,21 +106,9 @@ class TransactionalWriter:
         by it. Raises as ``open``.
         """
         wanted = list(records)
-        if not wanted:
-            return None
-        clock = asyncio.get_running_loop().time
-        give_up_s = clock() + _RETRY_FOR_S
-        async with self._lock:
-            while True:
-                try:
-                    return await self._write(wanted)
-                except ClusterUnreachable:
-                    raise
-                except RetriableError as error:
-                    if clock() > give_up_s:
-                        raise
-                    log.debug("%s; trying again", error)
-                await asyncio.sleep(_RETRY_PAUSE_S)
+        if wanted:
+            async with self._lock:
+                await _waiting_out(partial(self._write, wanted))
 
     async def _write(self, records: Sequence[OutRecord]) -> None:
         """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
@@ -137,19 +138,10 @@ class TransactionalWriter:
     async def _transaction(self, records: Sequence[OutRecord]) -> None:
         identity = self._identity
         assert identity is not None
-        by_leader = await self._placed(records, identity)
-        partitions = [partition for placed in by_leader.values() for partition in placed]
-        await self._add(identity, partitions)
-        sending = [
-            asyncio.create_task(self._produce(leader, placed), name=f"{self._transactional_id} to broker {leader}")
-            for leader, placed in by_leader.items()
-        ]
-        try:
-            await asyncio.gather(*sending)
-        finally:
-            for task in sending:
-                task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)
+        by_leader = await _place(self._cluster, records, identity, self._sequences)
+        await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
+        check = partial(transactions.check, self._cluster, self._transactional_id, "Produce")
+        await _produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
         await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=True)
         for placed in by_leader.values():
             for partition, batches in placed.items():
@@ -163,67 +155,137 @@ class TransactionalWriter:
             except MarkersPending:  # of our last transaction; bounded by the write's time-out
                 await asyncio.sleep(_MARKERS_WAIT_S)
 
-    async def _placed(
-        self, records: Sequence[OutRecord], identity: ProducerIdentity
-    ) -> dict[int, dict[Partition, list[_Batch]]]:
-        """Batches by leader and partition."""
-        metadata = await self._cluster.topics({record.topic for record in records})
-        by_partition: dict[Partition, list[OutRecord]] = {}
-        for record in records:
-            by = record.key if record.partition_key is None else record.partition_key
-            partition = partition_of(by, len(metadata.topics[record.topic].partitions))
-            by_partition.setdefault((record.topic, partition), []).append(record)
-        by_leader: dict[int, dict[Partition, list[_Batch]]] = {}
-        for (topic, partition), placed in by_partition.items():
-            leader = metadata.leader(topic, partition)
-            if leader is None:
-                raise RetriableError(f"cluster {self._cluster.name}: {topic}-{partition} has no leader")
-            batches = _batches(placed, identity, self._sequences.get((topic, partition), 0))
-            by_leader.setdefault(leader, {})[topic, partition] = batches
-        return by_leader
 
-    async def _produce(self, leader: int, placed: Mapping[Partition, Sequence[_Batch]]) -> None:
-        connection = await self._cluster.connection(leader, "positions")
-        # One batch per partition and request is all that a broker takes.
-        for round_ in zip_longest(
-            *([(partition, batch) for batch in batches] for partition, batches in placed.items())
-        ):
-            topics: dict[str, ProduceRequest.TopicProduceData] = {}
-            for (topic, partition), batch in filter(None, round_):
-                entry = topics.setdefault(topic, ProduceRequest.TopicProduceData(name=topic, partition_data=[]))
-                entry.partition_data.append(
-                    ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=batch.data)
-                )
-            request = ProduceRequest(
-                transactional_id=self._transactional_id,
-                acks=_ACKS_ALL,
-                timeout_ms=int(self._timeout_s * 1000),
-                topic_data=list(topics.values()),
+class PlainWriter:
+    """Writes without a transaction, where the rights for one are missing: who else writes is not shut out, and a
+    write that fails may have written a part. Uses the cluster's connections and leaves them open."""
+
+    def __init__(self, cluster: Cluster, *, timeout_s: float = 30.0) -> None:
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        """Write ``records``, those of a partition in order.
+
+        Raises:
+            SecurityError: rights are missing; names them.
+            RetriableError: perhaps only some are written; write the same again.
+        """
+        wanted = list(records)
+        if wanted:
+            async with self._lock:
+                await _waiting_out(partial(self._write, wanted))
+
+    async def _write(self, records: Sequence[OutRecord]) -> None:
+        by_leader = await _place(self._cluster, records, _NOBODY, {})
+        await _produce_all(self._cluster, by_leader, None, self._timeout_s, self._check)
+
+    def _check(self, code: int, partition: str) -> None:
+        if not code:
+            return
+        what = f"cluster {self._cluster.name}: {partition} cannot be written: {error_name(code)}"
+        if code in _NOT_ALLOWED:
+            raise NotAuthorized(f"{what}; grant WRITE on topic {partition.rsplit('-', 1)[0]}")
+        raise (RetriableError if for_code(code).retriable else PermanentError)(what)
+
+
+async def _waiting_out(write: Callable[[], Awaitable[None]]) -> None:
+    """Try for a few seconds; a cluster that does not answer at all is the caller's to wait for."""
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + _RETRY_FOR_S
+    while True:
+        try:
+            return await write()
+        except ClusterUnreachable:
+            raise
+        except RetriableError as error:
+            if clock() > give_up_s:
+                raise
+            log.debug("%s; trying again", error)
+        await asyncio.sleep(_RETRY_PAUSE_S)
+
+
+async def _place(
+    cluster: Cluster, records: Sequence[OutRecord], identity: ProducerIdentity, sequences: Mapping[Partition, int]
+) -> _Placed:
+    """``records`` as batches of ``identity``, at their leaders."""
+    metadata = await cluster.topics({record.topic for record in records})
+    by_partition: dict[Partition, list[OutRecord]] = {}
+    for record in records:
+        by = record.key if record.partition_key is None else record.partition_key
+        partition = partition_of(by, len(metadata.topics[record.topic].partitions))
+        by_partition.setdefault((record.topic, partition), []).append(record)
+    by_leader: _Placed = {}
+    for (topic, partition), placed in by_partition.items():
+        leader = metadata.leader(topic, partition)
+        if leader is None:
+            raise RetriableError(f"cluster {cluster.name}: {topic}-{partition} has no leader")
+        batches = _batches(placed, identity, sequences.get((topic, partition), 0))
+        by_leader.setdefault(leader, {})[topic, partition] = batches
+    return by_leader
+
+
+async def _produce_all(
+    cluster: Cluster, by_leader: _Placed, transactional_id: str | None, timeout_s: float, check: Check
+) -> None:
+    sending = [
+        asyncio.create_task(
+            _produce(cluster, leader, placed, transactional_id, timeout_s, check),
+            name=f"records of {cluster.settings.client_id} to broker {leader}",
+        )
+        for leader, placed in by_leader.items()
+    ]
+    try:
+        await asyncio.gather(*sending)
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+
+async def _produce(
+    cluster: Cluster,
+    leader: int,
+    placed: Mapping[Partition, Sequence[_Batch]],
+    transactional_id: str | None,
+    timeout_s: float,
+    check: Check,
+) -> None:
+    connection = await cluster.connection(leader, "positions")
+    # One batch per partition and request is all that a broker takes.
+    for round_ in zip_longest(*([(partition, batch) for batch in batches] for partition, batches in placed.items())):
+        topics: dict[str, ProduceRequest.TopicProduceData] = {}
+        for (topic, partition), batch in filter(None, round_):
+            entry = topics.setdefault(topic, ProduceRequest.TopicProduceData(name=topic, partition_data=[]))
+            entry.partition_data.append(
+                ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=batch.data)
             )
-            answer = await connection.call(request, at_most=_PRODUCE_AT_MOST)
-            for topic_row in answer.responses:
-                for row in topic_row.partition_responses:
-                    transactions.check(
-                        self._cluster,
-                        self._transactional_id,
-                        "Produce",
-                        row.error_code,
-                        f"{topic_row.name}-{row.index}",
-                    )
+        request = ProduceRequest(
+            transactional_id=transactional_id,
+            acks=_ACKS_ALL,
+            timeout_ms=int(timeout_s * 1000),
+            topic_data=list(topics.values()),
+        )
+        answer = await connection.call(request, at_most=_PRODUCE_AT_MOST)
+        for topic_row in answer.responses:
+            for row in topic_row.partition_responses:
+                check(row.error_code, f"{topic_row.name}-{row.index}")
 
 
 def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[_Batch]:
-    """Transactional batches of ``records`` in order, none larger than a broker takes by default."""
+    """Batches of ``records`` in order, none larger than a broker takes by default."""
     now_ms = int(time.time() * 1000)
     batches: list[_Batch] = []
     builder, count = None, 0
     for record in records:
-        if builder is None or builder.append(count, now_ms, record.key, record.value, []) is None:
+        headers = list(record.headers)
+        if builder is None or builder.append(count, now_ms, record.key, record.value, headers) is None:
             if builder is not None:
                 batches.append(_Batch(bytes(builder.build()), count))
                 sequence = (sequence + count) % _SEQUENCES
             builder, count = _builder(identity, sequence), 0
-            builder.append(0, now_ms, record.key, record.value, [])
+            builder.append(0, now_ms, record.key, record.value, headers)
         count += 1
     if builder is not None:
         batches.append(_Batch(bytes(builder.build()), count))
@@ -231,4 +293,6 @@ def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence:
 
 
 def _builder(identity: ProducerIdentity, sequence: int) -> DefaultRecordBatchBuilder:
+    if identity == _NOBODY:
+        return DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, _BATCH_BYTES)
     return DefaultRecordBatchBuilder(2, 0, 1, identity.producer_id, identity.epoch, sequence, _BATCH_BYTES)

@@ -7,7 +7,7 @@ the control link; that form holds the secrets, ``repr`` does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
@@ -15,10 +15,11 @@ from typing import Any, Final, Self
 from connect.core.config import trim
 from connect.core.errors import ConfigError, SecurityError
 from connect.kafka.jaas import JaasError, parse_jaas
+from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, TokensOfKafkaPython, oauth_settings
 from connect.kafka.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 #: As Kafka's ``Utils.HOST_PORT_PATTERN``: an optional scheme is ignored, IPv6 stands in brackets.
 _HOST_PORT: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)]?:([0-9]+)")
 _BOOTSTRAP: Final = "bootstrap.servers"
@@ -46,6 +47,7 @@ class ConnectionSettings:
         username: For PLAIN and SCRAM.
         password: For PLAIN and SCRAM.
         kerberos_service_name: The service part of the brokers' principal, for GSSAPI.
+        oauth: Where tokens come from, for OAUTHBEARER.
         tls: Set exactly where the protocol has TLS.
         request_timeout_ms: How long a request may stay unanswered.
         connections_max_idle_ms: When an unused connection is closed.
@@ -58,6 +60,7 @@ class ConnectionSettings:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     kerberos_service_name: str | None = None
+    oauth: OAuthSettings | None = None
     tls: TlsSettings | None = None
     request_timeout_ms: int = 40_000
     connections_max_idle_ms: int = 540_000
@@ -71,6 +74,7 @@ class ConnectionSettings:
         wire = {each.name: getattr(self, each.name) for each in fields(self)}
         wire["bootstrap"] = [list(address) for address in self.bootstrap]
         wire["tls"] = None if self.tls is None else self.tls.to_wire()
+        wire["oauth"] = None if self.oauth is None else self.oauth.to_wire()
         return wire
 
     @classmethod
@@ -78,7 +82,8 @@ class ConnectionSettings:
         """The settings that :meth:`to_wire` wrote."""
         bootstrap = tuple((host, port) for host, port in wire["bootstrap"])
         tls = None if wire["tls"] is None else TlsSettings.from_wire(wire["tls"])
-        return cls(**{**wire, "bootstrap": bootstrap, "tls": tls})
+        oauth = None if wire["oauth"] is None else OAuthSettings.from_wire(wire["oauth"])
+        return cls(**{**wire, "bootstrap": bootstrap, "tls": tls, "oauth": oauth})
 
     def create_conn_arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``aiokafka.conn.create_conn``, without host and port."""
@@ -106,14 +111,17 @@ class ConnectionSettings:
             "client_id": self.client_id,
             "request_timeout_ms": self.request_timeout_ms,
             "connections_max_idle_ms": self.connections_max_idle_ms,
-            **self._security(None),
+            **self._security(None, TokensOfKafkaPython),
         }
 
     def _addresses(self) -> list[str]:
         return [format_address(host, port) for host, port in self.bootstrap]
 
-    def _security(self, no_mechanism: str | None) -> dict[str, Any]:
-        """What the three libraries call by the same names; ``no_mechanism`` is their word for none."""
+    def _security(
+        self, no_mechanism: str | None, tokens: Callable[[OAuthSettings], object] = TokensOfAiokafka
+    ) -> dict[str, Any]:
+        """What the three libraries call by the same names; ``no_mechanism`` is their word for none, ``tokens`` makes
+        their provider."""
         arguments: dict[str, Any] = {
             "security_protocol": self.security_protocol,
             "ssl_context": None if self.tls is None else self.tls.ssl_context(),
@@ -124,6 +132,8 @@ class ConnectionSettings:
             arguments["sasl_plain_password"] = _Quiet(self.password)
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
+        if self.oauth is not None:
+            arguments["sasl_oauth_token_provider"] = tokens(self.oauth)
         return arguments
 
 
@@ -207,9 +217,8 @@ def _sasl(properties: Mapping[str, str], where: str) -> dict[str, Any]:
     mechanism = properties.get("sasl.mechanism", "GSSAPI")
     if mechanism not in SASL_MECHANISMS:
         known = ", ".join(SASL_MECHANISMS)
-        word = "is not supported yet" if mechanism == "OAUTHBEARER" else "is unknown"
         raise ConfigError(
-            f"{where}: sasl.mechanism '{mechanism}' {word}; it can be {known}",
+            f"{where}: sasl.mechanism '{mechanism}' is unknown; it can be {known}",
             "sasl.mechanism",
         )
     options = _jaas_options(properties, mechanism, where)
@@ -218,6 +227,8 @@ def _sasl(properties: Mapping[str, str], where: str) -> dict[str, Any]:
             "sasl_mechanism": mechanism,
             "kerberos_service_name": _kerberos_service(properties, options, where),
         }
+    if mechanism == "OAUTHBEARER":
+        return {"sasl_mechanism": mechanism, "oauth": oauth_settings(properties, options, where)}
     if options.get("tokenauth", "false").lower() == "true":
         raise ConfigError(
             f"{where}: tokenauth in {_JAAS} (delegation tokens) is not supported yet",

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -46,6 +47,14 @@ class TlsSettings:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         return cls(**{**wire, "versions": tuple(wire["versions"])})
+
+    def certificate_ends(self) -> datetime:
+        """Until when our own certificate, which must be there, is valid."""
+        # A quarter of a second to load, which is only needed to explain a failure.
+        from cryptography import x509
+
+        assert self.certificate_chain_pem is not None
+        return x509.load_pem_x509_certificate(self.certificate_chain_pem.encode()).not_valid_after_utc
 
     def ssl_context(self) -> ssl.SSLContext:
         """The context for these settings, made once per process.

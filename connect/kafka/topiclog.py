@@ -30,6 +30,7 @@ class LogRecord(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 async def read_to_end(
@@ -145,6 +146,9 @@ async def _read(
     ends = await _ends(cluster, topic, wanted)
     if not ends:
         return 0
+    # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
+    # what does not pass arrives as an exception or a time-out as well.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     consumer = AIOKafkaConsumer(
         **cluster.settings.aiokafka_arguments(),
         group_id=None,
@@ -192,7 +196,16 @@ async def _drain(
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
         for partition, records in batches.items():
             for record in records:
-                apply(LogRecord(record.key, record.value, partition.partition, record.offset, record.timestamp))
+                apply(
+                    LogRecord(
+                        record.key,
+                        record.value,
+                        partition.partition,
+                        record.offset,
+                        record.timestamp,
+                        tuple(record.headers),
+                    )
+                )
             read += len(records)
         for partition in list(behind):
             # The position, not the last record: the log may end in markers, or in offsets compacted away.

@@ -39,8 +39,10 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _INVALID_PRODUCER_EPOCH: Final = 47
 _CONCURRENT_TRANSACTIONS: Final = 51
 _OPERATION_NOT_ATTEMPTED: Final = 55
+_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 _FENCED: Final = frozenset({_INVALID_PRODUCER_EPOCH, 90})  # ... PRODUCER_FENCED
-_REFUSED: Final = frozenset({29, 31, 53})  # topic, cluster, transactional id: authorisation failed
+#: topic, cluster, transactional id: authorisation failed
+_REFUSED: Final = frozenset({29, 31, _TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 #: Another attempt from the beginning may do: coordinators that load or moved, markers under way, a forgotten id.
 _START_AGAIN: Final = frozenset({14, 15, 16, 48, 49, _UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -51,6 +53,10 @@ class Superseded(PermanentError):
 
 class FenceRefused(NotAuthorized):
     """The cluster's rules do not let us fence; names what to grant."""
+
+
+class TransactionalIdRefused(FenceRefused):
+    """The cluster's rules do not let us use the transactional id at all; what needs none may go on."""
 
 
 class MarkersPending(RetriableError):
@@ -108,6 +114,29 @@ async def init_producer_id(cluster: Cluster, transactional_id: str, *, timeout_s
         return identity if identity.epoch < _EPOCH_EXHAUSTED else await claim(cluster, transactional_id)
 
     return await until(timeout_s, f"claiming {transactional_id} on cluster {cluster.name}", attempt)
+
+
+async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> ProducerIdentity:
+    """A producer id that no transactional id stands behind, and that nobody else has or had.
+
+    Raises:
+        FenceRefused: the right to write without a gap is missing.
+        RetriableError: no broker gave one within ``timeout_s``.
+    """
+
+    async def attempt() -> ProducerIdentity:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
+        )
+        answer = await (await cluster.any_connection()).call(request)
+        what = f"cluster {cluster.name} gives us no producer id: {error_name(answer.error_code)}"
+        if answer.error_code in _REFUSED:
+            raise FenceRefused(f"{what}; grant WRITE on the topics to be written, or IDEMPOTENT_WRITE on the cluster")
+        if answer.error_code:
+            raise (RetriableError if for_code(answer.error_code).retriable else PermanentError)(what)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    return await until(timeout_s, f"asking cluster {cluster.name} for a producer id", attempt)
 
 
 async def describe_producers(
@@ -224,7 +253,7 @@ async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: i
     try:
         connection = await cluster.coordinator(transactional_id, "transaction")
     except NotAuthorized as error:
-        raise FenceRefused(
+        raise TransactionalIdRefused(
             f"cluster {cluster.name} does not let us use transactional id {transactional_id}; "
             f"grant WRITE and DESCRIBE on transactional id {transactional_id}"
         ) from error
@@ -276,9 +305,11 @@ def check(cluster: Cluster, transactional_id: str, api: str, code: int, partitio
         raise MarkersPending(what)
     if code in _FENCED:
         raise Superseded(f"{what}; another process has taken it over")
+    if code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        raise TransactionalIdRefused(f"{what}; grant WRITE and DESCRIBE on transactional id {transactional_id}")
     if code in _REFUSED:
-        grant = f"WRITE on topic {partition.rsplit('-', 1)[0]}" if partition else ""
-        raise FenceRefused(f"{what}; grant {grant or f'WRITE and DESCRIBE on transactional id {transactional_id}'}")
+        grant = f"WRITE on topic {partition.rsplit('-', 1)[0]}" if partition else "IDEMPOTENT_WRITE on the cluster"
+        raise FenceRefused(f"{what}; grant {grant}")
     if code in _START_AGAIN or for_code(code).retriable:
         raise RetriableError(what)
     raise PermanentError(what)

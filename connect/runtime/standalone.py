@@ -32,6 +32,7 @@ class ConnectorRunner:
         self._configs: list[Props] = []
         self._running: dict[asyncio.Task[None], Task] = {}
         self._reconfigure = asyncio.Event()
+        self._stopping = False
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -41,7 +42,8 @@ class ConnectorRunner:
         self._reconfigure.set()
 
     async def stop(self) -> None:
-        """Stop tasks, then the connector, in bounded time."""
+        """Stop tasks, then the connector, in bounded time; what fails meanwhile is :attr:`failure`."""
+        self._stopping = True
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -84,6 +86,9 @@ class ConnectorRunner:
         try:
             await task.run()
         except RetriableError as error:
+            if self._stopping:
+                self.failure = error
+                return
             log.warning("%s: a task ended (%s) and is started again", self._name, error)
             await asyncio.sleep(_START_RETRY_S)
             self._configs = []

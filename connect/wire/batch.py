@@ -36,6 +36,7 @@ _EXTENT: Final = struct.Struct(">qi")
 _CRC: Final = struct.Struct(">I")
 _FRONT: Final = struct.Struct(">qii")  # base offset, length, leader epoch
 _PRODUCER: Final = struct.Struct(">qhi")
+_SEQUENCE: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
 
 Buffer = bytes | bytearray | memoryview
@@ -127,4 +128,10 @@ def rewrite(batch: memoryview, attributes: int, producer_id: int, producer_epoch
     _FRONT.pack_into(batch, 0, 0, len(batch) - LOG_OVERHEAD_BYTES, -1)
     _ATTRIBUTES.pack_into(batch, 21, attributes)
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, 17, crc32c.crc32c(batch[21:]))
+
+
+def renumber(batch: memoryview, base_sequence: int) -> None:
+    """Give a batch that is ready to be produced another base sequence, in place, with a new CRC."""
+    _SEQUENCE.pack_into(batch, 53, base_sequence)
     _CRC.pack_into(batch, 17, crc32c.crc32c(batch[21:]))

@@ -27,6 +27,10 @@ _EPOCH_END: Final = struct.Struct(">iq")
 _LEADER: Final = struct.Struct(">ii")
 _ACKS_ALL: Final = -1
 
+#: What stands behind the fixed fields of a produced partition: message, record errors, leader hint.
+_Trailer = tuple[str | None, tuple[tuple[int, str | None], ...], tuple[int, int] | None]
+_NO_TRAILER: Final[_Trailer] = (None, (), None)
+
 
 class FetchedPartition(NamedTuple):
     """One partition of a Fetch answer; ``records`` is a view of the answer's own bytes, empty if there were none."""
@@ -52,7 +56,10 @@ class FetchAnswer(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """One partition of a Produce answer. ``leader`` is (node, epoch) where the broker hints at a new one."""
+    """One partition of a Produce answer. ``leader`` is (node, epoch) where the broker hints at a new one.
+
+    ``record_errors``: (index in the batch, text) of records at fault, from version 8 on and for few errors only.
+    """
 
     topic: bytes
     partition: int
@@ -61,7 +68,13 @@ class ProducedPartition(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None
+    record_errors: tuple[tuple[int, str | None], ...]
     leader: tuple[int, int] | None
+
+    @property
+    def text(self) -> str:
+        """The broker's words: its message, else what it says of the first record at fault."""
+        return self.message or next((text for _, text in self.record_errors if text), "")
 
 
 class ProduceAnswer(NamedTuple):
@@ -132,13 +145,14 @@ def decode_produce(body: memoryview, version: int) -> ProduceAnswer:
         for _ in range(inner - 1):
             index, error, base, appended, log_start = _PRODUCE_PARTITION.unpack_from(body, at)
             at += 30
-            message: str | None = None
-            leader: tuple[int, int] | None = None
+            message, faults, leader = _NO_TRAILER
             if bytes(body[at : at + 3]) == b"\x01\x00\x00":  # no record errors, no message, no tags
                 at += 3
             else:
-                message, leader, at = _produce_trailer(body, at)
-            partitions.append(ProducedPartition(topic, index, error, base, appended, log_start, message, leader))
+                (message, faults, leader), at = _produce_trailer(body, at)
+            partitions.append(
+                ProducedPartition(topic, index, error, base, appended, log_start, message, faults, leader)
+            )
         at = _skip_tags(body, at)
     return ProduceAnswer(_INT32.unpack_from(body, at)[0], partitions)
 
@@ -189,14 +203,14 @@ def _topic_key(body: memoryview, at: int, by_id: bool) -> tuple[bytes, int]:
     return bytes(body[at:end]), end
 
 
-def _produce_trailer(body: memoryview, at: int) -> tuple[str | None, tuple[int, int] | None, int]:
-    """Record errors and the message as one text, the leader hint, and the position behind the partition."""
+def _produce_trailer(body: memoryview, at: int) -> tuple[_Trailer, int]:
+    """Message, record errors, leader hint; and the position behind the partition."""
     count, at = read_uvarint(body, at)
-    texts: list[str] = []
+    faults: list[tuple[int, str | None]] = []
     for _ in range(count - 1):
-        record = _INT32.unpack_from(body, at)[0]
+        index = _INT32.unpack_from(body, at)[0]
         text, at = _nullable_text(body, at + 4)
-        texts.append(f"record {record}: {text}" if text else f"record {record}")
+        faults.append((index, text))
         at = _skip_tags(body, at)
     message, at = _nullable_text(body, at)
     leader: tuple[int, int] | None = None
@@ -207,7 +221,7 @@ def _produce_trailer(body: memoryview, at: int) -> tuple[str | None, tuple[int, 
         if tag == 0:
             leader = _LEADER.unpack_from(body, at)
         at += size
-    return "; ".join([*([message] if message else []), *texts]) or None, leader, at
+    return (message, tuple(faults), leader), at
 
 
 def _fetch_tags(body: memoryview, at: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:

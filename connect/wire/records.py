@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from connect.wire import batch as wire
+from connect.wire import old_lz4
 
 Headers = list[tuple[str, bytes | None]]
+
+#: What records of magic 0 have, and whatever was produced without a time.
+NO_TIMESTAMP: Final = -1
+_LZ4: Final = 3
+_UNLIMITED: Final = 2**31 - 1
+_LENGTH: Final = struct.Struct(">i")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_TIMESTAMPS: Final = struct.Struct(">qq")  # base and max
+_CRC: Final = struct.Struct(">I")
 
 
 class Record(NamedTuple):
@@ -23,26 +35,62 @@ class Record(NamedTuple):
     headers: Headers
 
 
+#: Kafka's default levels: gzip's own (6), 9 for lz4 and 3 for zstd; snappy has none (KIP-390).
+_ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
+    1: lambda payload, level: gzip_encode(payload, 6 if level in (None, -1) else level),
+    2: lambda payload, level: snappy_encode(payload),
+    3: lambda payload, level: lz4_encode(payload, 9 if level is None else level),
+    4: lambda payload, level: zstd_encode(payload, 3 if level is None else level),
+}
+
+
 def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
-    """The records of one batch of any magic, with absolute offsets.
+    """The records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets.
 
     With LogAppendTime every record carries the batch's max timestamp, as consumers see it.
     """
-    reader = DefaultRecordBatch(bytes(batch)) if magic >= 2 else LegacyRecordBatch(bytes(batch), magic)
-    for record in reader:
-        timestamp = -1 if record.timestamp is None else record.timestamp
-        yield Record(record.offset, timestamp, record.key, record.value, list(record.headers))
+    for reader in [DefaultRecordBatch(bytes(batch))] if magic >= 2 else _old_messages(batch):
+        for record in reader:
+            timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+            yield Record(record.offset, timestamp, record.key, record.value, list(record.headers))
+
+
+def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
+    for start, size, magic in wire.extents(messages):
+        message = bytes(messages[start : start + size])
+        if magic == 0 and message[17] & wire.CODEC_MASK == _LZ4:
+            yield from _old_messages(old_lz4.messages_inside(message))
+        else:
+            yield LegacyRecordBatch(message, magic)
 
 
 def build(
-    records: Iterable[Record], codec: int, producer_id: int, producer_epoch: int, base_sequence: int
+    records: Sequence[Record],
+    codec: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    level: int | None = None,
 ) -> bytearray:
     """A magic 2 CreateTime batch of ``records`` with base offset 0 and dense offset deltas.
 
+    ``codec`` by its number in a batch's attributes; ``level`` is how hard it tries, None for Kafka's default.
+
     Gaps between the records' own offsets are not kept: a broker refuses them in a produced batch.
     """
-    builder = DefaultRecordBatchBuilder(2, codec, 0, producer_id, producer_epoch, base_sequence, 2**31 - 1)
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED)
+    # The builder takes a first timestamp of -1 for none, and counts the others from the first that is not -1.
+    shift_ms = 1 if records[0].timestamp_ms == NO_TIMESTAMP else 0
     for delta, record in enumerate(records):
-        builder.append(delta, record.timestamp_ms, record.key, record.value, record.headers)
+        builder.append(delta, record.timestamp_ms + shift_ms, record.key, record.value, record.headers)
     built: bytearray = builder.build()
+    if shift_ms:
+        base_ms, max_ms = _TIMESTAMPS.unpack_from(built, 27)
+        _TIMESTAMPS.pack_into(built, 27, base_ms - shift_ms, max_ms - shift_ms)
+    if codec:
+        built[wire.HEADER_BYTES :] = _ENCODERS[codec](bytes(built[wire.HEADER_BYTES :]), level)
+        _LENGTH.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
+        _ATTRIBUTES.pack_into(built, 21, codec)
+    if shift_ms or codec:
+        _CRC.pack_into(built, 17, wire.checksum(built))
     return built

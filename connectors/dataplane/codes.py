@@ -12,12 +12,18 @@ CORRUPT_MESSAGE: Final = 2
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REQUEST_TIMED_OUT: Final = 7
 MESSAGE_TOO_LARGE: Final = 10
+INVALID_TOPIC: Final = 17
+RECORD_LIST_TOO_LARGE: Final = 18
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
+INVALID_TIMESTAMP: Final = 32
+POLICY_VIOLATION: Final = 44
 OUT_OF_ORDER_SEQUENCE: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
+UNSUPPORTED_COMPRESSION: Final = 76
+INVALID_RECORD: Final = 87
 PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
 FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
@@ -25,6 +31,18 @@ FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 SESSION_LOST: Final = frozenset({FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR})
 #: The successor holds the transactional id now: everything of this slice is refused.
 FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+#: Refused for size: smaller batches may be taken.
+TOO_LARGE: Final = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
+#: Refused for what some records are like: the others of the batch may be taken.
+OF_RECORDS: Final = TOO_LARGE | {INVALID_TIMESTAMP, INVALID_RECORD}
+#: Answered before anything is appended (Kafka ``UnifiedLog.append``, ``Partition.appendRecordsToLeader``): that copy of
+#: the batch can no longer land. The other codes may also end a wait behind an append (Kafka ``DelayedProduce``).
+NOT_WRITTEN: Final = OF_RECORDS | {
+    CORRUPT_MESSAGE,
+    19,  # NOT_ENOUGH_REPLICAS
+    TOPIC_AUTHORIZATION_FAILED,
+    OUT_OF_ORDER_SEQUENCE,
+}
 #: Leadership moved or is unknown here, or a broker is on its way up or down: look again and go on.
 RETRIABLE: Final = frozenset(
     {
@@ -49,9 +67,11 @@ RETRIABLE: Final = frozenset(
         103,  # INCONSISTENT_TOPIC_ID
     }
 )
+#: Where the library has another name than Kafka.
+_NAMES: Final = {MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE"}
 
 
 def name(code: int) -> str:
     """``NOT_ENOUGH_REPLICAS (19)``: the code as Kafka's documentation has it."""
     error = for_code(code)
-    return f"{getattr(error, 'message', error.__name__)} ({code})"
+    return f"{_NAMES.get(code) or getattr(error, 'message', error.__name__)} ({code})"

@@ -2,9 +2,10 @@
 
 It knows no socket and no clock. What holds at every moment:
 
-A. Batches leave in source order, their sequences without a gap; an unacknowledged batch is kept byte-identical.
-B. The position (``next_source_offset``, ``target_end``, ``next_sequence``) speaks of acknowledged batches only,
-   taken from the front, so it never runs ahead of one that may be lost.
+A. Batches leave in source order, their sequences without a gap. A batch of which a sent copy may still reach the target
+   is kept byte-identical; others may be given other boundaries and sequences (``mend``).
+B. The position (``next_source_offset``, ``target_end``, ``next_sequence``) speaks of acknowledged batches, and of what
+   was left out between them, only; taken from the front, so it never runs ahead of one that may be lost.
 C. Until the target's leader knows our producer id here, one batch is in flight: an unknown id takes any first
    sequence, so a second batch could land without the first.
 D. After a failed or lost answer nothing is sent until what the leader really has was asked for (``settle``).
@@ -14,70 +15,57 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane import shape
+from connectors.dataplane import codes, shape
 from connectors.dataplane.cut import cut
-from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, Run
+from connectors.dataplane.mending import CopiesUnderWay, Mender, Poison, without_null_keys
+from connectors.dataplane.outgoing import Builder, Outgoing
+from connectors.dataplane.plan import (
+    NO_COMPRESSION,
+    QUARANTINED,
+    RUNNING,
+    STOPPED,
+    Compression,
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    Run,
+    Skip,
+)
+from connectors.dataplane.refusals import Refusal
 
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
+#: After a refused null key, so many batches are opened and rid of such records before they are sent. Then one is let
+#: through again: the target may no longer be compacted.
+_NULL_KEY_CHECKS: Final = 1000
 
 
 class TargetTruncated(Exception):
     """The target's log no longer holds what it had acknowledged."""
 
 
-class Outgoing:
-    """A batch on its way: its bytes as produced, its sequences, and the source offsets it stands for."""
-
-    __slots__ = (
-        "base_offset",
-        "base_sequence",
-        "batch",
-        "count",
-        "next_source_offset",
-        "segments",
-        "sent",
-        "source_epoch",
-        "timestamp_ms",
-    )
-
-    def __init__(
-        self,
-        batch: memoryview,
-        base_sequence: int,
-        count: int,
-        segments: Sequence[tuple[int, int]],
-        next_source_offset: int,
-        source_epoch: int,
-        timestamp_ms: int,
-    ) -> None:
-        self.batch = batch
-        self.base_sequence = base_sequence
-        self.count = count
-        #: (first source offset, count), in order: one where offsets are dense
-        self.segments = segments
-        self.next_source_offset = next_source_offset
-        self.source_epoch = source_epoch
-        self.timestamp_ms = timestamp_ms
-        #: the answer's base offset once the batch is known to be in the target's log
-        self.base_offset: int | None = None
-        #: once sent, its bytes may reach the target at any later time
-        self.sent = False
-
-    @property
-    def last_sequence(self) -> int:
-        return wire.add_sequence(self.base_sequence, self.count - 1)
+class AnotherWrites(CopiesUnderWay):
+    """The target has batches of our producer id that are not ours: of a predecessor that could not be fenced."""
 
 
 class PartitionCopier:
     """See the module for what holds at every moment."""
 
-    def __init__(self, plan: PartitionPlan, producer: ProducerIdentity, *, read_committed: bool) -> None:
+    def __init__(
+        self,
+        plan: PartitionPlan,
+        producer: ProducerIdentity,
+        *,
+        read_committed: bool,
+        skip_refused: bool = False,
+        compression: Compression = NO_COMPRESSION,
+    ) -> None:
         self.plan = plan
-        self.producer = producer
+        self.producer = plan.producer or producer
         self.max_message_bytes = plan.max_message_bytes
         self.fetch_offset = plan.next_source_offset
         self.last_fetched_epoch = plan.last_source_epoch
@@ -91,9 +79,15 @@ class PartitionCopier:
         self.faulted = False
         self.unanswered = 0
         self.buffered_bytes = 0
+        self.state = RUNNING
         self.stopped_reason = ""
         self.stopped_error = ""
         self._read_committed = read_committed
+        self._compresses = compression.codec > 0
+        self._builder = Builder(producer, compression)
+        self._mender = Mender(self._builder, plan.target, skip_refused)
+        self._null_key_checks = 0
+        self._is_ending = False
         self._queue: deque[Outgoing] = deque()
         self._in_flight: deque[Outgoing] = deque()
         self._queued_sequence = plan.next_sequence
@@ -102,6 +96,7 @@ class PartitionCopier:
         self._bytes = 0
         self._batches: dict[str, int] = {}
         self._runs: list[Run] = []
+        self._skips: list[Skip] = []
         self._reported: tuple[int, int, int, str] | None = None
 
     # -- source side ------------------------------------------------------------------------------
@@ -112,9 +107,9 @@ class PartitionCopier:
         ``aborted``: (producer id, first offset) of this answer. Raises :class:`cut.CorruptBatch`, with what
         came before it taken.
         """
-        for batch, header, decision in cut(
-            fetched, self.fetch_offset, aborted if self._read_committed else None, self.max_message_bytes
-        ):
+        listed = aborted if self._read_committed else None
+        decided = cut(fetched, self.fetch_offset, listed, self.max_message_bytes, compresses=self._compresses)
+        for batch, header, decision in decided:
             self._batches[decision.reason] = self._batches.get(decision.reason, 0) + 1
             if header is None:
                 self._take_old(batch)
@@ -123,7 +118,13 @@ class PartitionCopier:
 
     def _take_batch(self, batch: memoryview, header: wire.BatchHeader, decision: shape.Decision) -> None:
         following = header.base_offset + header.last_offset_delta + 1
-        if decision is shape.SHALLOW:
+        if decision.kind is shape.Kind.DROPPED:
+            self._pass_over(following, header.leader_epoch)
+        elif decision is not shape.SHALLOW:
+            self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
+        elif self._null_key_checks and (opened := self._with_null_keys(batch)):
+            self._rebuild(opened, header.codec, following, header.leader_epoch)
+        else:
             sequence = self._queued_sequence
             wire.rewrite(
                 batch, header.attributes & wire.CODEC_MASK, self.producer.producer_id, self.producer.epoch, sequence
@@ -139,56 +140,51 @@ class PartitionCopier:
                     header.max_timestamp,
                 )
             )
-        elif decision.kind is shape.Kind.DEEP:
-            self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
-        else:
-            self._pass_over(following, header.leader_epoch)
         self.fetch_offset = max(self.fetch_offset, following)
         self.last_fetched_epoch = header.leader_epoch
 
-    def _take_old(self, batch: memoryview) -> None:
-        opened = list(records.decode(batch, batch[16]))
+    def _take_old(self, messages: memoryview) -> None:
+        opened = list(records.decode(messages, messages[16]))
         following = max((record.offset + 1 for record in opened), default=self.fetch_offset)
-        codec = batch[17] & wire.CODEC_MASK
+        codec = messages[17] & wire.CODEC_MASK
         self._rebuild(opened, codec, following, -1)
         self.fetch_offset = max(self.fetch_offset, following)
         self.last_fetched_epoch = -1
 
     def _rebuild(self, opened: list[records.Record], codec: int, following: int, epoch: int) -> None:
         kept = [record for record in opened if record.offset >= self.fetch_offset]
-        for part in self._fitting(kept, codec):
-            sequence = self._queued_sequence
-            built = records.build(part, codec, self.producer.producer_id, self.producer.epoch, sequence)
-            timestamp = max(record.timestamp_ms for record in part)
-            behind = part[-1].offset + 1
-            self._enqueue(Outgoing(memoryview(built), sequence, len(part), segments(part), behind, epoch, timestamp))
-        self._pass_over(following, epoch)
+        skips: list[Skip] = []
+        if self._null_key_checks:
+            self._null_key_checks -= 1
+            kept = without_null_keys(kept, skips)
+        for part in self._builder.fitting(kept, codec, self.max_message_bytes):
+            outgoing = self._builder.outgoing(part, codec, self._queued_sequence, epoch)
+            outgoing.skips, skips = skips, []
+            self._enqueue(outgoing)
+        self._pass_over(following, epoch, skips)
 
-    def _fitting(self, kept: list[records.Record], codec: int) -> Iterable[list[records.Record]]:
-        """``kept`` in parts whose batches the target takes; a single record goes as it is, whatever its size."""
-        if not kept:
-            return
-        if len(kept) > 1 and len(records.build(kept, codec, -1, -1, -1)) > self.max_message_bytes:
-            middle = len(kept) // 2
-            yield from self._fitting(kept[:middle], codec)
-            yield from self._fitting(kept[middle:], codec)
-            return
-        yield kept
+    def _with_null_keys(self, batch: memoryview) -> list[records.Record]:
+        """The records of a batch that has some without a key; empty where all have one."""
+        opened = list(records.decode(batch, 2))
+        if any(record.key is None for record in opened):
+            return opened
+        self._null_key_checks -= 1
+        return []
 
     def _enqueue(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
         self._queued_sequence = wire.add_sequence(self._queued_sequence, outgoing.count)
         self.buffered_bytes += len(outgoing.batch)
 
-    def _pass_over(self, following: int, epoch: int) -> None:
+    def _pass_over(self, following: int, epoch: int, skips: Sequence[Skip] = ()) -> None:
         """Let the position move behind what is not copied, once all before it is acknowledged."""
         last = self._queue[-1] if self._queue else self._in_flight[-1] if self._in_flight else None
         if last is None:
-            self.next_source_offset = max(self.next_source_offset, following)
-            self.last_source_epoch = epoch
+            self._move_to(following, epoch, skips)
         else:
             last.next_source_offset = max(last.next_source_offset, following)
             last.source_epoch = epoch
+            last.skips += skips
 
     # -- target side ------------------------------------------------------------------------------
 
@@ -204,6 +200,17 @@ class PartitionCopier:
     @property
     def stopped(self) -> bool:
         return bool(self.stopped_reason)
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether :meth:`mend` has something to do."""
+        return any(outgoing.refusal is not None for outgoing in self._queue)
+
+    @property
+    def is_refused_for_size(self) -> bool:
+        """Whether the target found a batch larger than we thought it takes."""
+        waiting = (*self._in_flight, *self._queue)
+        return any(outgoing.refusal is not None and outgoing.refusal.is_for_size for outgoing in waiting)
 
     def next_batch(self) -> Outgoing | None:
         """The next batch to put into a request, now counted as in flight; None if nothing may be sent."""
@@ -222,16 +229,23 @@ class PartitionCopier:
         outgoing.base_offset = base_offset
         self._account()
 
-    def failed(self) -> None:
-        """An answer with an error, or none at all: nothing more is sent until :meth:`settle`."""
+    def failed(self, outgoing: Outgoing, code: int | None) -> None:
+        """An answer with an error, or (None) none at all: nothing more is sent until :meth:`settle`."""
         self.unanswered -= 1
         self.faulted = True
+        if code not in codes.NOT_WRITTEN:
+            outgoing.is_doubtful = True
+
+    def refused(self, outgoing: Outgoing, refusal: Refusal) -> None:
+        """The target will never take this batch as it is: :meth:`mend` decides, once all is settled."""
+        outgoing.refusal = refusal
+        self.failed(outgoing, refusal.code)
 
     def appended_unknown(self, last_sequence: int | None) -> list[Outgoing]:
         """Which batches in flight the leader has without our knowing where, given its last sequence of ours.
 
         ``last_sequence`` None: the leader knows nothing of our producer id. Raises :class:`TargetTruncated`
-        if it knows less than was acknowledged.
+        if it knows less than was acknowledged, :class:`AnotherWrites` if it has what we did not send.
         """
         acknowledged_before = self._first_open_sequence()
         if last_sequence is None:
@@ -242,12 +256,14 @@ class PartitionCopier:
         if arrived > _HALF:
             raise TargetTruncated("its leader's last sequence is older than one it had acknowledged")
         unknown = []
-        for outgoing in self._in_flight:
+        for outgoing in (*self._in_flight, *takewhile(lambda queued: queued.sent, self._queue)):
             if arrived < outgoing.count:
                 break
             arrived -= outgoing.count
             if outgoing.base_offset is None:
                 unknown.append(outgoing)
+        if arrived:
+            raise AnotherWrites(f"the leader of {self.plan.target} has batches of our producer id that we did not send")
         return unknown
 
     def settle(self, found: Mapping[int, int]) -> None:
@@ -265,15 +281,56 @@ class PartitionCopier:
             self._queue.appendleft(self._in_flight.pop())
         self.faulted = False
 
+    def mend(self) -> None:
+        """Put something else in the place of what was refused for good, and renumber what is behind it; or stop.
+
+        Right after :meth:`settle`. Raises :class:`CopiesUnderWay` where only a new epoch makes that safe: a late copy
+        with an old number would be taken for one of the new batches, which are then written nowhere.
+        """
+        first = next((index for index, outgoing in enumerate(self._queue) if outgoing.refusal is not None), None)
+        if first is None:
+            return
+        waiting = list(self._queue)
+        before, refused = waiting[:first], waiting[first:]
+        try:
+            mended = self._mender.mend(refused, self.max_message_bytes, self._null_key_checks > 0)
+        except Poison as poison:
+            self.quarantine(poison.reason, poison.error)
+            return
+        if any(outgoing.is_doubtful for outgoing in refused):
+            raise CopiesUnderWay(
+                f"target {self.plan.target} refused a batch for good while others behind it had no answer: "
+                "fencing before it is taken apart"
+            )
+        sequence = refused[0].base_sequence
+        self._queue = deque(before)
+        self._queued_sequence = sequence
+        if mended.has_null_keys and not self._null_key_checks:
+            self._null_key_checks = _NULL_KEY_CHECKS
+        if mended.behind is not None:
+            self._pass_over(*mended.behind, mended.skips)
+        for outgoing in [] if self._is_ending else mended.batches:
+            outgoing.renumber(self._queued_sequence)
+            self._enqueue(outgoing)
+        self.buffered_bytes = sum(len(outgoing.batch) for outgoing in self._queue)
+
     def discard_unsent(self) -> None:
-        """Forget what was never sent, for a clean end: the position never covered it."""
+        """Forget what was never sent, now and later, for a clean end: the position never covered it."""
+        self._is_ending = True
         while self._queue and not self._queue[-1].sent:
             self.buffered_bytes -= len(self._queue.pop().batch)
 
     def stop(self, reason: str, error: str = "") -> None:
         """End this partition with a sentence for people; what was acknowledged stands."""
+        self._end(STOPPED, reason, error)
+
+    def quarantine(self, reason: str, error: str) -> None:
+        """As :meth:`stop`, where the target refuses for good."""
+        self._end(QUARANTINED, reason, error)
+
+    def _end(self, state: str, reason: str, error: str) -> None:
         if not self.stopped_reason:
-            self.stopped_reason, self.stopped_error = reason, error
+            self.state, self.stopped_reason, self.stopped_error = state, reason, error
 
     def report(self) -> PartitionProgress | None:
         """What happened since the last report, which the caller sends; None if nothing did."""
@@ -294,12 +351,13 @@ class PartitionCopier:
             bytes=self._bytes,
             batches=self._batches,
             runs=self._runs,
-            state="stopped" if self.stopped_reason else "running",
+            skips=self._skips,
+            state=self.state,
             reason=self.stopped_reason,
             error=self.stopped_error,
         )
         self._records = self._bytes = 0
-        self._batches, self._runs = {}, []
+        self._batches, self._runs, self._skips = {}, [], []
         return progress
 
     def _nothing_written(self) -> bool:
@@ -322,13 +380,17 @@ class PartitionCopier:
             self._records += outgoing.count
             self.target_end = base + outgoing.count
             self.next_sequence = wire.add_sequence(outgoing.base_sequence, outgoing.count)
-            self.next_source_offset = outgoing.next_source_offset
-            self.last_source_epoch = outgoing.source_epoch
+            self._move_to(outgoing.next_source_offset, outgoing.source_epoch, outgoing.skips)
             if outgoing.timestamp_ms > self._timestamp_ms:
                 self._timestamp_ms = outgoing.timestamp_ms
             for upstream, count in outgoing.segments:
                 self._add_run(upstream, base, count)
                 base += count
+
+    def _move_to(self, next_source_offset: int, source_epoch: int, skips: Sequence[Skip]) -> None:
+        self.next_source_offset = max(self.next_source_offset, next_source_offset)
+        self.last_source_epoch = source_epoch
+        self._skips += skips
 
     def _add_run(self, upstream: int, downstream: int, count: int) -> None:
         runs = self._runs
@@ -338,14 +400,3 @@ class PartitionCopier:
                 runs[-1] = (up, down, length + count)
                 return
         runs.append((upstream, downstream, count))
-
-
-def segments(part: Sequence[records.Record]) -> list[tuple[int, int]]:
-    """Source offsets of ``part`` as (first, count) of what is dense."""
-    out: list[tuple[int, int]] = []
-    for record in part:
-        if out and record.offset == out[-1][0] + out[-1][1]:
-            out[-1] = (out[-1][0], out[-1][1] + 1)
-        else:
-            out.append((record.offset, 1))
-    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -15,8 +16,11 @@ from connectors.dataplane import shape
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
+_OLD_CRC: Final = struct.Struct(">I")
+_OLD_OFFSET: Final = struct.Struct(">q")
+_OLD_ATTRIBUTES_AT: Final = 17
 
-#: A batch, its header (None below magic 2) and what to do with it.
+#: A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and None.
 Cut = tuple[memoryview, wire.BatchHeader | None, shape.Decision]
 
 
@@ -24,31 +28,57 @@ class CorruptBatch(Exception):
     """A fetched batch whose CRC is wrong: never repaired, never copied."""
 
     def __init__(self, base_offset: int) -> None:
-        super().__init__(f"CRC-32C of the batch at source offset {base_offset} is wrong")
+        super().__init__(f"the checksum of the batch at source offset {base_offset} is wrong")
         self.base_offset = base_offset
 
 
 def cut(
-    fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None, max_message_bytes: int
+    fetched: memoryview,
+    position: int,
+    aborted: Iterable[tuple[int, int]] | None,
+    max_message_bytes: int,
+    *,
+    compresses: bool = False,
 ) -> Iterator[Cut]:
-    """Every whole batch of a fetch answer, its CRC verified before anybody changes a byte.
+    """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
 
     ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
     None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
     carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
-    answer (Kafka ``CompletedFetch``). Raises :class:`CorruptBatch` where it meets one.
+    answer (Kafka ``CompletedFetch``). ``compresses``: as for :func:`shape.decide`. Raises :class:`CorruptBatch` where
+    it meets one.
     """
     transactions = None if aborted is None else _Transactions(aborted)
-    for start, size, magic in wire.extents(fetched):
-        batch = fetched[start : start + size]
-        if magic < 2:
+    for batch in _batches(fetched):
+        if batch[16] < 2:
             yield batch, None, shape.OLD_MAGIC
             continue
         header = wire.read_header(batch)
         if header.crc != crc32c.crc32c(batch[21:]):
             raise CorruptBatch(header.base_offset)
         is_aborted = transactions is not None and transactions.aborts(header, batch)
-        yield batch, header, shape.decide(header, position, is_aborted, max_message_bytes)
+        yield batch, header, shape.decide(header, position, is_aborted, max_message_bytes, compresses)
+
+
+def _batches(fetched: memoryview) -> Iterator[memoryview]:
+    """Each batch of magic 2 by itself; messages below it, which are records or compressed sets, in runs of one codec:
+    copied one by one, they would become one batch a record."""
+    begin = end = codec = 0
+    for start, size, magic in wire.extents(fetched):
+        message = fetched[start : start + size]
+        own = message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK if magic < 2 else -1
+        is_damaged = magic < 2 and _OLD_CRC.unpack_from(message, 12)[0] != zlib.crc32(message[16:])
+        if begin < end and (own != codec or is_damaged):
+            yield fetched[begin:end]
+            begin = end
+        if is_damaged:
+            raise CorruptBatch(_OLD_OFFSET.unpack_from(message)[0])
+        codec, end = own, start + size
+        if magic >= 2:
+            yield message
+            begin = end
+    if begin < end:
+        yield fetched[begin:end]
 
 
 class _Transactions:

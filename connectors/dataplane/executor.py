@@ -1,7 +1,7 @@
 """What a Spark task runs: one slice, from its hello on the control link to its closing balance.
 
 ``copy_slices`` is the function that ``mapInArrow`` ships. It travels by name, so executors need this package; all
-it carries is where the worker listens, a token and numbers.
+it carries is where the worker listens, its certificate, a token, names and numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
+import traceback
 from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,9 +23,10 @@ from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.link import Link, LinkClosed, Message
+from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings
 from connectors.dataplane.resuming import Resumed, Resumer
+from connectors.dataplane.shipping import running_code, running_from
 from connectors.dataplane.source import SourceReader
 from connectors.dataplane.target import TargetWriter
 from connectors.dataplane.telling import telling
@@ -49,17 +53,29 @@ _DRAIN_TIMEOUT_S: Final = 5.0
 
 
 def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task; yields its balance. ``payload``: host, port, token, flow, epoch."""
+    """Run the slice of this task; yields its balance.
+
+    ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task) and epoch.
+    """
     for batch in batches:
         for _ in range(batch.num_rows):
             yield asyncio.run(_run(payload))
 
 
 async def _run(payload: Message) -> pa.RecordBatch:
-    hello = {"token": payload["token"], "epoch": payload["epoch"], "pid": os.getpid()}
+    hello = {
+        **{name: payload[name] for name in ("token", "slice", "epoch")},
+        "attempt": _attempt(),
+        "code": running_code(),
+        "from": running_from(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
     try:
-        link = await Link.connect(payload["host"], payload["port"], hello)
-    except LinkClosed:
+        link = await Link.connect(LinkAddress(payload["host"], payload["port"], payload["certificate"]), hello)
+    except LinkUnreachable as error:
+        # The worker may be gone, then nobody cares; if it is not, it learns from a job that ended without a slice.
+        log.warning("%s", error)
         return _balance({})
     slice_ = Slice(link)
     with telling(link.send):
@@ -67,7 +83,25 @@ async def _run(payload: Message) -> pa.RecordBatch:
             await slice_.run()
         finally:
             await slice_.close()
+    if slice_.is_stale:
+        # This process would go on serving old code: a failed task ends it, and Spark starts another.
+        raise StaleCode(f"{running_code()} from {running_from()} is not what the worker runs")
     return _balance(slice_.totals)
+
+
+def _attempt() -> str:
+    from pyspark import TaskContext  # only a Spark task has one
+
+    context = TaskContext.get()
+    return f"{context.attemptNumber()} ({context.taskAttemptId()})" if context else "none"
+
+
+class StaleCode(RetriableError):
+    """This process runs other code than the worker that it was to work for."""
+
+
+class Defect(RetriableError):
+    """What only a mistake in this project's code explains; trying again seldom helps, and not for ever."""
 
 
 class Slice:
@@ -87,6 +121,8 @@ class Slice:
         self._preparing: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()
         self._started = False
+        #: Whether the worker refused this slice before it was told anything.
+        self.is_stale = False
 
     async def run(self) -> None:
         """Until told to stop, fenced, or left without a lease; a lost link ends it quietly."""
@@ -144,6 +180,7 @@ class Slice:
         elif kind == "go":
             await self._go(message)
         elif kind == "refused":
+            self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
 
     def _prepare(self, work: Coroutine[None, None, None], name: str) -> None:
@@ -179,7 +216,13 @@ class Slice:
         assert self._source and self._target and self._settings, "«go» before «config»"
         producer = ProducerIdentity(**message["producer"])
         self._copiers = [
-            PartitionCopier(PartitionPlan.from_wire(plan), producer, read_committed=self._settings.read_committed)
+            PartitionCopier(
+                PartitionPlan.from_wire(plan),
+                producer,
+                read_committed=self._settings.read_committed,
+                skip_refused=self._settings.skip_refused,
+                compression=self._settings.compression,
+            )
             for plan in message["plans"]
         ]
         self._renew()
@@ -235,7 +278,7 @@ class Slice:
             self._ended.set_exception(error)
         else:
             log.error("a slice failed", exc_info=error)
-            self._ended.set_exception(RetriableError(f"a slice failed: {type(error).__name__}: {error}"))
+            self._ended.set_exception(Defect(f"{type(error).__name__}: {error}{_place(error)}"))
 
     # -- progress ---------------------------------------------------------------------------------
 
@@ -264,6 +307,12 @@ class Slice:
         total.bytes += report.bytes
         for reason, count in report.batches.items():
             total.batches[reason] = total.batches.get(reason, 0) + count
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised, for who has to mend it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _plain(report: PartitionProgress) -> dict[str, Any]:

@@ -26,24 +26,50 @@ class SessionRequest(Generic[K]):
 
 
 class FetchSession(Generic[K]):
-    """One session with one broker. Call ``request``, send it, then ``answered`` or ``lost``; never two at once."""
+    """One session with one broker, and what is wanted of it. ``want`` and ``leave`` at any time. Call ``request``, send
+    it, then ``answered`` or ``lost``; never two at once.
+
+    A request costs what has changed since the last one, however many partitions are wanted.
+    """
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = INITIAL_EPOCH
-        self._sent: dict[K, Position] = {}
+        self._wanted: dict[K, Position] = {}
+        self._held: set[K] = set()  # by the broker's session
+        self._changed: dict[K, None] = {}
+        self._forgotten: dict[K, None] = {}
 
-    def request(self, wanted: Mapping[K, Position]) -> SessionRequest[K]:
-        """The request that makes the session hold ``wanted`` and nothing else."""
+    @property
+    def wants_any(self) -> bool:
+        return bool(self._wanted)
+
+    def want(self, key: K, position: Position) -> None:
+        """Have a partition fetched at a position from the next request on."""
+        self._forgotten.pop(key, None)
+        if self._wanted.get(key) != position:
+            self._wanted[key] = position
+            self._changed[key] = None
+
+    def leave(self, key: K) -> None:
+        """Have it fetched no more."""
+        if self._wanted.pop(key, None) is not None:
+            self._changed.pop(key, None)
+            if key in self._held:
+                self._forgotten[key] = None
+
+    def request(self) -> SessionRequest[K]:
+        """The request that makes the session hold what is wanted and nothing else."""
         if self._epoch == INITIAL_EPOCH:
-            self._sent = dict(wanted)
-            return SessionRequest(0, INITIAL_EPOCH, self._sent, ())
-        changed = {key: position for key, position in wanted.items() if self._sent.get(key) != position}
-        forgotten = tuple(key for key in self._sent if key not in wanted)
-        self._sent.update(changed)
-        for key in forgotten:
-            del self._sent[key]
-        return SessionRequest(self._id, self._epoch, changed, forgotten)
+            request = SessionRequest(0, INITIAL_EPOCH, dict(self._wanted), ())
+        else:
+            changed = {key: self._wanted[key] for key in self._changed}
+            request = SessionRequest(self._id, self._epoch, changed, tuple(self._forgotten))
+        self._held.update(request.partitions)
+        self._held.difference_update(request.forgotten)
+        self._changed.clear()
+        self._forgotten.clear()
+        return request
 
     def answered(self, session_id: int) -> None:
         """A good answer came; session id 0 means that the broker keeps no session for us."""
@@ -56,4 +82,6 @@ class FetchSession(Generic[K]):
     def lost(self) -> None:
         """The connection, the answer or the session is gone: the next request is a full one."""
         self._id, self._epoch = 0, INITIAL_EPOCH
-        self._sent = {}
+        self._held.clear()
+        self._changed.clear()
+        self._forgotten.clear()

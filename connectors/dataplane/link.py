@@ -1,15 +1,17 @@
 """The control link: frames of JSON over TCP between the worker, which listens, and its slices, which connect.
 
-A slice proves itself with the epoch's token and gets its configuration here, secrets included, so that nothing
-secret stands in a plan, a closure or a Spark event log. A token opens one link and no second.
+A slice proves itself with a token and gets its configuration here, secrets included, so that nothing secret stands in
+a plan, a closure or a Spark event log. Off loopback the link is TLS, and the slice knows the worker's certificate from
+its plan before it sends the token.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import ssl
 import struct
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import orjson
@@ -19,14 +21,29 @@ from connectors.dataplane.plan import LINK_VERSION
 
 _LENGTH: Final = struct.Struct(">I")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-HELLO_TIMEOUT_S: Final = 10.0
-_CLOSE_TIMEOUT_S: Final = 1.0
+_OPEN_TIMEOUT_S: Final = 10.0
 
 Message = dict[str, Any]
 
 
 class LinkClosed(RetriableError):
     """The other side of a control link is gone."""
+
+
+class LinkUnreachable(LinkClosed):
+    """Nobody answers where a worker should listen, or somebody else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAddress:
+    """Where a worker listens. ``certificate``: the PEM of the only one to be trusted there; empty for plain TCP."""
+
+    host: str
+    port: int
+    certificate: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 class Link:
@@ -37,15 +54,22 @@ class Link:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, host: str, port: int, hello: Message) -> Self:
-        """Open the slice's side and say hello; :class:`LinkClosed` if nobody listens any more."""
+    async def connect(cls, address: LinkAddress, hello: Message) -> Self:
+        """Open the slice's side and say hello; :class:`LinkUnreachable` if the worker is not there."""
         try:
-            reader, writer = await asyncio.open_connection(host, port)
-        except OSError as error:
-            raise LinkClosed(f"no worker answers on the control link {host}:{port}: {error}") from error
+            reader, writer = await asyncio.wait_for(_open(address), _OPEN_TIMEOUT_S)
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {_OPEN_TIMEOUT_S:.0f} s"
+            raise LinkUnreachable(f"no worker answers on the control link {address}: {reason}") from error
         link = cls(reader, writer)
         link.send({"type": "hello", "version": LINK_VERSION, **hello})
         return link
+
+    @property
+    def peer(self) -> str:
+        """Host and port of the other side."""
+        name = self._writer.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else "an address unknown"
 
     def send(self, message: Message) -> None:
         """Queue a message; a closed link drops it, since its reader learns of the end on its own."""
@@ -53,11 +77,11 @@ class Link:
             data = orjson.dumps(message)
             self._writer.write(_LENGTH.pack(len(data)) + data)
 
-    async def receive(self) -> Message:
-        """The next message; :class:`LinkClosed` at the end."""
+    async def receive(self, max_bytes: int = MAX_FRAME_BYTES) -> Message:
+        """The next message; :class:`LinkClosed` at the end, and where a frame is over ``max_bytes``."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > MAX_FRAME_BYTES:
+            if length > max_bytes:
                 raise LinkClosed(f"a frame of {length} bytes on the control link is over the bound")
             message = orjson.loads(await self._reader.readexactly(length))
             if not isinstance(message, dict):
@@ -79,63 +103,24 @@ class Link:
         self._writer.transport.abort()
 
 
-class LinkServer:
-    """The worker's end: hands every link whose token is expected to whoever waits for that token."""
-
-    def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
-        self._expected: dict[str, asyncio.Future[tuple[Link, Message]]] = {}
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._accepted, host, port)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        assert self._server is not None, "the link server has not been started"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return str(host), int(port)
-
-    def expect(self) -> tuple[str, asyncio.Future[tuple[Link, Message]]]:
-        """A fresh token and the future of the one link that may use it: (link, its hello)."""
-        token = secrets.token_urlsafe(24)
-        future: asyncio.Future[tuple[Link, Message]] = asyncio.get_running_loop().create_future()
-        self._expected[token] = future
-        return token, future
-
-    def forget(self, token: str) -> None:
-        """Refuse a token from now on."""
-        future = self._expected.pop(token, None)
-        if future is not None and not future.done():
-            future.cancel()
-
-    async def stop(self) -> None:
-        for token in list(self._expected):
-            self.forget(token)
-        if self._server is not None:
-            self._server.close()
-            # From Python 3.12 on this waits for every connection, also for one that never says hello.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._server.wait_closed(), _CLOSE_TIMEOUT_S)
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = Link(reader, writer)
-        try:
-            hello = await asyncio.wait_for(link.receive(), HELLO_TIMEOUT_S)
-        except (TimeoutError, LinkClosed):
-            link.abort()
-            return
-        future = self._expected.pop(str(hello.get("token", "")), None)
-        refusal = _refusal(hello, future)
-        if refusal:
-            link.send({"type": "refused", "reason": refusal})
-            await link.close()
-        elif future is not None:
-            future.set_result((link, hello))
+async def _open(address: LinkAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not address.certificate:
+        return await asyncio.open_connection(address.host, address.port)
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, ssl=_trusting(address.certificate), server_hostname=address.host
+    )
+    # The trust store alone would take whatever this certificate might have signed.
+    presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    if presented != ssl.PEM_cert_to_DER_cert(address.certificate):
+        writer.transport.abort()
+        raise ssl.SSLCertVerificationError("who answers there shows another certificate than the worker's")
+    return reader, writer
 
 
-def _refusal(hello: Message, future: asyncio.Future[tuple[Link, Message]] | None) -> str:
-    if future is None or future.done():
-        return "the token is unknown or was used before"
-    if hello.get("version") != LINK_VERSION:
-        return f"the slice speaks version {hello.get('version')} of the control link, the worker {LINK_VERSION}"
-    return ""
+def _trusting(certificate: str) -> ssl.SSLContext:
+    """Of one certificate, by whatever name or address the worker was reached."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    return context

@@ -10,12 +10,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-LINK_VERSION: Final = 1
+LINK_VERSION: Final = 2
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 
 #: (upstream start, downstream start, count)
 Run = tuple[int, int, int]
+#: (first source offset, last source offset, error code): records that the target refused and that were left out
+Skip = tuple[int, int, int]
+
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+#: Stopped by what the target refuses for good.
+QUARANTINED: Final = "QUARANTINED"
 
 
 class TopicPartition(NamedTuple):
@@ -30,6 +37,17 @@ class TopicPartition(NamedTuple):
 class ProducerIdentity:
     producer_id: int
     epoch: int
+
+
+class Compression(NamedTuple):
+    """What batches that come uncompressed are compressed with: a codec by its number in a batch's attributes, 0 for
+    none, and how hard it tries (None: Kafka's default)."""
+
+    codec: int
+    level: int | None = None
+
+
+NO_COMPRESSION: Final = Compression(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,7 @@ class PartitionPlan:
     batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
     ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
     the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
+    ``producer`` is under whom to write, where that is not the slice's.
     """
 
     source: TopicPartition
@@ -66,6 +85,7 @@ class PartitionPlan:
     pipelined: bool
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     proof: Proof | None = None
+    producer: ProducerIdentity | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -75,6 +95,7 @@ class PartitionPlan:
             "source_topic_id": _id_text(self.source_topic_id),
             "target_topic_id": _id_text(self.target_topic_id),
             "proof": asdict(self.proof) if self.proof else None,
+            "producer": asdict(self.producer) if self.producer else None,
         }
 
     @classmethod
@@ -88,6 +109,7 @@ class PartitionPlan:
             proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["hint"])
             if proof
             else None,
+            producer=ProducerIdentity(**data["producer"]) if data["producer"] else None,
             **{name: data[name] for name in _PLAIN},
         )
 
@@ -105,7 +127,8 @@ _PLAIN: Final = (
 @dataclass(frozen=True, slots=True)
 class SliceSettings:
     """How a slice copies; bytes and milliseconds. ``source``/``target`` are ConnectionSettings on the wire, secrets
-    included: they pass over the control link and nowhere else."""
+    included: they pass over the control link and nowhere else. ``skip_refused`` leaves out records that the target
+    refuses for good; ``compression`` is for batches that come uncompressed."""
 
     flow: str
     task: int
@@ -121,21 +144,24 @@ class SliceSettings:
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
+    skip_refused: bool = False
+    compression: Compression = NO_COMPRESSION
 
     def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "compression": list(self.compression)}
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Self:
-        return cls(**data)
+        return cls(**{**data, "compression": Compression(*data["compression"])})
 
 
 @dataclass(slots=True)
 class PartitionProgress:
     """What a slice did to one partition since its last report, and where it stands now.
 
-    ``runs`` are new (upstream, downstream, count); ``batches`` counts by kind; positions are those of acknowledged
-    batches only. ``state`` is ``running`` or ``stopped``, the latter with a ``reason`` for people.
+    ``runs`` are new (upstream, downstream, count), ``skips`` new too; ``batches`` counts by kind; positions are those
+    of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``, the latter two with a
+    ``reason`` for people.
     """
 
     source: TopicPartition
@@ -150,7 +176,8 @@ class PartitionProgress:
     bytes: int
     batches: dict[str, int]
     runs: list[Run] = field(default_factory=list)
-    state: str = "running"
+    skips: list[Skip] = field(default_factory=list)
+    state: str = RUNNING
     reason: str = ""
     error: str = ""
 
@@ -161,6 +188,7 @@ class PartitionProgress:
     def from_wire(cls, data: list[Any]) -> Self:
         values = dict(zip(_PROGRESS, data[1:], strict=True))
         values["runs"] = [tuple(run) for run in values["runs"]]
+        values["skips"] = [tuple(skip) for skip in values["skips"]]
         return cls(source=TopicPartition(*data[0]), **values)
 
 
@@ -176,6 +204,7 @@ _PROGRESS: Final = (
     "bytes",
     "batches",
     "runs",
+    "skips",
     "state",
     "reason",
     "error",

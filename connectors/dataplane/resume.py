@@ -15,8 +15,8 @@ from typing import Final
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.copier import segments as dense_segments
 from connectors.dataplane.cut import cut
+from connectors.dataplane.outgoing import segments as dense_segments
 from connectors.dataplane.plan import Proof, Run
 
 #: (first offset, count)
@@ -38,10 +38,17 @@ class Surplus:
 
 
 class TargetScan:
-    """Reads the target from the stored end to where it ended after the fence."""
+    """Reads the target from the last record before the stored end to where it ended after the fence.
+
+    ``is_another_log``: that record is ours and not the one that the stored position speaks of, so the log was
+    truncated and has grown again since.
+    """
 
     def __init__(self, proof: Proof, target_end: int, log_start: int) -> None:
+        self.start = max(target_end - 1, log_start, 0)
+        self.is_another_log = False
         self._proof = proof
+        self._target_end = target_end
         self._cut_away = log_start > target_end
         self._last_sequence: int | None = None
         self._segments: list[Segment] = []
@@ -53,8 +60,8 @@ class TargetScan:
         for start, size, magic in wire.extents(fetched):
             batch = fetched[start : start + size]
             if magic < 2:
-                self._foreign_records = True
                 position = max([position, *(record.offset + 1 for record in records.decode(batch, magic))])
+                self._foreign_records |= position > self._target_end
                 continue
             header = wire.read_header(batch)
             if header.last_offset >= position:
@@ -67,7 +74,10 @@ class TargetScan:
             return
         producer = self._proof.producer
         if (header.producer_id, header.producer_epoch) != (producer.producer_id, producer.epoch):
-            self._foreign_records = True
+            self._foreign_records |= header.last_offset >= self._target_end
+            return
+        if header.base_offset < self._target_end and self._behind(header.last_sequence):
+            self.is_another_log = True
             return
         behind = (header.last_sequence + 1 - self._proof.next_sequence) % wire.SEQUENCE_MODULUS
         if behind == 0 or behind > _HALF:

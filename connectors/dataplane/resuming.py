@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, list_offset
 from connect.wire import hot
-from connectors.dataplane import codes, reading
+from connectors.dataplane import codes, lost, reading, verdicts
+from connectors.dataplane.alignment import Alignment, SurplusRecords
 from connectors.dataplane.plan import PartitionPlan, Run, SliceSettings, TopicPartition
 from connectors.dataplane.resume import (
     SourceSearch,
@@ -37,7 +37,8 @@ class Resumed:
     """How one partition goes on: the plan to copy from, and the story for the log.
 
     ``fallback`` names why an exact place was not found: the copy goes on at the stored position and may
-    double ``doubled_records`` records.
+    double ``surplus_records`` records. ``left_out`` source records among them are not in the target. ``refusal``: why
+    it may not go on at all, in a sentence; the plan then is as it was.
     """
 
     plan: PartitionPlan
@@ -45,6 +46,8 @@ class Resumed:
     surplus_records: int
     verified: bool
     fallback: str = ""
+    refusal: str = ""
+    left_out: int = 0
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -53,6 +56,8 @@ class Resumed:
             "surplus_records": self.surplus_records,
             "verified": self.verified,
             "fallback": self.fallback,
+            "refusal": self.refusal,
+            "left_out": self.left_out,
         }
 
     @classmethod
@@ -63,6 +68,8 @@ class Resumed:
             data["surplus_records"],
             data["verified"],
             data["fallback"],
+            data["refusal"],
+            data["left_out"],
         )
 
 
@@ -84,12 +91,17 @@ class Resumer:
                 await asyncio.sleep(_RETRY_S)
 
     async def _resume(self, plan: PartitionPlan) -> Resumed:
-        if await self._is_made_anew(self._source, plan.source, plan.source_topic_id) or await self._is_made_anew(
-            self._target, plan.target, plan.target_topic_id
-        ):
-            # Reader or writer will say so and stop the partition; the others need not wait for it.
-            return _fallback(plan, plan.target_end, Surplus(0), "a topic was deleted and made anew")
-        surplus, end = await self._scan_target(plan)
+        for side, cluster in (("source", self._source), ("target", self._target)):
+            if gone := await lost.explain_topic(cluster, side, plan):
+                return Resumed(plan, (), 0, False, refusal=gone.reason)
+        scan, end = await self._scan_target(plan)
+        if scan.is_another_log:
+            why = "its last record before that is another one"
+            again = verdicts.target_truncated(
+                plan.target, plan.target_end, end, plan.source, plan.next_source_offset, why
+            )
+            return Resumed(plan, (), 0, False, refusal=again.reason)
+        surplus, end = scan.surplus(), max(end, plan.target_end)
         if surplus.doubt:
             return _fallback(plan, end, surplus, surplus.doubt)
         if not surplus.records:
@@ -109,7 +121,31 @@ class Resumer:
                 proof=None,
             )
             return Resumed(found, tuple(runs), surplus.records, True)
+        if (aligned := await self._align(plan, surplus, end)) is not None:
+            return aligned
         return await self._search(plan, surplus, end, walk.position, (record, own_time))
+
+    async def _align(self, plan: PartitionPlan, surplus: Surplus, end: int) -> Resumed | None:
+        """The predecessor may have left records out, which no count knows of; None where that does not explain it."""
+        assert plan.proof is not None, "only a plan with a proof is resumed"
+        written = SurplusRecords(plan.proof)
+        start = max(plan.target_end, await list_offset(self._target, plan.target, EARLIEST))
+        await self._read(
+            self._target, plan.target, plan, start, end, lambda row, position: written.take(row.records, position)
+        )
+        walk = Alignment(plan.next_source_offset, written, read_committed=self._settings.read_committed)
+
+        def take(row: hot.FetchedPartition, position: int) -> int:
+            walk.take(row.records, row.aborted)
+            return _ENOUGH if walk.is_over else walk.position
+
+        await self._read(self._source, plan.source, plan, plan.next_source_offset, None, take)
+        if not walk.is_complete:
+            return None
+        found = replace(
+            plan, next_source_offset=walk.position, last_source_epoch=walk.source_epoch, target_end=end, proof=None
+        )
+        return Resumed(found, tuple(walk.runs), surplus.records, True, left_out=walk.left_out)
 
     async def _search(
         self, plan: PartitionPlan, surplus: Surplus, end: int, until: int, last: tuple[Any, bool]
@@ -129,19 +165,14 @@ class Resumer:
         downstream = sum(surplus.segments[-1]) - 1
         return Resumed(found, ((search.found, downstream, 1),), surplus.records, True)
 
-    async def _is_made_anew(self, cluster: Cluster, partition: TopicPartition, topic_id: UUID | None) -> bool:
-        topic = (await cluster.metadata({partition.topic})).topics.get(partition.topic)
-        return bool(topic and topic.topic_id and topic_id and topic.topic_id != topic_id)
-
-    async def _scan_target(self, plan: PartitionPlan) -> tuple[Surplus, int]:
+    async def _scan_target(self, plan: PartitionPlan) -> tuple[TargetScan, int]:
         assert plan.proof is not None, "only a plan with a proof is resumed"
         log_start = await list_offset(self._target, plan.target, EARLIEST)
         scan = TargetScan(plan.proof, plan.target_end, log_start)
-        start = max(plan.target_end, log_start)
         end = await self._read(
-            self._target, plan.target, plan, start, None, lambda row, position: scan.take(row.records, position)
+            self._target, plan.target, plan, scan.start, None, lambda row, position: scan.take(row.records, position)
         )
-        return scan.surplus(), end
+        return scan, end
 
     async def _walk_source(self, plan: PartitionPlan, wanted: int) -> SourceWalk:
         walk = SourceWalk(

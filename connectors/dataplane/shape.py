@@ -32,19 +32,35 @@ OLD_MAGIC: Final = Decision(Kind.DEEP, "old magic")
 TRIMMED: Final = Decision(Kind.DEEP, "start inside the batch")
 GAPS: Final = Decision(Kind.DEEP, "compacted gaps")
 APPEND_TIME: Final = Decision(Kind.DEEP, "log append time")
+COMPRESSED: Final = Decision(Kind.DEEP, "compressed as the producer is told")
 TOO_LARGE: Final = Decision(Kind.DEEP, "larger than the target takes")
 CONTROL: Final = Decision(Kind.DROPPED, "control batch")
 ABORTED: Final = Decision(Kind.DROPPED, "aborted transaction")
 EMPTY: Final = Decision(Kind.DROPPED, "no records")
 BEHIND: Final = Decision(Kind.DROPPED, "wholly before the position")
 
-DECISIONS: Final = (SHALLOW, OLD_MAGIC, TRIMMED, GAPS, APPEND_TIME, TOO_LARGE, CONTROL, ABORTED, EMPTY, BEHIND)
+DECISIONS: Final = (
+    SHALLOW,
+    OLD_MAGIC,
+    TRIMMED,
+    GAPS,
+    APPEND_TIME,
+    COMPRESSED,
+    TOO_LARGE,
+    CONTROL,
+    ABORTED,
+    EMPTY,
+    BEHIND,
+)
 
 
-def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
+def decide(
+    header: BatchHeader, position: int, aborted: bool, max_message_bytes: int, compresses: bool = False
+) -> Decision:
     """The decision for a magic 2 batch fetched at ``position``.
 
-    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed.
+    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed. ``compresses``: a
+    codec is set for batches that come without one; a deep batch of any reason is built with it.
     LogAppendTime is opened because the target would show the client's own older create times instead.
     """
     attributes = header.attributes
@@ -61,6 +77,8 @@ def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes:
         return GAPS
     if attributes & 0x08:
         return APPEND_TIME
+    if compresses and not attributes & 0x07:
+        return COMPRESSED
     if header.length + 12 > max_message_bytes:
         return TOO_LARGE
     return SHALLOW

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.wire import hot
-from connectors.dataplane import codes, reading
+from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import CorruptBatch
 from connectors.dataplane.fetch_session import FetchSession
@@ -30,6 +31,8 @@ _RETRY_S: Final = 0.25
 _BUSY_WAIT_MS: Final = 5
 #: Damage on the way heals with a new fetch; damage in the source's log does not.
 _CORRUPT_TRIES: Final = 3
+#: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
+_REFUSED_TRIES: Final = 3
 
 
 class SourceReader:
@@ -46,23 +49,24 @@ class SourceReader:
         self._settings = settings
         self._taken = taken
         self._fail = fail
-        self._copiers: list[PartitionCopier] = []
+        self._holding: set[PartitionCopier] = set()
         self._unplaced: set[PartitionCopier] = set()
-        self._leader_epochs: dict[PartitionCopier, int] = {}
+        self._gone_since: dict[str, float] = {}
+        self._refusals: dict[PartitionCopier, int] = {}
         self._loops: dict[int, _LeaderLoop] = {}
         self._placing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, copiers: Iterable[PartitionCopier]) -> None:
-        self._copiers = list(copiers)
-        self._unplaced = set(self._copiers)
+        self._unplaced = set(copiers)
         self._placing.set()
         self._spawn(self._place_forever(), f"place {self._settings.flow}")
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
         """Acknowledgements made room: loops that waited may fetch again."""
@@ -70,15 +74,27 @@ class SourceReader:
             loop.wake.set()
 
     def has_room(self) -> bool:
-        buffered = sum(copier.buffered_bytes for copier in self._copiers if not copier.stopped)
-        return buffered < self._settings.buffer_bytes
+        self._holding = {copier for copier in self._holding if copier.buffered_bytes and not copier.stopped}
+        return sum(copier.buffered_bytes for copier in self._holding) < self._settings.buffer_bytes
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""
         self._unplaced.add(copier)
         self._placing.set()
 
-    def took(self, copiers: Iterable[PartitionCopier]) -> None:
+    def look_into(self, copier: PartitionCopier, diverging: tuple[int, int] | None = None) -> None:
+        """Its leader does not go on where it stands: it stops with what is found out, or is placed again.
+
+        ``diverging``: (leader epoch, its end) where the leader says that its log parts from what was read.
+        """
+        self._spawn(self._explain(copier, diverging), f"look into {copier.plan.source}")
+
+    def goes_on(self, copier: PartitionCopier) -> None:
+        """Its leader takes the position."""
+        self._refusals.pop(copier, None)
+
+    def took(self, copiers: Collection[PartitionCopier]) -> None:
+        self._holding.update(copiers)
         self._taken(copiers)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
@@ -88,6 +104,7 @@ class SourceReader:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A loop ends by cancellation only; what else ended it must not leave its partitions standing."""
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
@@ -110,25 +127,47 @@ class SourceReader:
         for copier in waiting:
             plan = copier.plan
             topic = metadata.topics.get(plan.source.topic)
-            if topic is None:
+            if topic is None or topic.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                self._stop_if_gone(copier)
                 continue
+            self._gone_since.pop(plan.source.topic, None)
             if plan.source_topic_id and topic.topic_id and topic.topic_id != plan.source_topic_id:
-                copier.stop(
-                    f"source topic {plan.source.topic} was deleted and made anew (topic id {topic.topic_id}, "
-                    f"was {plan.source_topic_id}); restart the flow from the offset you choose",
-                    "source-recreated",
-                )
-                self._unplaced.discard(copier)
+                before, current = plan.source_topic_id, topic.topic_id
+                copier.stop(*verdicts.made_anew("source", plan.source.topic, current, before, plan.source))
                 continue
             partition = topic.partitions.get(plan.source.partition)
             if partition is None or partition.leader < 0:
                 continue
-            self._leader_epochs[copier] = partition.leader_epoch
             self._unplaced.discard(copier)
             self._loop(partition.leader).add(copier, partition.leader_epoch)
         self._unplaced = {copier for copier in self._unplaced if not copier.stopped}
-        if leaderless := [str(copier.plan.source) for copier in waiting & self._unplaced]:
+        waiting &= self._unplaced
+        if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
+            log.warning("%s: source topic %s does not exist; trying again", self._settings.flow, ", ".join(gone[:3]))
+        elif leaderless := [str(copier.plan.source) for copier in waiting]:
             log.warning("%s: no leader for source %s; trying again", self._settings.flow, ", ".join(leaderless[:3]))
+
+    def _stop_if_gone(self, copier: PartitionCopier) -> None:
+        topic, now_s = copier.plan.source.topic, time.monotonic()
+        if now_s - self._gone_since.setdefault(topic, now_s) > lost.GONE_AFTER_S:
+            copier.stop(*verdicts.deleted("source", topic, copier.plan.source, copier.next_source_offset))
+
+    async def _explain(self, copier: PartitionCopier, diverging: tuple[int, int] | None) -> None:
+        plan = copier.plan
+        while not copier.stopped:
+            try:
+                found = await lost.explain_source(self._cluster, plan, copier.fetch_offset, diverging)
+            except RetriableError as error:
+                log.warning("%s: source %s refuses its position: %s", self._settings.flow, plan.source, error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            tries = self._refusals[copier] = self._refusals.get(copier, 0) + 1
+            if found is None and tries < _REFUSED_TRIES:
+                self.lose(copier)
+                return
+            copier.stop(
+                *(found or verdicts.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
+            )
 
     def _loop(self, node: int) -> _LeaderLoop:
         if node not in self._loops:
@@ -146,15 +185,19 @@ class _LeaderLoop:
         self._cluster = cluster
         self._settings = settings
         self._node = node
-        self._topics: dict[PartitionCopier, TopicOnWire] = {}
+        self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
         self._epochs: dict[PartitionCopier, int] = {}
+        self._full: set[PartitionCopier] = set()  # they hold enough and are left out until they have room
+        self._by_key: dict[reading.Key, PartitionCopier] = {}
         self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
         self._corrupt: dict[PartitionCopier, int] = {}
 
     def add(self, copier: PartitionCopier, leader_epoch: int) -> None:
         plan = copier.plan
-        self._topics[copier] = TopicOnWire(plan.source.topic, plan.source_topic_id)
+        self._placed[copier] = (TopicOnWire(plan.source.topic, plan.source_topic_id), plan.source.partition)
         self._epochs[copier] = leader_epoch
+        self._by_key.clear()
+        self._ask_for(copier)
         self.wake.set()
 
     async def run(self) -> None:
@@ -164,47 +207,59 @@ class _LeaderLoop:
             except RetriableError as error:
                 self._session.lost()
                 log.warning("%s: source node %d: %s; trying again", self._settings.flow, self._node, error)
-                for copier in list(self._topics):
+                for copier in list(self._placed):
                     self._leave(copier)
                 await asyncio.sleep(_RETRY_S)
-            if not self._topics:
+            if not self._placed:
                 self.wake.clear()
                 await self.wake.wait()
 
     async def _fetch_while_connected(self) -> None:
         connection = await self._cluster.connection(self._node, "copy")
-        version = reading.fetch_version(connection, self._topics.values())
-        while self._topics:
+        version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
+        self._by_key.clear()
+        while self._placed:
             self.wake.clear()
-            wanted = self._wanted()
-            if not wanted:
+            for copier in list(self._full):
+                self._ask_for(copier)
+            if self._session.wants_any and self._reader.has_room():
+                await self._fetch(connection, version)
+            else:
                 await self.wake.wait()
-                continue
-            await self._fetch(connection, version, wanted)
 
-    def _wanted(self) -> dict[tuple[TopicOnWire, int], PartitionCopier]:
-        for copier in [copier for copier in self._topics if copier.stopped]:
-            del self._topics[copier]
-        if not self._reader.has_room():
-            return {}
-        limit = self._settings.partition_max_bytes
-        return {
-            (topic, copier.plan.source.partition): copier
-            for copier, topic in self._topics.items()
-            if copier.buffered_bytes < limit
-        }
+    def _ask_for(self, copier: PartitionCopier) -> None:
+        """Let the next request name it where it stands, unless it holds enough; a stopped one is done with.
 
-    async def _fetch(
-        self, connection: Connection, version: int, wanted: dict[tuple[TopicOnWire, int], PartitionCopier]
-    ) -> None:
+        Called where one of this may have changed, for a request must not cost what all partitions are.
+        """
+        key = self._placed.get(copier)
+        if key is None:
+            return
+        if copier.stopped:
+            self._drop(copier)
+        elif copier.buffered_bytes < self._settings.partition_max_bytes:
+            self._full.discard(copier)
+            self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
+        else:
+            self._full.add(copier)
+            self._session.leave(key)
+
+    def _drop(self, copier: PartitionCopier) -> None:
+        key = self._placed.pop(copier, None)
+        if key is not None:
+            self._full.discard(copier)
+            self._session.leave(key)
+
+    def _named(self, version: int) -> dict[reading.Key, PartitionCopier]:
+        if not self._by_key:
+            self._by_key = {(topic.key(version), index): copier for copier, (topic, index) in self._placed.items()}
+        return self._by_key
+
+    async def _fetch(self, connection: Connection, version: int) -> None:
         settings = self._settings
-        positions = {
-            key: (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch)
-            for key, copier in wanted.items()
-        }
-        request = self._session.request(positions)
+        request = self._session.request()
         limits = reading.FetchLimits(
-            settings.fetch_max_wait_ms if len(wanted) == len(self._topics) else _BUSY_WAIT_MS,
+            _BUSY_WAIT_MS if self._full else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             settings.fetch_max_bytes,
             settings.partition_max_bytes,
@@ -220,28 +275,30 @@ class _LeaderLoop:
         if answer.error_code:
             raise RetriableError(f"fetch refused: {codes.name(answer.error_code)}")
         self._session.answered(answer.session_id)
-        by_key = {(topic.key(version), index): copier for (topic, index), copier in wanted.items()}
-        fed = [
-            copier
-            for row in answer.partitions
-            if (copier := by_key.get((row.topic, row.partition))) is not None and self._take(copier, row)
-        ]
+        fed = []
+        named = self._named(version)
+        for row in answer.partitions:
+            copier = named.get((row.topic, row.partition))
+            if copier is None or copier not in self._placed:
+                continue
+            if self._take(copier, row):
+                fed.append(copier)
+            self._ask_for(copier)
         self._reader.took(fed)
         if answer.throttle_time_ms:
             await asyncio.sleep(answer.throttle_time_ms / 1000)
 
     def _take(self, copier: PartitionCopier, row: hot.FetchedPartition) -> bool:
+        if copier.stopped:
+            return False
         if row.diverging is not None:
-            epoch, end = row.diverging
-            copier.stop(
-                f"source {copier.plan.source} was truncated: leader epoch {epoch} ends at offset {end}, "
-                f"but {copier.fetch_offset} had been read",
-                "source-truncated",
-            )
+            self._drop(copier)
+            self._reader.look_into(copier, row.diverging)
             return False
         if row.error_code:
             self._refused(copier, row)
             return False
+        self._reader.goes_on(copier)
         copier.high_watermark = (
             row.last_stable_offset
             if self._settings.read_committed and row.last_stable_offset >= 0
@@ -264,11 +321,8 @@ class _LeaderLoop:
     def _refused(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
         source = copier.plan.source
         if row.error_code == codes.OFFSET_OUT_OF_RANGE:
-            copier.stop(
-                f"source {source} no longer holds offset {copier.fetch_offset} "
-                f"(retention overran the position, or the log was truncated)",
-                "source-gap",
-            )
+            self._drop(copier)
+            self._reader.look_into(copier)
         elif row.error_code in codes.RETRIABLE:
             self._leave(copier)
         else:
@@ -281,5 +335,5 @@ class _LeaderLoop:
             copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")
 
     def _leave(self, copier: PartitionCopier) -> None:
-        self._topics.pop(copier, None)
+        self._drop(copier)
         self._reader.lose(copier)

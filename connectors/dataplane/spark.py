@@ -1,13 +1,15 @@
-"""The Spark driver: a child process of the worker that holds the SparkSession, starts jobs and hands back rows.
+"""The Spark driver: a child process of the worker that holds the Spark session, starts jobs and hands back rows.
 
-The only import of pyspark in the project, so pandas, py4j and its threads stay out of the worker, and a dead JVM
-is answered by a new child. Commands come as JSON lines on standard input, events go out on standard output:
+pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
+child. Commands come as JSON lines on standard input, events go out on standard output:
 
-    in   {"conf": {...}, "close_timeout_s": 3.0}           once, first; the time that the JVM gets to end in order
+    in   {"conf": {...}, "archive": path or "", "close_timeout_s": 3.0}
+                                                           once, first; the code to ship, and the time to end in order
          {"type": "start", "job": id, "payload": {...}}    one slice; the payload is shipped to its task
          {"type": "cancel", "job": id}                     the last resort
-    out  {"type": "ready", "spark": "4.3.0"}, {"type": "done", "job", "rows"},
-         {"type": "failed", "job", "error"}, {"type": "broken", "error"}
+    out  {"type": "ready", "spark": "4.3.0"}, {"type": "alive"}, {"type": "notice", "text"},
+         {"type": "done", "job", "rows"}, {"type": "failed", "job", "failure": {...}},
+         {"type": "lost", "reason"}, {"type": "broken", "failure": {...}}
 
 The end of standard input ends the process, so no Spark is left behind by a worker that was killed.
 """
@@ -20,75 +22,84 @@ import json
 import os
 import sys
 import threading
+import time
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
-_JVM_LOST: Final = 3
+from connectors.dataplane.failures import Failure, failure_of
+from connectors.dataplane.sessions import Session, session_for
+
+_LOST: Final = 3
+#: How often Spark is asked whether it is there. Its answer is told; a silence is for the worker to judge.
+ALIVE_EVERY_S: Final = 3.0
 
 
 class Driver:
-    """One SparkSession and the jobs on it, each in a thread of its own."""
+    """One session and the jobs on it, each in a thread of its own."""
 
-    def __init__(self, events: TextIO) -> None:
+    def __init__(self, session: Session, events: TextIO) -> None:
+        self._session = session
         self._events = events
         self._lock = threading.Lock()
-        self._session: Any = None
+        self._is_open = False
 
     def emit(self, event: dict[str, Any]) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._events.write(json.dumps(event) + "\n")
             self._events.flush()
 
-    def open(self, conf: dict[str, str]) -> None:
-        from pyspark.sql import SparkSession
-
+    def open(self, conf: dict[str, str], archive: str) -> None:
         # While the JVM starts there is time for what the first job needs of Python.
         threading.Thread(target=_load_ahead, name="load ahead", daemon=True).start()
+        for text in self._session.open(conf, self._lost):
+            self.emit({"type": "notice", "text": text})
+        if archive:
+            self._session.ship(archive)
+        self._is_open = True
+        self.emit({"type": "ready", "spark": self._session.version()})
+        threading.Thread(target=self._ask_forever, name="is Spark alive", daemon=True).start()
 
-        builder = SparkSession.builder.appName("heliograph")
-        for key, value in conf.items():
-            builder = builder.config(key, value)
-        self._session = builder.getOrCreate()
-        self._watch_jvm()
-        self.emit({"type": "ready", "spark": self._session.version})
+    def _lost(self, reason: str) -> NoReturn:
+        """A session without its JVM or server is of no use to anybody: end, so that the worker starts a new one."""
+        self.emit({"type": "lost", "reason": reason})
+        os._exit(_LOST)
 
-    def _watch_jvm(self) -> None:
-        """A session without its JVM is of no use to anybody: end, so that the worker starts a new one."""
-        gateway = self._session.sparkContext._gateway
-
-        def wait() -> None:
-            gateway.proc.wait()
-            os._exit(_JVM_LOST)
-
-        threading.Thread(target=wait, name="JVM watch", daemon=True).start()
+    def _ask_forever(self) -> None:
+        while True:
+            time.sleep(ALIVE_EVERY_S)
+            try:
+                self._session.ask()
+            except Exception as error:
+                self._lost(failure_of(error).text)
+            self.emit({"type": "alive"})
 
     def start(self, job: str, payload: dict[str, Any]) -> None:
-        from pyspark import InheritableThread
-
-        InheritableThread(target=self._run, args=(job, payload), name=f"job {job}", daemon=True).start()
+        self._session.thread(self._run, (job, payload), f"job {job}").start()
 
     def cancel(self, job: str) -> None:
-        self._session.sparkContext.cancelJobGroup(job)
+        """In a thread, as a server that does not answer must not hold up the next command."""
+        threading.Thread(target=self._cancel, args=(job,), name=f"cancel job {job}", daemon=True).start()
+
+    def _cancel(self, job: str) -> None:
+        # It is a courtesy to Spark; a slice has ended by its link long before.
+        with contextlib.suppress(Exception):
+            self._session.cancel(job)
 
     def close(self) -> None:
-        """Stop the session and let the JVM end in order: it may have an archive of its classes to write."""
-        if self._session is not None:
-            gateway = self._session.sparkContext._gateway
-            self._session.stop()
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait()
+        """Stop the session in order, if there is one."""
+        if self._is_open:
+            self._session.close()
 
     def _run(self, job: str, payload: dict[str, Any]) -> None:
         from connectors.dataplane import executor
 
         try:
-            self._session.sparkContext.setJobGroup(job, f"copy {payload['flow']}, epoch {payload['epoch']}")
-            frame = self._session.range(1, numPartitions=1)
-            copied = frame.mapInArrow(partial(executor.copy_slices, payload), executor.SCHEMA_DDL)
-            self.emit({"type": "done", "job": job, "rows": copied.toArrow().to_pylist()})
+            description = f"copy {payload['slice']}, epoch {payload['epoch']}"
+            mapper = partial(executor.copy_slices, payload)
+            rows = self._session.run(job, description, mapper, executor.SCHEMA_DDL)
+            self.emit({"type": "done", "job": job, "rows": rows})
         except Exception as error:
-            self.emit({"type": "failed", "job": job, "error": _one_line(error)})
+            self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
 
 
 def main() -> None:
@@ -96,13 +107,13 @@ def main() -> None:
     # Spark, its JVM and libraries may print; standard output belongs to the events.
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    driver = Driver(events)
     first = json.loads(sys.stdin.readline())
+    driver = Driver(session_for(first["conf"]), events)
     try:
-        driver.open(first["conf"])
+        driver.open(first["conf"], first["archive"])
     except Exception as error:
-        driver.emit({"type": "broken", "error": _one_line(error)})
-        sys.exit(1)
+        driver.emit({"type": "broken", "failure": _why_broken(error, first["conf"]).to_wire()})
+        os._exit(1)
     for line in sys.stdin:
         command = json.loads(line)
         if command["type"] == "start":
@@ -118,14 +129,16 @@ def main() -> None:
     os._exit(0)
 
 
+def _why_broken(error: Exception, conf: dict[str, str]) -> Failure:
+    if isinstance(error, ImportError) and "spark.remote" in conf:
+        text = f"a package for Spark Connect is missing ({error}); pip install 'heliograph[connect]'"
+        return Failure(" ".join(text.split()), settings=True)
+    return failure_of(error)
+
+
 def _load_ahead() -> None:
     importlib.import_module("pandas")
     importlib.import_module("connectors.dataplane.executor")
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 if __name__ == "__main__":

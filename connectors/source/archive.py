@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded.cache import cache_dir
-from connectors.source.engine import SparkEngine, SparkSettings
+from connectors.source.engine import SparkEngine
+from connectors.source.spark_settings import SparkSettings
 
 _RECORD_TIMEOUT_S: Final = 120.0
 #: A port of loopback where nobody listens: the slice of the recording ends at once, having loaded all it needs.
-_NOBODY: Final = {"host": "127.0.0.1", "port": 9, "token": "", "flow": "recording", "epoch": 0}
+_NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
 
 
 def archive_of(java_home: Path) -> Path:
@@ -32,6 +33,8 @@ def archive_of(java_home: Path) -> Path:
 
 def with_archive(settings: SparkSettings) -> SparkSettings:
     """The settings with the archive in use, where one has been recorded."""
+    if settings.java_home is None:
+        return settings
     archive = archive_of(settings.java_home)
     if not archive.is_file():
         return settings
@@ -43,6 +46,7 @@ async def record_archive(settings: SparkSettings) -> Path:
 
     Raises :class:`connectors.source.engine.EngineLost` or ``EngineBroken`` where Spark does not start.
     """
+    assert settings.java_home is not None, "classes of a Spark that runs on a Java of this machine"
     archive = archive_of(settings.java_home)
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_suffix(f".{os.getpid()}")

@@ -13,6 +13,7 @@ from connect.kafka.admin import Admin, NewTopic, TopicExists
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.dataplane.plan import TopicPartition
 from connectors.settings import MirrorSourceSettings
+from connectors.source.brokers import OF_SOURCE, OF_TARGET, refuse_old_brokers
 from connectors.source.topology import Changes, assign, encode_partitions, missing, selected
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,11 @@ class MirrorSourceConnector:
     async def start(self, context: ConnectorContext) -> None:
         """Create what is missing at the target, then look again at every interval.
 
-        Raises :class:`RetriableError` where a cluster does not answer, and what refuses for good.
+        Raises :class:`RetriableError` where a cluster does not answer, and what refuses for good;
+        :class:`BrokersTooOld` is among it.
         """
+        for cluster, needed in ((self._source, OF_SOURCE), (self._target, OF_TARGET)):
+            refuse_old_brokers(cluster.name, (await cluster.any_connection()).versions, needed)
         await self._refresh()
         interval_s = self._settings.refresh_topics_interval_s
         if interval_s is not None:

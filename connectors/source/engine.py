@@ -7,50 +7,33 @@ import contextlib
 import itertools
 import logging
 import os
-import re
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import orjson
 
-from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.core.errors import PermanentError, RetriableError
+from connectors.dataplane.failures import Failure
+from connectors.dataplane.shipping import make_archive, running_code
+from connectors.source.spark_settings import SparkKind, SparkSettings
 
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 120.0
 _STOP_MARGIN_S: Final = 1.0
 _LAST_ROWS_S: Final = 1.0
+#: The driver says every three seconds that Spark answers; after this silence it is taken for frozen.
+_SILENCE_S: Final = 20.0
 #: How much of what Spark prints is kept, for the message that says why it ended.
 _TAIL_LINES: Final = 20
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
-
-#: What makes a Spark of copying tasks start fast, stay small and stop soon. Keys of the user win.
-DEFAULT_CONF: Final[Mapping[str, str]] = {
-    "spark.master": "local[64,4]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.locality.wait": "0",
-    "spark.scheduler.mode": "FAIR",
-    # A second attempt beside a live one would be a second writer.
-    "spark.speculation": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-    "spark.python.task.killTimeout": "200ms",
-}
-#: Bytes do not pass through the JVM, so it is tuned to start fast and stay small: C1 only, one GC thread.
-JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:disable -Xlog:all=error:stderr"
 
 
 class EngineLost(RetriableError):
@@ -61,56 +44,20 @@ class EngineBroken(PermanentError):
     """Spark cannot be started at all with these settings on this machine."""
 
 
+class ExecutorsUnfit(PermanentError):
+    """An executor's Python lacks what every slice needs."""
+
+
+class SliceCrashed(RetriableError):
+    """Python code of a slice ended with an exception that nobody expected."""
+
+
 @dataclass(slots=True)
 class Job:
-    """One slice's Spark job; ``finished`` gives its rows or :class:`EngineLost`/``RetriableError``."""
+    """One slice's Spark job; ``finished`` gives its rows, or one of the errors of this module."""
 
     job_id: str
     finished: asyncio.Future[list[dict[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """How Spark is started.
-
-    Args:
-        java_home: The Java that it runs on.
-        conf: The user's ``spark.*`` keys.
-        java_options: More options for its JVM.
-        close_timeout_s: How long the JVM may take to end in order; it has nothing to save, so none by default.
-    """
-
-    java_home: Path
-    conf: Mapping[str, str] = field(default_factory=dict)
-    java_options: str = ""
-    close_timeout_s: float = 0.0
-
-    def merged(self) -> dict[str, str]:
-        options = f"{JAVA_OPTIONS} {self.java_options}".strip()
-        merged = {**DEFAULT_CONF, "spark.driver.extraJavaOptions": options, **self.conf}
-        if merged["spark.master"].startswith("local"):
-            merged.setdefault("spark.python.daemon.module", "connectors.dataplane.daemon")
-        return merged
-
-    def slots(self) -> int | None:
-        """How many tasks run at once on this master; None where only Spark knows."""
-        match = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", self.merged()["spark.master"].strip())
-        if match is None:
-            return None
-        number = match.group(1)
-        return (os.cpu_count() or 1) if number == "*" else int(number or 1)
-
-
-def check_slots(settings: SparkSettings, slices: int) -> None:
-    """Every slice needs two slots for a moment, since the next epoch starts ahead; :class:`ConfigError` if fewer."""
-    slots = settings.slots()
-    if slots is not None and slots < 2 * slices:
-        raise ConfigError(
-            f"{slices} slices need {2 * slices} Spark slots (each next epoch starts ahead), but "
-            f"spark.master = {settings.merged()['spark.master']} has {slots}; raise it to local[{2 * slices},4] "
-            f"or more, or lower tasks.max",
-            key="spark.master",
-        )
 
 
 class SparkEngine:
@@ -126,13 +73,26 @@ class SparkEngine:
         self._ids = itertools.count(1)
         self._lock = asyncio.Lock()
         self._stopping = False
+        self._is_abandoned = False
+        self._heard_s = 0.0
         # Spark leaves its scratch files behind when it is killed; this folder goes with the engine.
         self._scratch = TemporaryDirectory(prefix="heliograph-spark-", ignore_cleanup_errors=True)
+        # The workers of a local Spark are forked from this installation; others get it sent.
+        self._archive = None if settings.kind is SparkKind.LOCAL else make_archive(Path(self._scratch.name))
 
     @property
     def is_stopped(self) -> bool:
         """Whether it was told to stop, and so starts nothing more."""
         return self._stopping
+
+    @property
+    def settings(self) -> SparkSettings:
+        return self._settings
+
+    @property
+    def code(self) -> str:
+        """The code that slices run, as they name it."""
+        return self._archive.stem if self._archive is not None else running_code()
 
     def begin(self) -> asyncio.Task[None]:
         """Start Spark in the background; the task's error comes again from the first job."""
@@ -154,11 +114,21 @@ class SparkEngine:
         if not job.finished.done():
             self._tell({"type": "cancel", "job": job.job_id})
 
-    def abandon(self) -> None:
-        """Spark takes jobs and does not run them, as a frozen JVM does: end it, and the next job gets a new one."""
-        if self._process is not None:
-            log.warning("Spark does not run what it is given; starting another one")
-            _kill_group(self._process.pid)
+    def abandon_if_frozen(self) -> bool:
+        """A job did not get going: end a Spark that is frozen, so that the next job gets a new one; False if it waits.
+
+        A Spark on this machine has slots enough, so there it is frozen whatever it says. Elsewhere all slots may be
+        taken: a driver that answers is left alone.
+        """
+        if self._process is None:
+            return True
+        silent_s = time.monotonic() - self._heard_s
+        if self._settings.kind is not SparkKind.LOCAL and silent_s < _SILENCE_S:
+            return False
+        log.warning("Spark does not run what it is given; starting another one")
+        self._is_abandoned = True
+        _kill_group(self._process.pid)
+        return True
 
     async def stop(self) -> None:
         """End the child and its JVM within a few seconds, whatever state they are in."""
@@ -174,7 +144,7 @@ class SparkEngine:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), self._settings.close_timeout_s + _STOP_MARGIN_S)
+            await asyncio.wait_for(process.wait(), self._settings.closing_s + _STOP_MARGIN_S)
         except TimeoutError:
             _kill_group(process.pid)
             await process.wait()
@@ -186,6 +156,9 @@ class SparkEngine:
         async with self._lock:
             if self._stopping:
                 raise EngineLost("Spark was stopped")
+            if self._is_abandoned:
+                await asyncio.wait(self._readers)  # else the next job would be given to the one that ends
+                self._is_abandoned = False
             if self._ready is None or (self._ready.done() and self._process is None):
                 try:
                     await self._launch()
@@ -198,16 +171,6 @@ class SparkEngine:
             raise EngineLost(f"Spark was not ready within {_START_TIMEOUT_S:.0f} s") from error
 
     async def _launch(self) -> None:
-        environment = {
-            **os.environ,
-            "JAVA_HOME": str(self._settings.java_home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            # numpy's thread pools cost each Python worker memory that a copier never uses
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -215,7 +178,7 @@ class SparkEngine:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=environment,
+            env=self._settings.environment(self._scratch.name),
             limit=_MAX_EVENT_BYTES,
             # A group of its own: a terminal's Ctrl-C is for the worker, which then ends Spark in order.
             start_new_session=True,
@@ -224,9 +187,12 @@ class SparkEngine:
         self._ready = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._process = process
-        conf = {"spark.local.dir": self._scratch.name, **self._settings.merged()}
-        conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.name}"
-        self._tell({"conf": conf, "close_timeout_s": self._settings.close_timeout_s})
+        self._heard_s = time.monotonic()
+        conf = self._settings.merged()
+        if "spark.driver.extraJavaOptions" in conf:
+            conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.name}"
+        archive = "" if self._archive is None else str(self._archive)
+        self._tell({"conf": conf, "archive": archive, "close_timeout_s": self._settings.closing_s})
         self._printed.clear()
         self._readers = [
             asyncio.create_task(self._read(process), name="events of Spark"),
@@ -240,12 +206,15 @@ class SparkEngine:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        broken = ""
+        end: Exception | None = None
         try:
             while line := await process.stdout.readline():
+                self._heard_s = time.monotonic()
                 event = orjson.loads(line)
                 if event["type"] == "broken":
-                    broken = event["error"]
+                    end = self._why_broken(Failure.from_wire(event["failure"]))
+                elif event["type"] == "lost":
+                    end = EngineLost(f"Spark ({self._settings.place}) is gone: {event['reason']}")
                 else:
                     self._happened(event)
             await process.wait()
@@ -253,7 +222,19 @@ class SparkEngine:
             log.error("Spark's driver process said what nobody understands; it is started anew", exc_info=error)
         finally:
             _kill_group(process.pid)
-            self._lost(broken)
+            self._lost(end or self._ended_silently())
+
+    def _why_broken(self, failure: Failure) -> Exception:
+        """A cluster or a server may be there a moment later; a Spark of this machine will not."""
+        if self._settings.kind is SparkKind.LOCAL:
+            failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
+        if failure.settings:
+            return EngineBroken(f"Spark does not start: {failure.text}; check the spark.* keys")
+        return EngineLost(f"Spark at {self._settings.place} does not take us: {failure.text}")
+
+    def _ended_silently(self) -> EngineLost:
+        printed = " | ".join(self._printed) or "nothing"
+        return EngineLost(f"Spark's driver process ended; it last printed: {printed}")
 
     async def _read_printed(self, process: asyncio.subprocess.Process) -> None:
         """What Spark, its JVM and its Python workers print: for who looks closer, and for the message of an end."""
@@ -271,9 +252,13 @@ class SparkEngine:
 
     def _happened(self, event: dict[str, Any]) -> None:
         if event["type"] == "ready":
-            log.info("Spark %s is ready", event["spark"])
+            log.info("Spark %s is ready (%s)", event["spark"], self._settings.place)
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
+            return
+        if event["type"] == "notice":
+            log.warning("%s", event["text"])
+        if "job" not in event:
             return
         job = self._jobs.pop(event["job"], None)
         if job is None or job.finished.done():
@@ -281,21 +266,27 @@ class SparkEngine:
         if event["type"] == "done":
             job.finished.set_result(event["rows"])
         else:
-            job.finished.set_exception(RetriableError(f"the Spark job failed: {event['error']}"))
+            job.finished.set_exception(_job_error(Failure.from_wire(event["failure"])))
 
-    def _lost(self, broken: str) -> None:
+    def _lost(self, error: Exception) -> None:
         self._process = None
-        error: Exception = EngineLost("Spark's driver process ended")
-        if broken:
-            error = EngineBroken(f"Spark does not start: {_reason(self._printed) or broken}; check the spark.* keys")
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         if not self._stopping:
-            log.warning("%s; it last printed: %s", error, " | ".join(self._printed) or "nothing")
+            log.warning("%s", error)
         for job in self._jobs.values():
             if not job.finished.done():
                 job.finished.set_exception(error)
         self._jobs.clear()
+
+
+def _job_error(failure: Failure) -> Exception:
+    if failure.unfit:
+        return ExecutorsUnfit(
+            f"the Python of an executor {failure.unfit}; every executor needs what Heliograph depends on, in the same "
+            "Python version as this worker (spark.pyspark.python names it; docs/spark.md)"
+        )
+    return (SliceCrashed if failure.python else RetriableError)(f"the Spark job failed: {failure.text}")
 
 
 def _reason(printed: Iterable[str]) -> str:

@@ -10,6 +10,9 @@ from uuid import UUID
 from connectors.dataplane import shape
 from connectors.dataplane.plan import (
     DEFAULT_MAX_MESSAGE_BYTES,
+    QUARANTINED,
+    RUNNING,
+    STOPPED,
     PartitionPlan,
     PartitionProgress,
     ProducerIdentity,
@@ -48,14 +51,15 @@ class Entry:
     timestamp_ms: int = -1
     records: int = 0
     bytes: int = 0
+    skipped: int = 0
     batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, shape.Kind), 0))
 
     @property
     def is_stopped(self) -> bool:
-        return self.state == "stopped"
+        return self.state in (STOPPED, QUARANTINED)
 
-    def stop(self, reason: str) -> None:
-        self.state, self.reason = "stopped", reason
+    def stop(self, reason: str, state: str = STOPPED) -> None:
+        self.state, self.reason = state, reason
 
     def view(self, now_ms: int) -> PartitionView:
         position = self.position.next_source_offset if self.position else -1
@@ -75,6 +79,7 @@ class Entry:
             lag_records=lag,
             lag_ms=behind_ms,
             reason=self.reason,
+            skipped=self.skipped,
         )
 
 
@@ -109,8 +114,9 @@ class Ledger:
             entry.batches[_KIND_OF_REASON[reason]] += count
         for run in progress.runs:
             append_run(entry.runs, run)
-        if progress.state == "stopped" and not entry.is_stopped:
-            entry.stop(progress.reason)
+        entry.skipped += sum(last - first + 1 for first, last, _ in progress.skips)
+        if progress.state != RUNNING and not entry.is_stopped:
+            entry.stop(progress.reason, progress.state)
             return progress.reason
         return ""
 
@@ -119,7 +125,7 @@ class Ledger:
         entry = self.entries[source]
         entry.position = position
         entry.is_dirty = True
-        entry.state = "running"
+        entry.state = RUNNING
         for run in runs:
             append_run(entry.runs, run)
 
@@ -184,6 +190,7 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
         next_sequence=position.next_sequence,
         pipelined=pipelined,
         max_message_bytes=pair.max_message_bytes,
+        producer=ProducerIdentity(position.producer_id, position.producer_epoch),
     )
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition pair. ``records``, ``bytes`` and ``batches`` (by kind: shallow, deep, dropped) count since the
-    task began; ``lag_ms`` is the age of the last copied record while records are waiting, 0 when none are."""
+    """One partition pair. ``state`` is ``starting``, ``running``, ``stopped`` or ``QUARANTINED`` (the target refuses
+    for good), the last two with a ``reason``. ``records``, ``bytes``, ``batches`` (by kind: shallow, deep, dropped) and
+    ``skipped`` (records left out, as the target refuses them) count since the task began; ``lag_ms`` is the age of the
+    last copied record while records are waiting, 0 when none are."""
 
     source_topic: str
     source_partition: int
@@ -24,6 +26,7 @@ class PartitionView:
     lag_records: int
     lag_ms: int
     reason: str = ""
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class FlowProgress:
     @property
     def bytes(self) -> int:
         return sum(one.bytes for one in self.partitions)
+
+    @property
+    def skipped(self) -> int:
+        return sum(one.skipped for one in self.partitions)
 
     @property
     def lag_records(self) -> int:

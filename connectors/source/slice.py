@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane.link import Link, LinkClosed, LinkServer, Message
+from connectors.dataplane.link import Link, LinkClosed, Message
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -19,12 +19,16 @@ from connectors.dataplane.plan import (
     TopicPartition,
 )
 from connectors.dataplane.resuming import Resumed
-from connectors.source.engine import Job, SparkEngine
+from connectors.source.engine import Job, SliceCrashed, SparkEngine
+from connectors.source.links import LinkServer, Ticket
+from connectors.source.spark_settings import SparkKind
 
 log = logging.getLogger(__name__)
 
 _RENEW_S: Final = 1.0
-_OPEN_TIMEOUT_S: Final = 60.0
+OPEN_TIMEOUT_S: Final = 60.0
+#: So often people are told that Spark has no room for a slice.
+_NO_SLOT_WORD_S: Final = 20.0
 _STOP_TIMEOUT_S: Final = 7.0
 _CANCEL_AFTER_S: Final = 10.0
 
@@ -33,12 +37,24 @@ class SliceLost(RetriableError):
     """A slice ended without saying that all is acknowledged; its successor must fence and prove."""
 
 
+class SliceDefect(SliceLost):
+    """A slice ended of a mistake in this project's code, as far as anybody can tell."""
+
+
 class SliceFenced(PermanentError):
     """The target's brokers know a successor of ours that we did not start."""
 
 
+_FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced]]] = {"Fenced": SliceFenced, "Defect": SliceDefect}
+
+
 class SliceHandle:
-    """Opens one slice and steers it. ``on_progress`` gets each partition's report in order."""
+    """Opens one slice and steers it.
+
+    Args:
+        on_progress: Gets each partition's report, in order.
+        open_timeout_s: How long Spark may take to run the slice before it is suspected of being frozen.
+    """
 
     def __init__(
         self,
@@ -47,6 +63,7 @@ class SliceHandle:
         settings: SliceSettings,
         epoch: int,
         on_progress: Callable[[PartitionProgress], None],
+        open_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
         self.epoch = epoch
         self.pid = 0
@@ -56,8 +73,12 @@ class SliceHandle:
         self._links = links
         self._settings = settings
         self._on_progress = on_progress
+        self._open_timeout_s = open_timeout_s
+        self._name = f"{settings.flow} task {settings.task}"
+        self._ticket: Ticket | None = None
         self._job: Job | None = None
         self._link: Link | None = None
+        self._is_gone = False
         self._heard_s = time.monotonic()
         self._ready = asyncio.Event()
         self._resumed: asyncio.Future[list[Resumed]] | None = None
@@ -69,34 +90,84 @@ class SliceHandle:
 
         Raises :class:`SliceLost` when the slice does not come up, or Spark's own errors.
         """
-        token, linked = self._links.expect()
-        host, port = self._links.address
+        ticket = self._ticket = self._links.expect(self._name, self.epoch)
+        address = self._links.address
         payload = {
-            "host": host,
-            "port": port,
-            "token": token,
-            "flow": f"{self._settings.flow} task {self._settings.task}",
-            "epoch": self.epoch,
+            "host": address.host,
+            "port": address.port,
+            "certificate": address.certificate,
+            "token": ticket.token,
+            "slice": ticket.slice,
+            "epoch": ticket.epoch,
         }
         try:
             self._job = await self._engine.start_job(payload)
-            either: list[asyncio.Future[Any]] = [linked, self._job.finished]
-            await asyncio.wait(either, timeout=_OPEN_TIMEOUT_S, return_when="FIRST_COMPLETED")
-            if not linked.done():
-                raise self._no_slice(self._job)
-            self._link, hello = linked.result()
-        finally:
-            self._links.forget(token)
-            if self._link is None and linked.done() and not linked.cancelled():
-                linked.result()[0].abort()  # cancelled just when it came: nobody else would let go of it
+            self._link, hello = await self._linked(ticket, self._job)
+        except BaseException:
+            if ticket.linked.done() and not ticket.linked.cancelled() and not ticket.linked.exception():
+                ticket.linked.result()[0].abort()  # cancelled just when it came: nobody else would let go of it
+            self._links.forget(ticket)
+            raise
         self.pid = int(hello["pid"])
         self._heard_s = time.monotonic()
         self._tasks = [
-            asyncio.create_task(self._listen(self._link), name=f"slice {payload['flow']}"),
-            asyncio.create_task(self._renew(self._link), name=f"lease {payload['flow']}"),
+            asyncio.create_task(self._listen(self._link), name=f"slice {self._name}"),
+            asyncio.create_task(self._renew(self._link), name=f"lease {self._name}"),
         ]
+        ticket.misused.add_done_callback(self._misused)
         self._link.send({"type": "config", "settings": self._settings.to_wire()})
         await self._until(self._ready.wait())
+
+    async def _linked(self, ticket: Ticket, job: Job) -> tuple[Link, Message]:
+        """The link of the slice, once Spark runs it.
+
+        A Spark elsewhere that answers is waited for, as its slots may all be taken or its executors be starting: a job
+        begun anew would start no sooner. People are told what to raise meanwhile.
+        """
+        either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
+        began_s = time.monotonic()
+        until_s = began_s + self._open_timeout_s
+        while True:
+            left_s = max(until_s - time.monotonic(), 0)
+            await asyncio.wait(either, timeout=min(left_s, _NO_SLOT_WORD_S), return_when="FIRST_COMPLETED")
+            if ticket.linked.done():
+                return ticket.linked.result()
+            if job.finished.done():
+                raise self._no_slice(job)
+            now_s = time.monotonic()
+            if now_s >= until_s:
+                if self._engine.abandon_if_frozen():
+                    raise SliceLost(f"no slice connected within {now_s - began_s:.0f} s")
+                until_s = now_s + self._open_timeout_s
+            if self._engine.settings.kind is not SparkKind.LOCAL:
+                self._say_that_it_waits(now_s - began_s)
+
+    def _say_that_it_waits(self, waited_s: float) -> None:
+        settings = self._engine.settings
+        log.warning(
+            "%s: Spark (%s) has not run its next slice for %.0f s; its executors may be starting, or there is no free "
+            "slot: %s",
+            self._name,
+            settings.place,
+            waited_s,
+            settings.slots_advice(),
+        )
+
+    def _no_slice(self, job: Job) -> Exception:
+        """Why a job ended and no slice of it came."""
+        error = job.finished.exception()
+        if isinstance(error, SliceCrashed):
+            return SliceDefect(str(error))
+        if error is not None:
+            return error if isinstance(error, (RetriableError, PermanentError)) else SliceLost(str(error))
+        return SliceLost(
+            f"a Spark task ran for {self._name} and did not reach this worker at {self._links.address}; "
+            "link.listener and link.advertised.address say where executors find it"
+        )
+
+    def _misused(self, ticket: asyncio.Future[str]) -> None:
+        if not ticket.cancelled():
+            self._end(SliceLost(ticket.result()))
 
     async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
         """Let the slice find the exact places of these plans; :class:`SliceLost` if it ends meanwhile."""
@@ -127,26 +198,28 @@ class SliceHandle:
         return self._unclean
 
     async def close(self) -> None:
-        """Let go of the link and its tasks; a job that does not end by itself is cancelled later."""
+        """Let go of the link and its tasks; a job that does not end by itself is cancelled.
+
+        At once where its slice is known to be gone or never came, for Spark would run it a second time, in a slot that
+        the successor needs. Later where it may be handing back its rows, or may still hear that its lease is over.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._ticket is not None:
+            self._links.forget(self._ticket)
         if self._link is not None:
             self._link.abort()
         if self._job is not None and not self._job.finished.done():
-            loop, job = asyncio.get_running_loop(), self._job
-            loop.call_later(_CANCEL_AFTER_S, self._engine.cancel, job)
+            is_over = self._link is None or (self._is_gone and self.ended.done() and self.ended.result() is not None)
+            if is_over:
+                self._engine.cancel(self._job)
+            else:
+                asyncio.get_running_loop().call_later(_CANCEL_AFTER_S, self._engine.cancel, self._job)
 
     def _send(self, message: Message) -> None:
         if self._link is not None:
             self._link.send(message)
-
-    def _no_slice(self, job: Job) -> Exception:
-        if job.finished.done() and (error := job.finished.exception()) is not None:
-            return error if isinstance(error, (RetriableError, PermanentError)) else SliceLost(str(error))
-        if not job.finished.done():
-            self._engine.abandon()
-        return SliceLost(f"no slice connected within {_OPEN_TIMEOUT_S:.0f} s")
 
     async def _until(self, waited: Any) -> None:
         """Wait for something the slice will say, or for its end, which is raised."""
@@ -173,6 +246,7 @@ class SliceHandle:
                 self._heard_s = time.monotonic()
                 self._heard(message)
         except LinkClosed:
+            self._is_gone = True
             self._end(SliceLost(f"the slice (pid {self.pid}) is gone"))
         except Exception as error:
             log.error("a message of the slice (pid %d) could not be taken", self.pid, exc_info=error)
@@ -193,8 +267,8 @@ class SliceHandle:
             self._unclean = [TopicPartition(*one) for one in message["unclean"]]
             self._end(None)
         elif kind == "failed":
-            fenced = message["fault"] == "Fenced"
-            self._end(SliceFenced(message["error"]) if fenced else SliceLost(message["error"]))
+            error = _FAULTS.get(message["fault"], SliceLost)(message["error"])
+            self._end(error)
 
     def _end(self, error: SliceLost | SliceFenced | None) -> None:
         if not self.ended.done():

@@ -2,6 +2,10 @@
 
 The source offset's own record has Java's bytes, for a Java worker to go on from and for operators to alter; where it
 and our position disagree, somebody has moved it since, and it wins.
+
+Without the right to a transactional id the records are written plainly: first what the map knows, then positions,
+then Java's records, which bear a header then. Such a record that disagrees with its position is a commit that was
+torn between the two, and the position wins.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from typing import Final, Protocol
 from connect.core import offsetlog
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
+from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import ChunkKey, MapWriter, Pair, Run, decode_chunk_key, encode_chunk_key, first_downstream
 from connectors.positions import (
@@ -28,11 +33,14 @@ from connectors.positions import (
     encode_position,
     encode_position_key,
 )
+from connectors.source.second_line import SecondLine
 
 log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
+#: On Java's record, where it was not written together with its position in a transaction.
+_WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,11 @@ class PositionStore(Protocol):
     answer now), Superseded (another process has taken over: stop), SecurityError (rights are missing)."""
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        """Shut earlier writers out of the store, then read what it says of source partitions."""
+        """Shut earlier writers out of the store, as far as our rights go, then read what it says of source
+        partitions."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store all or nothing; after an error give the same again."""
+        """Store, all or nothing as far as our rights go; after an error give the same again."""
 
     async def close(self) -> None:
         """Let go of what the store holds."""
@@ -103,16 +112,30 @@ class _Stored:
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
     chunks: dict[Pair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
     newest: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)  # first upstream and value of the last chunk
+    names: dict[tuple[str, int, str, int], set[Pair]] = field(default_factory=dict)
+
+    def chunks_of(self, pair: Pair) -> dict[int, int]:
+        """The chunks of a pair, found by its names from here on."""
+        self.names.setdefault(pair.names(), set()).add(pair)
+        return self.chunks.setdefault(pair, {})
+
+    def named(self, pair: Pair) -> list[Pair]:
+        """All that have chunks under the names of ``pair``, its own topics or such as are gone."""
+        return [other for other in self.names.get(pair.names(), ()) if other in self.chunks]
 
 
 class MirrorPositionStore:
     """A ``PositionStore`` in two compacted topics of the target cluster; see the module's text."""
 
-    def __init__(self, cluster: Cluster, admin: Admin, settings: StoreSettings) -> None:
+    def __init__(
+        self, cluster: Cluster, admin: Admin, settings: StoreSettings, second_line: SecondLine | None = None
+    ) -> None:
         self._cluster = cluster
         self._admin = admin
         self._settings = settings
+        self._second_line = second_line or SecondLine()
         self._writer = TransactionalWriter(cluster, settings.transactional_id)
+        self._plain: PlainWriter | None = None  # once the transactional id was refused
         self._stored = _Stored()
         self._maps: dict[Pair, MapWriter] = {}
         self._obsolete: list[ChunkKey] = []  # of topics that have been made anew since
@@ -128,17 +151,16 @@ class MirrorPositionStore:
                 replication_factor=settings.replication_factor,
                 timeout_s=settings.timeout_s,
             )
-        await self._writer.open()  # before reading, so that what is read cannot change behind us
-        offsets = await self._read_offsets()
+        await self._open()  # before reading, so that what is read cannot change behind us
+        offsets, torn = await self._read_offsets()
         self._stored = await self._read_map(wanted)
         self._maps = {}
-        return {partition: self._start(partition, offsets) for partition in wanted}
+        return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         records: list[OutRecord] = []
         maps: dict[Pair, MapWriter] = {}
         for commit in commits:
-            records += self._position_records(commit.position)
             pair = _pair(commit.position)
             writer = maps[pair] = self._map_of(pair)
             if commit.target_truncated_to is not None:
@@ -150,7 +172,8 @@ class MirrorPositionStore:
         for pair, writer in maps.items():
             records += [self._map_record(pair, key, value) for key, value in writer.changes()]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
-        await self._writer.write(records)
+        records += [self._position_record(commit.position) for commit in commits]
+        await self._write(records, [self._offset_record(commit.position) for commit in commits])
         self._obsolete.clear()
         for writer in maps.values():
             writer.written()
@@ -158,17 +181,48 @@ class MirrorPositionStore:
     async def close(self) -> None:
         """Nothing to let go of: connections are the cluster's, and an open transaction is wound up by the next."""
 
-    async def _read_offsets(self) -> offsetlog.SourceOffsets:
+    async def _open(self) -> None:
+        self._plain = None
+        try:
+            await self._writer.open()
+        except TransactionalIdRefused as error:
+            self._write_plainly(error)
+
+    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord]) -> None:
+        if self._plain is None:
+            try:
+                await self._writer.write([*mapped, *offsets])
+                return
+            except TransactionalIdRefused as error:  # taken from us since
+                plain = self._write_plainly(error)
+        else:
+            plain = self._plain
+        # In this order: a position is never ahead of the map, and Java's offset never ahead of a position.
+        await plain.write(mapped)
+        await plain.write([record._replace(headers=(_WRITTEN_PLAINLY,)) for record in offsets])
+
+    def _write_plainly(self, error: TransactionalIdRefused) -> PlainWriter:
+        self._second_line.refused(error)
+        self._plain = PlainWriter(self._cluster)
+        return self._plain
+
+    async def _read_offsets(self) -> tuple[offsetlog.SourceOffsets, set[bytes]]:
+        """The offsets, and the keys of those that were written plainly."""
         topic = self._settings.offsets_topic
         state = offsetlog.SourceOffsets()
+        plain: set[bytes] = set()
 
         def fold(record: LogRecord) -> None:
             passed_over = offsetlog.apply(state, record.key, record.value)
             if passed_over:
                 log.warning("%s-%d, offset %d: passed over, %s", topic, record.partition, record.offset, passed_over)
+            elif record.key is not None and _WRITTEN_PLAINLY in record.headers:
+                plain.add(record.key)
+            elif record.key is not None:
+                plain.discard(record.key)
 
         await read_to_end(self._cluster, topic, fold, read_committed=True, timeout_s=self._settings.timeout_s)
-        return state
+        return state, plain
 
     async def _read_map(self, wanted: set[TopicPartition]) -> _Stored:
         stored = _Stored()
@@ -202,30 +256,34 @@ class MirrorPositionStore:
         else:
             stored.positions[partition] = decode_position(key, record.value)
 
-    def _start(self, partition: TopicPartition, offsets: offsetlog.SourceOffsets) -> Start:
+    def _start(self, partition: TopicPartition, offsets: offsetlog.SourceOffsets, plain: Collection[bytes]) -> Start:
         settings = self._settings
         committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
         position = self._stored.positions.get(partition)
+        if position is not None and self._java_key(*partition) in plain:
+            return Start(position, position.next_source_offset - 1 if position.next_source_offset else None, False)
         # Before the first record Java has no offset, where a position says 0.
         stored = -1 if committed is None else committed
         return Start(position, committed, position is not None and position.next_source_offset - 1 != stored)
 
-    def _position_records(self, position: Position) -> list[OutRecord]:
-        settings = self._settings
-        topic, partition = position.source_topic, position.source_partition
-        key = PositionKey(settings.connector, topic, partition)
-        java_key = offsetlog.mirror_key(settings.connector, settings.source_alias, topic, partition)
+    def _java_key(self, topic: str, partition: int) -> bytes:
+        return offsetlog.mirror_key(self._settings.connector, self._settings.source_alias, topic, partition)
+
+    def _offset_record(self, position: Position) -> OutRecord:
+        key = self._java_key(position.source_topic, position.source_partition)
         last = position.next_source_offset - 1
-        return [
-            # Nothing copied yet is the absence of a record: Java knows no offset of -1.
-            OutRecord(settings.offsets_topic, java_key, offsetlog.mirror_value(last) if last >= 0 else None),
-            OutRecord(
-                settings.map_topic,
-                encode_position_key(key),
-                encode_position(position),
-                _partition_key(topic, partition),
-            ),
-        ]
+        # Nothing copied yet is the absence of a record: Java knows no offset of -1.
+        return OutRecord(self._settings.offsets_topic, key, offsetlog.mirror_value(last) if last >= 0 else None)
+
+    def _position_record(self, position: Position) -> OutRecord:
+        topic, partition = position.source_topic, position.source_partition
+        key = PositionKey(self._settings.connector, topic, partition)
+        return OutRecord(
+            self._settings.map_topic,
+            encode_position_key(key),
+            encode_position(position),
+            _partition_key(topic, partition),
+        )
 
     def _map_record(self, pair: Pair, key: bytes, value: bytes | None) -> OutRecord:
         partition_key = _partition_key(pair.source_topic, pair.source_partition)
@@ -234,7 +292,7 @@ class MirrorPositionStore:
     def _map_of(self, pair: Pair) -> MapWriter:
         writer = self._maps.get(pair)
         if writer is None:
-            for other in [other for other in self._stored.chunks if other.is_predecessor_of(pair)]:
+            for other in [other for other in self._stored.named(pair) if other.is_predecessor_of(pair)]:
                 self._obsolete += [ChunkKey(other, upstream) for upstream in self._stored.chunks.pop(other)]
             chunks = self._stored.chunks.pop(pair, {})
             newest = self._stored.newest.pop(pair, None)
@@ -265,10 +323,11 @@ def _fold_chunk(stored: _Stored, wanted: set[TopicPartition], record: LogRecord)
     pair, upstream = decode_chunk_key(record.key)
     if TopicPartition(pair.source_topic, pair.source_partition) not in wanted:
         return
-    chunks = stored.chunks.setdefault(pair, {})
+    chunks = stored.chunks_of(pair)
     if record.value is None:
         chunks.pop(upstream, None)
         return
     chunks[upstream] = first_downstream(record.value)
-    if upstream >= max(chunks):
+    newest = stored.newest.get(pair)
+    if newest is None or upstream >= newest[0] or newest[0] not in chunks:
         stored.newest[pair] = (upstream, record.value)

@@ -1,7 +1,8 @@
 """Taking over partitions whose last writer may still be alive: fence first, then say where each goes on.
 
 The order matters and was learnt by losing records: hints are asked before the fence, the target is read only after
-it, and what the slice then begins with is stored before it writes.
+it, and what the slice then begins with is stored before it writes. Where the target refuses the fence, the second
+line is left: see :mod:`connectors.source.second_line`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.configs import perhaps_compacted
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
-from connect.kafka.transactions import describe_producers, fence, init_producer_id
+from connect.kafka.transactions import (
+    TransactionalIdRefused,
+    describe_producers,
+    fence,
+    init_producer_id,
+    new_producer_id,
+)
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.resuming import Resumed
 from connectors.positions import Position
 from connectors.source.ledger import Entry
+from connectors.source.second_line import Resumes, SecondLine, go_on, prove
+from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start
 
 log = logging.getLogger(__name__)
@@ -27,10 +38,33 @@ _NEVER_WRITTEN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The new producer, and a plan for every partition that may go on; those with a proof are resumed first."""
+    """The new producer, and a plan for every partition that may go on; those with a proof are resumed first.
+
+    ``transactional_id`` is the producer's, empty where it was refused; ``unfenced`` are the last positions of
+    partitions whose writer may still be alive.
+    """
 
     producer: ProducerIdentity
     plans: tuple[PartitionPlan, ...]
+    transactional_id: str = ""
+    unfenced: Mapping[TopicPartition, Position] = field(default_factory=dict)
+
+    def writer_of(self, plan: PartitionPlan) -> tuple[str, ProducerIdentity]:
+        """Under which transactional id, empty for none, and as whom a partition goes on."""
+        if plan.producer is None or plan.producer == self.producer:
+            return self.transactional_id, self.producer
+        position = self.unfenced.get(plan.source)
+        return position.transactional_id if position else "", plan.producer
+
+
+@dataclass(frozen=True, slots=True)
+class _Fenced:
+    """Who we are now, where our marker stands, and which target partitions could not be fenced."""
+
+    producer: ProducerIdentity
+    transactional_id: str
+    marked: frozenset[TopicPartition]
+    unfenced: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +76,7 @@ class Clusters:
     source: Cluster
     target: Cluster
     fencing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    second_line: SecondLine = field(default_factory=SecondLine)
 
 
 async def take_over(
@@ -59,42 +94,65 @@ async def take_over(
     partitions that nothing is known of.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
-    for entry in entries:
-        refuse_if_made_anew(entry, known[entry.pair.source])
+    written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
     entries = [entry for entry in entries if not entry.is_stopped]
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
     unclean = {
         entry.pair.source: position
         for entry in entries
-        if (position := known[entry.pair.source].position) is not None and not position.is_handed_over
+        if (position := known[entry.pair.source].position) is not None
+        and not position.is_handed_over
+        and position.target_topic in written
     }
     hints = await _hints(clusters.target, [entry for entry in entries if entry.pair.source in unclean], unclean)
+    await refuse_truncated_targets(clusters.target, entries, known, hints)
+    entries = [entry for entry in entries if not entry.is_stopped]
+    unclean = {entry.pair.source: unclean[entry.pair.source] for entry in entries if entry.pair.source in unclean}
     async with clusters.fencing:
-        producer, fenced = await _fence(clusters.target, transactional_id, unclean)
-    proven = [entry for entry in entries if _needs_proof(entry, known[entry.pair.source])]
-    fresh = [entry for entry in entries if entry not in proven]
+        fenced = await _fence(clusters, transactional_id, unclean)
+    proven, fresh = list[Entry](), list[Entry]()
+    for entry in entries:
+        (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
     plans = [
         _plan_with_proof(entry, unclean[entry.pair.source], hints.get(entry.pair.target), fenced) for entry in proven
     ]
-    plans += await _plans_afresh(clusters, fresh, known, fenced, reset_to, read_committed)
-    return Takeover(producer, tuple(plans))
+    plans += await _plans_afresh(clusters, fresh, known, fenced.marked, reset_to, read_committed)
+    return Takeover(
+        fenced.producer,
+        tuple(_unfenced(plan, known[plan.source].position, fenced) for plan in plans),
+        fenced.transactional_id,
+        {source: position for source, position in unclean.items() if _target_of(position) in fenced.unfenced},
+    )
 
 
-def refuse_if_made_anew(entry: Entry, start: Start) -> None:
-    """Stop an entry whose stored position speaks of another topic than the one that bears the name now."""
-    position, pair = start.position, entry.pair
-    if position is None or start.moved:
-        return
-    for what, name, stored_name, stored, current in (
-        ("source", pair.source.topic, position.source_topic, position.source_topic_id, pair.source_topic_id),
-        ("target", pair.target.topic, position.target_topic, position.target_topic_id, pair.target_topic_id),
-    ):
-        if stored_name == name and stored and current and stored != current:
-            entry.stop(
-                f"{what} topic {name} was deleted and made anew (topic id {current}, was {stored}); nothing is copied "
-                f"until the stored source offset of {pair.source} is altered or reset"
-            )
-            return
+async def resume_all(clusters: Clusters, takeover: Takeover, slice_: Resumes) -> list[Resumed]:
+    """Let every partition with a proof find its place; those that could not be fenced also learn as whom they go on.
+
+    Raises: as the slice's ``resume``; RetriableError where an unfenced predecessor's batches still arrive.
+    """
+    proven = [plan for plan in takeover.plans if plan.proof is not None]
+    if not proven:
+        return []
+    found, epochs = await prove(clusters.target, slice_, proven, takeover.unfenced)
+    thinned = await perhaps_compacted(clusters.source, {source.topic for source in epochs})
+    return [
+        go_on(one, takeover.unfenced[source], epochs[source], takeover.producer, thinned=source.topic in thinned)
+        if (source := one.plan.source) in epochs
+        else one
+        for one in found
+    ]
+
+
+def _unfenced(plan: PartitionPlan, position: Position | None, fenced: _Fenced) -> PartitionPlan:
+    """A plan that stays with a producer id without a transactional id, where we have none to change to."""
+    if fenced.transactional_id or plan.proof is not None or position is None or position.transactional_id:
+        return plan
+    if not position.is_handed_over or _target_of(position) != plan.target:
+        return plan
+    if position.next_source_offset != plan.next_source_offset:
+        return plan
+    producer = ProducerIdentity(position.producer_id, position.producer_epoch)
+    return replace(plan, producer=producer, next_sequence=position.next_sequence)
 
 
 def _needs_proof(entry: Entry, start: Start) -> bool:
@@ -123,21 +181,48 @@ async def _hints(
     return hints
 
 
-async def _fence(
-    target: Cluster, transactional_id: str, unclean: Mapping[TopicPartition, Position]
-) -> tuple[ProducerIdentity, set[TopicPartition]]:
-    """Fence every id that may still write; returns our new identity and the partitions that bear its marker."""
-    by_id: dict[str, list[TopicPartition]] = {}
+async def _fence(clusters: Clusters, transactional_id: str, unclean: Mapping[TopicPartition, Position]) -> _Fenced:
+    """Fence every id that may still write, as far as the target lets us."""
+    by_id: dict[str, list[Position]] = {}
     for position in unclean.values():
-        by_id.setdefault(position.transactional_id, []).append(_target_of(position))
+        by_id.setdefault(position.transactional_id, []).append(position)
+    unfenced = {_target_of(position) for position in by_id.pop("", [])}
     own = by_id.pop(transactional_id, [])
-    for other, partitions in by_id.items():
-        await fence(target, other, partitions)
-    identity = await fence(target, transactional_id, own) if own else await init_producer_id(target, transactional_id)
-    return ProducerIdentity(identity.producer_id, identity.epoch), set(own)
+    for other, positions in by_id.items():
+        try:
+            unfenced |= await _fence_one(clusters.target, other, positions)
+        except TransactionalIdRefused as error:
+            clusters.second_line.refused(error)
+            unfenced |= {_target_of(position) for position in positions}
+    marked = {_target_of(position) for position in own}
+    try:
+        if own:
+            identity = await fence(clusters.target, transactional_id, sorted(marked))
+        else:
+            identity = await init_producer_id(clusters.target, transactional_id)
+    except TransactionalIdRefused as error:
+        clusters.second_line.refused(error)
+        identity, transactional_id = await new_producer_id(clusters.target), ""
+        marked, unfenced = set(), unfenced | marked
+    else:
+        unfenced |= _of_another_id(identity.producer_id, own)
+    producer = ProducerIdentity(identity.producer_id, identity.epoch)
+    return _Fenced(producer, transactional_id, frozenset(marked), frozenset(unfenced))
 
 
-def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced: set[TopicPartition]) -> PartitionPlan:
+async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
+    """Those of the partitions that the fence says nothing of."""
+    identity = await fence(target, transactional_id, [_target_of(position) for position in positions])
+    return _of_another_id(identity.producer_id, positions)
+
+
+def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[TopicPartition]:
+    """Brokers forget a transactional id that nobody asked for in a week; the markers of another producer id fence
+    nothing."""
+    return {_target_of(position) for position in positions if position.producer_id != producer_id}
+
+
+def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced: _Fenced) -> PartitionPlan:
     pair = entry.pair
     writer = ProducerIdentity(position.producer_id, position.producer_epoch)
     return PartitionPlan(
@@ -149,7 +234,7 @@ def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced:
         last_source_epoch=position.source_leader_epoch,
         target_end=position.target_end,
         next_sequence=0,
-        pipelined=pair.target in fenced,
+        pipelined=pair.target in fenced.marked - fenced.unfenced,
         max_message_bytes=pair.max_message_bytes,
         proof=Proof(writer, position.next_sequence, hint),
     )
@@ -159,7 +244,7 @@ async def _plans_afresh(
     clusters: Clusters,
     entries: Sequence[Entry],
     known: Mapping[TopicPartition, Start],
-    fenced: set[TopicPartition],
+    fenced: frozenset[TopicPartition],
     reset_to: int,
     read_committed: bool,
 ) -> list[PartitionPlan]:

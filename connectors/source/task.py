@@ -10,10 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from connect.core.errors import RetriableError
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.admin import Admin
 from connect.kafka.offsets import EARLIEST
-from connectors.dataplane.link import LinkServer
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -25,10 +24,12 @@ from connectors.dataplane.resuming import Resumed
 from connectors.positions import Position
 from connectors.source.engine import SparkEngine
 from connectors.source.ledger import Ledger, Pair, position_of
+from connectors.source.links import LinkServer
 from connectors.source.progress import PartitionView
-from connectors.source.slice import SliceHandle, SliceLost, close_quietly
+from connectors.source.skip_log import SkipLog
+from connectors.source.slice import SliceDefect, SliceHandle, SliceLost, close_quietly
 from connectors.source.store import PositionStore, Start
-from connectors.source.takeover import Clusters, Takeover, take_over
+from connectors.source.takeover import Clusters, Takeover, resume_all, take_over
 from connectors.source.topology import pair_up
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,17 @@ _AHEAD_S: Final = 4.0
 #: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
 
+#: So many slices in a row may end of a mistake in code before the task fails; what comes of it is not worth a marker
+#: in every partition every few seconds.
+_MAX_DEFECTS: Final = 3
+#: A slice that has copied for so long starts the count anew.
+_HEALTHY_S: Final = 60.0
+
 T = TypeVar("T")
+
+
+class TaskDefective(PermanentError):
+    """Slice after slice ended of a mistake in this project's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,7 @@ class TaskSettings:
     epoch_ms: int = 60_000
     commit_interval_ms: int = 1_000
     reset_to: int = EARLIEST
+    logs_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +92,12 @@ class MirrorSourceTask:
         self._services = services
         self._store = store
         self._ledger = Ledger(())
+        self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
         self._stopping = asyncio.Event()
         self._committing = asyncio.Lock()
         self._loaded = False
+        self._took_over = False
+        self._defects = 0
 
     def view(self, now_ms: int) -> list[PartitionView]:
         """A picture of every partition."""
@@ -109,6 +124,7 @@ class MirrorSourceTask:
             for task in (copying, committing):
                 task.cancel()
             await asyncio.gather(copying, committing, return_exceptions=True)
+            self._skip_log.tell(time.monotonic(), is_last=True)
             await self._store.close()
 
     @property
@@ -127,11 +143,24 @@ class MirrorSourceTask:
                 if self._stopping.is_set():
                     return
                 self.state = "recovering"
-                if time.monotonic() - began_s > _MAX_RETRY_S:
+                lasted_s = time.monotonic() - began_s
+                self._count_defect(error, lasted_s)
+                if lasted_s > _MAX_RETRY_S:
                     delay_s = _RETRY_S
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
                 await self._pause(delay_s)
                 delay_s = min(delay_s * 2, _MAX_RETRY_S)
+
+    def _count_defect(self, error: RetriableError, lasted_s: float) -> None:
+        """Raise :class:`TaskDefective` where trying again has not helped; ``lasted_s``: how long it went well."""
+        if not isinstance(error, SliceDefect):
+            return
+        self._defects = 1 if lasted_s > _HEALTHY_S else self._defects + 1
+        if self._defects >= _MAX_DEFECTS:
+            raise TaskDefective(
+                f"{self._name}: {self._defects} slices in a row ended of what looks like a defect of Heliograph, the "
+                f"last with {error}; positions stand where they were; please report it with this log"
+            ) from error
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -185,8 +214,15 @@ class MirrorSourceTask:
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
     ) -> tuple[ProducerIdentity, list[PartitionPlan]]:
-        """Take over, and store where everything begins; the slice that is opening meanwhile may then write."""
+        """Take over, and store where everything begins; the slice that is opening meanwhile may then write.
+
+        At the first start both go on at once. Later the fence waits for the slice: where Spark is gone and does not
+        come back soon, each attempt would leave a marker in every partition and nobody would copy.
+        """
+        if self._took_over:
+            await opening
         takeover = await self._take_over()
+        self._took_over = True
         await opening
         await self._begin(handle, takeover)
         return takeover.producer, self._ledger.plans({plan.source for plan in takeover.plans if plan.pipelined})
@@ -232,16 +268,20 @@ class MirrorSourceTask:
 
     async def _begin(self, handle: SliceHandle, takeover: Takeover) -> None:
         """Resume what needs a proof, then store where every partition begins, before anything is written."""
-        proven = [plan for plan in takeover.plans if plan.proof is not None]
-        resumed = await handle.resume(proven) if proven else []
+        resumed = await resume_all(self._services.clusters, takeover, handle)
         for one in resumed:
-            self._tell_resumed(one)
-        producer, transactional_id = takeover.producer, self._settings.transactional_id
+            if one.refusal:
+                self._ledger.entries[one.plan.source].stop(one.refusal)
+                log.error("%s: %s stopped: %s", self._name, one.plan.source, one.refusal)
+            else:
+                self._tell_resumed(one)
         for plan in takeover.plans:
             if plan.proof is None:
-                self._ledger.begin(plan.source, position_of(plan, transactional_id, producer))
+                self._ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
         for one in resumed:
-            self._ledger.begin(one.plan.source, position_of(one.plan, transactional_id, producer), one.runs)
+            if one.refusal:
+                continue
+            self._ledger.begin(one.plan.source, position_of(one.plan, *takeover.writer_of(one.plan)), one.runs)
         await self._commit()
         self._loaded = True
 
@@ -281,6 +321,7 @@ class MirrorSourceTask:
             try:
                 await following.open()
             except RetriableError as error:
+                self._count_defect(error, 0.0)
                 log.warning("%s: the next slice did not come up: %s; trying again", self._name, error)
                 await close_quietly(following)
                 await asyncio.sleep(_MAX_RETRY_S)
@@ -298,12 +339,14 @@ class MirrorSourceTask:
             raise SliceLost(f"the target did not answer for the last batches of {names}")
 
     def _progressed(self, progress: PartitionProgress) -> None:
+        self._skip_log.add(progress.source, progress.skips)
         reason = self._ledger.apply(progress)
         if reason:
-            log.error("%s: %s stopped: %s", self._name, progress.source, reason)
+            log.error("%s: %s %s: %s", self._name, progress.source, progress.state, reason)
 
     def _tell_resumed(self, one: Resumed) -> None:
         plan = one.plan
+        self._ledger.entries[plan.source].skipped += one.left_out
         if one.fallback:
             resume_log.warning(
                 "resumed %s %s: surplus=%d verified=false fallback=at-least-once source_offset=%d reason=%s",
@@ -329,6 +372,7 @@ class MirrorSourceTask:
         interval_s = self._settings.commit_interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
+            self._skip_log.tell(time.monotonic())
             if self._loaded:
                 try:
                     await self._commit()

@@ -8,29 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from connect.core import offsetlog
-from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
+from tests.kit.fault_plan import BREAKING, Fault, Kind, plan
+from tests.kit.faults import FaultRound
 from tests.kit.pipe import Direction
 from tests.kit.processes import wait_until
 from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy
 from tests.kit.requests import PRODUCE
 from tests.kit.stage import Stage
+from tests.kit.stored import stored_positions
 from tests.kit.strike import faults_of
 from tests.kit.writer import Load
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEED = 11
 LOADS = (Load("orders", 3), Load("payments", 2, "zstd", value_bytes=300), Load("clicks", 1, "lz4", batch_records=500))
+PARTITIONS = {load.topic: load.partitions for load in LOADS}
 REQUEST_TIMEOUT_MS = 2000
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
+#: Some of what the fault run makes, at either side.
+PATH_FAULTS = [
+    replace(fault, lasting_s=1.0)
+    for fault in plan(SEED, 14)
+    if fault.kind in (Kind.UNANSWERED, Kind.HALF_CLOSE, Kind.LIMIT)
+]
 #: What a test sees pass to the target before it makes its fault.
 LOAD_BYTES = 150_000
 
@@ -39,15 +47,15 @@ LOAD_BYTES = 150_000
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Two clusters, load, and the one mirror, caught up once; at the end it stops as it should."""
     properties = {
+        "us.consumer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
         "eu.producer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
         "eu.offset.flush.interval.ms": "200",
     }
     directory = tmp_path_factory.mktemp("brokers")
-    with Stage(directory, seed=SEED, loads=LOADS, records_per_s=6_000, properties=properties) as stage:
-        wait_until(stage.every_partition_written, DEADLINE_S, "every source partition has records")
-        stage.mirror.start()
-        first = stage.caught_up(DEADLINE_S)
-        assert first.is_caught_up, first.summary()
+    with Stage(
+        directory, seed=SEED, loads=LOADS, records_per_s=6_000, source_proxied=True, properties=properties
+    ) as stage:
+        assert not stage.set_going(DEADLINE_S)
         yield stage
         stage.writer.stop()
         assert stage.mirror.stop() == 0
@@ -85,7 +93,11 @@ class Scene:
         report = self.stage.caught_up(DEADLINE_S)
         assert report.is_exact, "\n".join(faults_of(report))
         ends = {(topic, index): count for topic, counts in written.items() for index, count in counts.items()}
-        wait_until(lambda: asyncio.run(stored_positions(self.stage)) == ends, DEADLINE_S, "all positions are stored")
+        wait_until(
+            lambda: asyncio.run(stored_positions(self.stage.eu.bootstrap, "us", PARTITIONS)) == ends,
+            DEADLINE_S,
+            "all positions are stored",
+        )
         self.stage.writer.resume()
         assert self.stage.mirror.is_running
         assert not [line for line in self._log() if "at-least-once" in line or "Traceback" in line or " ERROR " in line]
@@ -108,33 +120,6 @@ def produces(state: ConnectionState) -> bool:
 
 def of_a_slice(state: ConnectionState) -> bool:
     return (state.client_id or "").startswith("connector-producer-")
-
-
-async def stored_positions(stage: Stage) -> dict[tuple[str, int], int]:
-    """Where each source partition would be read on, from the records that a Java worker would go on from too."""
-    state = offsetlog.SourceOffsets()
-    settings = connection_settings({"bootstrap.servers": stage.eu.bootstrap}, client_id="faults", where="cluster eu")
-    cluster = Cluster(settings)
-    try:
-        await read_to_end(
-            cluster,
-            "mm2-offsets.us.internal",
-            lambda record: apply_or_fail(state, record),
-            read_committed=True,
-        )
-    finally:
-        await cluster.close()
-    stored = {
-        (load.topic, index): state.mirrored_offset("MirrorSourceConnector", "us", load.topic, index)
-        for load in LOADS
-        for index in range(load.partitions)
-    }
-    return {partition: offset + 1 for partition, offset in stored.items() if offset is not None}
-
-
-def apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:
-    passed_over = offsetlog.apply(state, record.key, record.value)
-    assert not passed_over, passed_over
 
 
 def restart_target(stage: Stage) -> None:
@@ -168,25 +153,29 @@ def test_connections_to_the_target_that_are_cut_anywhere_cost_nothing(scene: Sce
     scene.compare()
 
 
-def test_requests_that_arrive_after_they_were_given_up_cost_nothing(scene: Scene) -> None:
-    """They are sent again on another connection meanwhile, unchanged, and each is in the log once."""
+@pytest.mark.parametrize("direction", Direction)
+def test_what_arrives_after_it_was_given_up_costs_nothing(scene: Scene, direction: Direction) -> None:
+    """Requests are sent again on another connection meanwhile, unchanged, and each is in the log once. What answers
+    speak of is in the log, which the mirror has to find out."""
     before = scene.connections(produces)
-    assert scene.proxy.hold(Direction.REQUESTS, produces)
+    assert scene.proxy.hold(direction, produces)
     scene.until_given_up(before, produces)
     scene.under_load()
-    assert scene.stage.kept_bytes(Direction.REQUESTS)
+    assert scene.stage.kept_bytes(direction)
     scene.stage.release()
     scene.compare()
 
 
-def test_answers_that_do_not_come_in_time_cost_nothing(scene: Scene) -> None:
-    """What they speak of is in the log, which the mirror has to find out."""
-    before = scene.connections(produces)
-    assert scene.proxy.hold(Direction.ANSWERS, produces)
-    scene.until_given_up(before, produces)
-    scene.under_load()
-    scene.stage.release()
-    scene.compare()
+def _named(fault: Fault) -> str:
+    return f"{fault.kind.name}-{fault.side.name}-{fault.direction.name}"
+
+
+@pytest.mark.parametrize("fault", PATH_FAULTS, ids=_named)
+def test_a_path_that_breaks_under_load_costs_nothing(scene: Scene, fault: Fault) -> None:
+    played = FaultRound(scene.stage, fault, time.monotonic()).play()
+    assert not played.faults, played
+    assert played.in_flight_bytes
+    assert played.reconnected or fault.kind not in BREAKING
 
 
 def test_a_whole_path_that_stands_still_for_longer_than_a_request_may_take_costs_nothing(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 #: Not older than a broker's retention.
 NOW_MS = int(time.time() * 1000)
@@ -31,7 +31,7 @@ async def test_the_writers_logs_are_whole_and_as_long_as_it_says(us: KafkaCluste
         with Writer(us.bootstrap, loads, records_per_s=50_000, seed=1) as writer:
             wait_until(
                 lambda: all(count >= 100 for counts in writer.acknowledged().values() for count in counts.values()),
-                20,
+                60,
                 "every partition has a hundred records",
             )
             paused = writer.pause()

@@ -19,7 +19,6 @@ VICTIMS = (Role.PYTHON_WORKER, Role.WORKER, Role.SPARK_JVM, Role.SPARK_DRIVER)
 @pytest.mark.kill
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_six_blows_leave_neither_gap_nor_duplicate_nor_disorder(tmp_path: Path) -> None:
     rounds = plan(SEED, kills=5, stops=1, victims=VICTIMS, load_bytes=(100_000, 1_000_000))
     with Stage(tmp_path, seed=SEED, records_per_s=8_000, properties={"lease.ms": "2000"}) as stage:

@@ -23,7 +23,7 @@ from connectors.verify import Report, compare_topics
 pytestmark = pytest.mark.integration
 
 COMMAND = (sys.executable, "-c", "from connect.cli.mirror_maker import main; main()")
-DEADLINE_S = 90
+DEADLINE_S = 180
 
 
 class Command:
@@ -117,20 +117,3 @@ async def test_it_mirrors_until_sigterm_and_exits_with_0(us: KafkaCluster, eu: K
         assert code == 0
         assert seconds < 10
     assert not [line for line in running.lines if "Traceback" in line]
-
-
-async def test_an_unreachable_cluster_is_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
-    us: KafkaCluster, tmp_path: Path, unused_tcp_port: int
-) -> None:
-    file = tmp_path / "mm2.properties"
-    file.write_text(
-        f"clusters = us, eu\nus.bootstrap.servers = {us.bootstrap}\n"
-        f"eu.bootstrap.servers = 127.0.0.1:{unused_tcp_port}\nus->eu.enabled = true\n"
-    )
-    async with command(str(file), "--clusters", "eu") as running:
-        for _ in range(2):
-            line = await running.until(lambda line: "trying again" in line)
-            assert f"127.0.0.1:{unused_tcp_port}" in line
-        code, seconds = await running.stop(signal.SIGINT)
-        assert code == 0
-        assert seconds < 10

@@ -19,7 +19,8 @@ from connect.embedded import ports
 
 pytestmark = pytest.mark.integration
 
-_EXIT_S = 30.0
+#: Not only an end: on a machine without a Kafka yet, the first of these tests fetches it.
+_EXIT_S = 150.0
 _COMMAND = [str(Path(sys.executable).with_name("heliograph")), "dev"]
 
 
@@ -44,6 +45,11 @@ def first_lines(command: subprocess.Popen[str], count: int) -> list[str]:
     return [command.stdout.readline().rstrip("\n") for _ in range(count)]
 
 
+def told(err: str) -> list[str]:
+    """The lines that are there on every machine, whether it had a Kafka yet or not."""
+    return [line for line in err.splitlines() if not line.startswith("downloading ")]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
     port = ports.choose(1)[0]
@@ -56,7 +62,7 @@ def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number:
         assert below
         command.send_signal(number)
         out, err = command.communicate(timeout=_EXIT_S)
-        assert (command.returncode, err) == (0, "")
+        assert (command.returncode, told(err)) == (0, [])
         assert out.endswith("stopping\n")
         assert not [process for process in below if process.is_running()]
     assert list(tmp_path.iterdir()) == []
@@ -81,5 +87,5 @@ def test_a_port_in_use_is_one_line_and_a_code(tmp_path: Path) -> None:
         with dev("--clusters", "us", "--port-base", str(port), folder=tmp_path) as command:
             _, err = command.communicate(timeout=_EXIT_S)
     assert command.returncode == 2
-    assert f"cluster us: port {port} is in use" in err
-    assert err.count("\n") == 1
+    (line,) = told(err)
+    assert f"cluster us: port {port} is in use" in line

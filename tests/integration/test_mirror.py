@@ -32,7 +32,7 @@ CONNECTOR = "MirrorSourceConnector"
 #: An alias of its own: what a flow stores is named after its source, and the clusters are shared with other tests.
 ALIAS = "shop"
 EPOCH_MS = 2000
-_DEADLINE_S = 60.0
+_DEADLINE_S = 150.0
 
 
 @dataclass

@@ -1,151 +1,256 @@
-"""TLS and SASL against a real broker, with the three libraries that are handed our settings."""
+"""TLS and SASL against real brokers: every way in, sessions that are proven anew, and what refusals say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from kafka import KafkaAdminClient
-from kafka.admin import NewTopic, ScramMechanism, UserScramCredentialUpsertion
+from kafka.admin import NewTopic as KafkaTopic
+from kafka.protocol.metadata import MetadataRequest
 
-from connect.core.errors import SecurityError
-from connect.embedded.brokers import KafkaCluster
-from connect.kafka.connection import Connection
+from connect.core.errors import ClusterUnreachable, ConfigError, SecurityError
+from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.cluster import Cluster
+from connect.kafka.connection import Connection, ConnectionLost
 from connect.kafka.settings import ConnectionSettings, connection_settings
-from tests.kit.certificates import Party, make_party
+from connect.kafka.topiclog import LogRecord, read_to_end
+from tests.kit.certificates import make_party
+from tests.kit.secured import PLAIN, SCRAM, Secured, jaas, set_password, start_secured
 
 pytestmark = pytest.mark.integration
 
-PASSWORD = 'p"\\;= {}s'
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def quoted(password: str) -> str:
-    escaped = password.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-@dataclass(frozen=True)
-class Secured:
-    """A broker with a listener for every way in, and what its clients need."""
-
-    cluster: KafkaCluster
-    authority: Party
-    client: Party
-
-    def settings(self, listener: str, **properties: str) -> ConnectionSettings:
-        """The settings for a listener; keys with underscores instead of dots."""
-        named = {key.replace("_", "."): value for key, value in properties.items()}
-        protocol = {"TLS": "SSL", "MUTUAL": "SSL", "PLAIN": "SASL_SSL", "SCRAM": "SASL_PLAINTEXT"}[listener]
-        return connection_settings(
-            {
-                "bootstrap.servers": self.cluster.bootstrap_of(listener),
-                "security.protocol": protocol,
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.certificates": self.authority.pem,
-                **named,
-            },
-            client_id="us->eu|a test",
-            where="cluster us",
-        )
+#: A broker takes no second proof within a second, and half of a short session passes before the next.
+REAUTH_MS = 2_200
+DEADLINE_S = 60.0
+METADATA_OF_NOTHING = b"\1\0\0\0"
+PEM = {"ssl.truststore.type": "PEM", "ssl.truststore.location": None, "ssl.truststore.password": None}
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    authority = make_party("authority", None)
-    broker = make_party("broker", authority, "localhost")
-    store: Path = tmp_path_factory.mktemp("secured") / "broker.pem"
-    store.write_text(broker.key_pem() + broker.pem)
-    config = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(store),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": authority.pem.replace("\n", " "),
-        "listener.name.mutual.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.plain.plain.sasl.jaas.config": f"{PLAIN} required user_bob={quoted(PASSWORD)};",
-        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.scram.scram-sha-256.sasl.jaas.config": f"{SCRAM} required;",
-        "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{SCRAM} required;",
-    }
-    listeners = {"TLS": "SSL", "MUTUAL": "SSL", "PLAIN": "SASL_SSL", "SCRAM": "SASL_PLAINTEXT"}
-    with KafkaCluster.start("secured", config=config, listeners=listeners) as cluster:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            # One call each: a user's credentials cannot be altered twice in one request.
-            refused = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("bob", mechanism, PASSWORD)])
-            assert not any(refused.values()), refused
-        admin.close()
-        yield Secured(cluster, authority, make_party("client", authority, "client"))
+    with start_secured("secured", tmp_path_factory.mktemp("secured"), reauth_ms=REAUTH_MS) as started:
+        yield started
 
 
-WAYS: dict[str, dict[str, str]] = {
-    "TLS": {},
-    "MUTUAL": {"ssl_keystore_type": "PEM"},
-    "PLAIN": {
-        "sasl_mechanism": "PLAIN",
-        "sasl_jaas_config": f"{PLAIN} required username=bob password={quoted(PASSWORD)};",
-    },
-    "SCRAM-SHA-256": {
-        "sasl_mechanism": "SCRAM-SHA-256",
-        "sasl_jaas_config": f"{SCRAM} required username='bob' password={quoted(PASSWORD)};",
-    },
-    "SCRAM-SHA-512": {
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_jaas_config": f'{SCRAM} required username="bob" password={quoted(PASSWORD)};',
-    },
-}
+def by(secured: Secured, listener: str, changes: dict[str, str | None]) -> ConnectionSettings:
+    """The settings for a listener; None takes a key away."""
+    properties = {**secured.properties(listener), **changes}
+    given = {key: value for key, value in properties.items() if value is not None}
+    return connection_settings(given, client_id="us->eu|a test", where="cluster us")
 
 
-def by(secured: Secured, way: str, **more: str) -> ConnectionSettings:
-    properties = WAYS[way] | more
-    if way == "MUTUAL":
-        properties["ssl_keystore_key"] = secured.client.key_pem()
-        properties["ssl_keystore_certificate_chain"] = secured.client.pem
-    return secured.settings(way.partition("-")[0], **properties)
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_every_way_in_for_every_library(secured: Secured, way: str) -> None:
-    # As a slice gets them: without files, from the wire.
-    settings = ConnectionSettings.from_wire(by(secured, way).to_wire())
+async def opened(settings: ConnectionSettings) -> Connection:
     ((host, port),) = settings.bootstrap
-    connection = await Connection.open(settings, host, port)
+    return await Connection.open(settings, host, port)
+
+
+@pytest.mark.parametrize(
+    ("listener", "changes"),
+    [
+        ("TLS", {}),
+        ("MUTUAL", {}),
+        ("PLAIN", {"sasl.jaas.config": jaas(PLAIN).replace('username="bob"', "username=bob")}),
+        ("SCRAM", {"sasl.mechanism": "SCRAM-SHA-256"}),
+        ("SCRAM_TLS", {}),
+        ("OAUTH", {}),
+    ],
+    ids=["TLS", "mutual TLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512 over TLS", "OAUTHBEARER"],
+)
+async def test_every_way_in_for_every_library(secured: Secured, listener: str, changes: dict[str, str | None]) -> None:
+    # As a slice gets them: without files, from the wire.
+    settings = ConnectionSettings.from_wire(by(secured, listener, changes).to_wire())
+    connection = await opened(settings)
     assert connection.versions
     await connection.close()
     admin = KafkaAdminClient(**settings.kafka_python_arguments())
     try:
-        admin.create_topics([NewTopic(f"by-{way}", num_partitions=1, replication_factor=1)])
+        admin.create_topics([KafkaTopic(f"by-{listener}", num_partitions=1, replication_factor=1)])
     finally:
         admin.close()
-    producer: Any = AIOKafkaProducer(**settings.aiokafka_arguments())
+    producer = AIOKafkaProducer(**settings.aiokafka_arguments())
     await producer.start()
     try:
-        sent = await producer.send_and_wait(f"by-{way}", b"x")
+        sent = await producer.send_and_wait(f"by-{listener}", b"x")
     finally:
         await producer.stop()
     assert sent.offset == 0
 
 
+class TestSessions:
+    """Brokers that want to be shown who we are every few seconds (KIP-368): nobody who sends requests notices."""
+
+    async def test_they_are_proven_anew_under_load_and_every_request_is_answered(self, secured: Secured) -> None:
+        """Eight requests are always under way on each, so each exchange comes between others."""
+        connections = [await opened(secured.settings(listener)) for listener in ("PLAIN", "SCRAM", "OAUTH")]
+        answered = dict.fromkeys(connections, 0)
+
+        async def ask(connection: Connection) -> None:
+            while connection.reauthentications < 3:
+                await connection.send(3, 12, [METADATA_OF_NOTHING])
+                answered[connection] += 1
+
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(ask(connection) for connection in connections for _ in range(8)))
+        for connection in connections:
+            assert not connection.closed
+            assert answered[connection] > 8
+            await connection.close()
+
+    async def test_one_that_ended_while_nobody_asked_is_proven_anew_first(self, secured: Secured) -> None:
+        connection = await opened(secured.settings("SCRAM"))
+        await asyncio.sleep(REAUTH_MS / 1000 + 0.2)  # a broker's clock cannot be waited for otherwise
+        await connection.call(MetadataRequest(topics=[]))
+        assert connection.reauthentications == 1
+        await connection.close()
+
+    async def test_who_is_no_longer_let_in_loses_the_connection_and_is_told_on_the_next(self, secured: Secured) -> None:
+        set_password(secured.cluster, "carol", "old secret")
+        settings = secured.settings("SCRAM", sasl_jaas_config=jaas(SCRAM, "old secret", "carol"))
+        connection = await opened(settings)
+        set_password(secured.cluster, "carol", "new secret")
+        with pytest.raises(ConnectionLost, match="re-authentication with SCRAM-SHA-512 failed: ") as caught:
+            await asyncio.wait_for(ask_for_ever(connection), DEADLINE_S)
+        assert "old secret" not in str(caught.value)
+        await connection.close()
+        with pytest.raises(SecurityError, match=r"sasl\.jaas\.config"):
+            await opened(settings)
+
+    async def test_clients_of_the_libraries_live_through_it(self, secured: Secured) -> None:
+        """The admin client is kept for long; a topic is read with a client of its own, which may outlast a session."""
+        settings = secured.settings("SCRAM_TLS")
+        admin, cluster = Admin(settings, "eager"), Cluster(settings, "eager")
+        assert await admin.create_topics([NewTopic("read", 1, 1)]) == {"read": None}
+        producer = AIOKafkaProducer(**settings.aiokafka_arguments())
+        await producer.start()
+        for _ in range(3):
+            await producer.send_and_wait("read", b"x")
+        await producer.stop()
+        found: list[LogRecord] = []
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + 1.3 * REAUTH_MS / 1000
+        while clock() < end_s:
+            assert "read" in await admin.list_topics()
+            await read_to_end(cluster, "read", found.append)
+        assert {record.offset for record in found} == {0, 1, 2}
+        await cluster.close()
+        await admin.close()
+
+
+async def ask_for_ever(connection: Connection) -> None:
+    while True:
+        await connection.send(3, 12, [METADATA_OF_NOTHING])
+
+
+def presenting(
+    secured: Secured, *, by_stranger: bool = False, valid: timedelta = timedelta(hours=1)
+) -> dict[str, str | None]:
+    """A client certificate of somebody's."""
+    signer = make_party("stranger", None) if by_stranger else secured.authority
+    party = make_party("client", signer, "client", valid=valid)
+    return {
+        **dict.fromkeys(("ssl.keystore.location", "ssl.key.password")),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": party.key_pem(),
+        "ssl.keystore.certificate.chain": party.pem,
+    }
+
+
+Changes = Callable[[Secured], dict[str, str | None]]
+REFUSED: dict[str, tuple[str, Changes, str]] = {
+    "password of PLAIN": (
+        "PLAIN",
+        lambda _: {"sasl.jaas.config": jaas(PLAIN, "guess")},
+        r"could not authenticate with SASL_SSL PLAIN: .*; check sasl\.mechanism and sasl\.jaas\.config",
+    ),
+    "password of SCRAM": (
+        "SCRAM_TLS",
+        lambda _: {"sasl.jaas.config": jaas(SCRAM, "guess")},
+        r"could not authenticate with SASL_SSL SCRAM-SHA-512: .*; check sasl\.mechanism and sasl\.jaas\.config",
+    ),
+    "mechanism": (
+        "SCRAM_TLS",
+        lambda _: {"sasl.mechanism": "PLAIN"},
+        r"does not offer sasl\.mechanism PLAIN; choose one that the listener has",
+    ),
+    "no SASL there": (
+        "SCRAM_TLS",
+        lambda secured: {"bootstrap.servers": secured.cluster.bootstrap_of("TLS")},
+        r"the listener wants no SASL; set security\.protocol to what it speaks",
+    ),
+    "unknown signer": (
+        "TLS",
+        lambda _: {**PEM, "ssl.truststore.certificates": make_party("stranger", None).pem},
+        r"nobody whom we trust has signed the broker's certificate; check ssl\.truststore",
+    ),
+    "host name": (
+        "ELSEWHERE",
+        lambda _: {},
+        r"does not name 127\.0\.0\.1; .* ssl\.endpoint\.identification\.algorithm",
+    ),
+    "expired broker": (
+        "EXPIRED",
+        lambda _: {},
+        r"certificate has expired; a certificate that the broker presents is not valid today; renew it at the broker",
+    ),
+    "no certificate of ours": (
+        "MUTUAL",
+        lambda _: dict.fromkeys(("ssl.keystore.type", "ssl.keystore.location", "ssl.key.password")),
+        r"the broker wants a certificate of ours; set ssl\.keystore",
+    ),
+    "expired certificate of ours": (
+        "MUTUAL",
+        lambda secured: {**presenting(secured, valid=timedelta(minutes=-5))},
+        r"our certificate in ssl\.keystore\.\* has expired \(\d{4}-\d\d-\d\d \d\d:\d\d UTC\); renew it",
+    ),
+    "our signer unknown there": (
+        "MUTUAL",
+        lambda secured: {**presenting(secured, by_stranger=True)},
+        r"the broker does not accept our certificate in ssl\.keystore",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_who_is_refused_is_told_in_one_line_what_to_do(secured: Secured, what: str) -> None:
+    listener, changes, said = REFUSED[what]
+    settings = by(secured, listener, changes(secured))
+    with pytest.raises(SecurityError, match=said) as caught:
+        await Cluster(settings, "us").metadata(())
+    line = str(caught.value)
+    assert line.startswith(f"cluster us (127.0.0.1:{settings.bootstrap[0][1]}): ")
+    assert "\n" not in line
+    assert "guess" not in line
+    with pytest.raises(SecurityError, match=said):
+        await Admin(settings, "us").list_topics()
+
+
+@pytest.mark.parametrize(("listener", "speaking"), [("TLS", "PLAINTEXT"), ("SCRAM_TLS", "SASL_PLAINTEXT")])
+async def test_the_wrong_protocol_is_tried_again_and_named(secured: Secured, listener: str, speaking: str) -> None:
+    """A broker on its way down looks the same, so this alone ends nothing; a plaintext port is another test's."""
+    settings = dataclasses.replace(secured.settings(listener), security_protocol=speaking, tls=None)
+    with pytest.raises(ClusterUnreachable, match=rf"is security\.protocol {speaking} what the listener speaks\?"):
+        await Cluster(settings, "us").metadata(())
+
+
 @pytest.mark.parametrize(
-    ("way", "more"),
+    ("changes", "kind", "said"),
     [
-        ("PLAIN", {"sasl_jaas_config": f'{PLAIN} required username="bob" password="guess";'}),
-        ("SCRAM-SHA-512", {"sasl_jaas_config": f'{SCRAM} required username="bob" password="guess";'}),
-        ("TLS", {"ssl_truststore_certificates": make_party("stranger", None).pem}),
+        ({"ssl.keystore.location": "/nowhere.pem"}, ConfigError, r"ssl\.keystore\.location /nowhere\.pem cannot be"),
+        ({"ssl.keystore.location": "/"}, ConfigError, r"ssl\.keystore\.location / cannot be read: Is a directory"),
+        ({"ssl.key.password": "guess"}, SecurityError, r"cannot be read; is ssl\.key\.password right\?"),
+        ({"ssl.truststore.password": "guess"}, SecurityError, "does not open with the password given"),
+        ({"sasl.mechanism": "SCRAM-MD5", "security.protocol": "SASL_SSL"}, ConfigError, "'SCRAM-MD5' is unknown; it"),
     ],
-    ids=["PLAIN password", "SCRAM password", "trust"],
 )
-async def test_who_is_refused_is_told_so_without_the_secret(secured: Secured, way: str, more: dict[str, str]) -> None:
-    settings = by(secured, way, **more)
-    ((host, port),) = settings.bootstrap
-    with pytest.raises(SecurityError) as caught:
-        await Connection.open(settings, host, port)
-    assert f"{host}:{port}" in str(caught.value)
+def test_what_cannot_be_used_is_named_before_anybody_is_dialled(
+    secured: Secured, changes: dict[str, str | None], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        by(secured, "MUTUAL", changes)
+    assert str(caught.value).startswith("cluster us: ")
     assert "guess" not in str(caught.value)

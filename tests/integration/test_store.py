@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -14,14 +14,14 @@ from connect.core.errors import ConfigError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, TransactionalWriter
+from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
-from connect.kafka.transactions import Superseded
+from connect.kafka.transactions import Superseded, TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key
 from connectors.positions import Kind, Position, decode_kind
-from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from connectors.source.store import Commit, MirrorPositionStore, Start, StoreSettings
 
 pytestmark = pytest.mark.integration
 
@@ -134,14 +134,72 @@ async def test_an_offset_that_was_moved_since_is_seen(site: Site, altered: bytes
     store = site.store()
     await store.load([ORDERS])
     await store.commit([Commit(POSITION)])
-    operator = AIOKafkaProducer(bootstrap_servers=site.cluster.settings.aiokafka_arguments()["bootstrap_servers"])
-    await operator.start()
-    key = json.dumps([CONNECTOR, {"cluster": "us", "partition": 0, "topic": "orders"}], separators=(",", ":")).encode()
-    await operator.send_and_wait(site.settings.offsets_topic, key=key, value=altered)
-    await operator.stop()
+    await alter(site, altered)
     start = (await site.store().load([ORDERS]))[ORDERS]
     assert start.moved
     assert start.committed_source_offset == (99 if altered else None)
+
+
+async def alter(site: Site, value: bytes | None) -> None:
+    """As an operator does, or Java."""
+    operator = AIOKafkaProducer(bootstrap_servers=site.cluster.settings.aiokafka_arguments()["bootstrap_servers"])
+    await operator.start()
+    key = json.dumps([CONNECTOR, {"cluster": "us", "partition": 0, "topic": "orders"}], separators=(",", ":")).encode()
+    await operator.send_and_wait(site.settings.offsets_topic, key=key, value=value)
+    await operator.stop()
+
+
+class TestWithoutRightsToItsId:
+    @pytest.fixture(autouse=True)
+    def refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def refuse(*_: object) -> None:
+            raise TransactionalIdRefused("grant WRITE and DESCRIBE")
+
+        monkeypatch.setattr(TransactionalWriter, "open", refuse)
+        monkeypatch.setattr(TransactionalWriter, "write", refuse)
+
+    async def test_it_stores_plainly_and_an_alteration_is_still_seen(self, site: Site) -> None:
+        store = site.store()
+        await store.load([ORDERS])
+        await store.commit([Commit(POSITION, [(0, 0, 40)])])
+        start = (await site.store().load([ORDERS]))[ORDERS]
+        assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
+        assert await site.runs() == [Run(0, 0, 40)]
+        await alter(site, b'{"offset":99}')
+        start = (await site.store().load([ORDERS]))[ORDERS]
+        assert (start.committed_source_offset, start.moved) == (99, True)
+
+    async def test_of_a_torn_commit_the_position_counts(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Died between the position and Java's record, which is older then."""
+        store = site.store()
+        await store.load([ORDERS])
+        await store.commit([Commit(POSITION, [(0, 0, 40)])])
+        write = PlainWriter.write
+
+        async def die(self: PlainWriter, records: Sequence[OutRecord]) -> None:
+            if records[0].topic == site.settings.offsets_topic:
+                raise SystemExit
+            await write(self, records)
+
+        later = replace(POSITION, next_source_offset=50, target_end=48, next_sequence=48)
+        with monkeypatch.context() as patch:
+            patch.setattr(PlainWriter, "write", die)
+            with pytest.raises(SystemExit):
+                await store.commit([Commit(later, [(40, 40, 8)])])
+        start = (await site.store().load([ORDERS]))[ORDERS]
+        assert (start.position, start.committed_source_offset, start.moved) == (later, 49, False)
+        assert await site.runs() == [Run(0, 0, 48)]
+
+    async def test_when_rights_come_back_transactions_do(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = site.store()
+        await store.load([ORDERS])
+        await store.commit([Commit(POSITION)])
+        monkeypatch.undo()
+        fenced = site.store()
+        assert (await fenced.load([ORDERS]))[ORDERS].position == POSITION
+        later = replace(POSITION, next_source_offset=50)
+        await fenced.commit([Commit(later)])
+        assert (await site.store().load([ORDERS]))[ORDERS] == Start(later, 49, False)
 
 
 async def test_an_earlier_store_is_shut_out(site: Site) -> None:

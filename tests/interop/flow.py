@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 CONNECTOR = "MirrorSourceConnector"
@@ -21,7 +22,8 @@ def _unique_alias() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One topic from ``source`` to ``target`` (bootstrap addresses), under an alias of its own."""
+    """Two topics from ``source`` to ``target`` (bootstrap addresses), under an alias of their own: one that is written
+    to all the time, and one that is begun by hand."""
 
     source: str
     target: str
@@ -38,6 +40,14 @@ class Flow:
         return f"{self.alias}.{self.source_topic}"
 
     @property
+    def begun_topic(self) -> str:
+        return f"begun-{self.alias}"
+
+    @property
+    def begun_target_topic(self) -> str:
+        return f"{self.alias}.{self.begun_topic}"
+
+    @property
     def offsets_topic(self) -> str:
         return f"mm2-offsets.{self.alias}.internal"
 
@@ -48,7 +58,7 @@ class Flow:
             f"{self.alias}.bootstrap.servers": self.source,
             "eu.bootstrap.servers": self.target,
             f"{self.alias}->eu.enabled": "true",
-            f"{self.alias}->eu.topics": self.source_topic,
+            f"{self.alias}->eu.topics": f"{self.source_topic}, {self.begun_topic}",
             "emit.heartbeats.enabled": "false",
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
@@ -88,22 +98,31 @@ async def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord[bytes | No
         await consumer.stop()
 
 
-async def mirrored(flow: Flow, records: int, deadline_s: float) -> None:
-    """Waits until the target topic holds so many records. Raises TimeoutError, which names the topic."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=flow.target, metadata_max_age_ms=1000)
+async def mirrored(bootstrap: str, topic: str, partitions: int, records: int, deadline_s: float) -> None:
+    """Waits until the topic holds so many records. Raises TimeoutError, which names it."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, metadata_max_age_ms=1000)
     await consumer.start()
-    partitions = [TopicPartition(flow.target_topic, index) for index in range(flow.partitions)]
+    wanted = [TopicPartition(topic, index) for index in range(partitions)]
     try:
         async with asyncio.timeout(deadline_s):
             while True:
-                exists = flow.target_topic in await consumer.topics()
-                if exists and sum((await consumer.end_offsets(partitions)).values()) >= records:
+                if await _held(consumer, wanted) >= records:
                     return
                 await asyncio.sleep(0.1)
     except TimeoutError:
-        raise TimeoutError(f"{flow.target_topic} did not get {records} records within {deadline_s:.0f} s") from None
+        raise TimeoutError(f"{topic} did not get {records} records within {deadline_s:.0f} s") from None
     finally:
         await consumer.stop()
+
+
+async def _held(consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> int:
+    """The sum of the ends; 0 while the topic is not there, or a busy broker does not answer in time."""
+    try:
+        if partitions[0].topic not in await consumer.topics():
+            return 0
+        return sum((await consumer.end_offsets(partitions)).values())
+    except KafkaError:
+        return 0
 
 
 async def _partition_count(bootstrap: str, topic: str) -> int:

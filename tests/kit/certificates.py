@@ -52,8 +52,16 @@ class Party:
         return self.certificate.public_bytes(serialization.Encoding.DER)
 
 
-def make_party(name: str, issuer: Party | None, host: str | None = None) -> Party:
-    """A party for an hour: an authority unless it has a ``host``, self-signed unless somebody issues for it."""
+def make_party(
+    name: str,
+    issuer: Party | None,
+    host: str | None = None,
+    *,
+    valid: datetime.timedelta = datetime.timedelta(hours=1),
+    address: str = "127.0.0.1",
+) -> Party:
+    """A party for as long as ``valid``: an authority unless it has a ``host``, at ``address``; self-signed unless
+    somebody issues for it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -64,10 +72,10 @@ def make_party(name: str, issuer: Party | None, host: str | None = None) -> Part
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_after(now + valid)
         .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
     )
     if host is not None:
-        names = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address(address))]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return Party(key, builder.sign(key if issuer is None else issuer.key, hashes.SHA256()))

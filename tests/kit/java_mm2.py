@@ -69,11 +69,12 @@ def java_command(
     *,
     heap: str = "1g",
     log4j2: Path | None = None,
+    jvm_options: Sequence[str] = _JVM_OPTIONS,
 ) -> list[str]:
     """The command line that runs a class of Kafka's with the mirror, runtime and tools jars on its path."""
     jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
     logging = [f"-Dlog4j2.configurationFile={log4j2}"] if log4j2 else []
-    return [str(find_java()), *_JVM_OPTIONS, f"-Xmx{heap}", *logging, "-cp", jars, main_class, *arguments]
+    return [str(find_java()), *jvm_options, f"-Xmx{heap}", *logging, "-cp", jars, main_class, *arguments]
 
 
 def run_tool(
@@ -110,11 +111,20 @@ def write_log4j2(folder: Path, file: Path, *, level: str = "INFO") -> Path:
 class JavaMirrorMaker:
     """A dedicated MirrorMaker 2 in a process of its own; a context manager that leaves nothing behind.
 
-    ``properties`` is the text of its file as a mapping, or a file. ``log`` is where it logs.
+    ``properties`` is the text of its file as a mapping, or a file. ``log`` is where it logs. ``jvm_options`` are those
+    of Kafka's start script unless given, as where its speed does not matter.
     """
 
-    def __init__(self, properties: Mapping[str, str] | Path, log: Path, *, heap: str = "2g") -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str] | Path,
+        log: Path,
+        *,
+        heap: str = "2g",
+        jvm_options: Sequence[str] = _JVM_OPTIONS,
+    ) -> None:
         self.log = log
+        self._jvm_options = jvm_options
         self._properties = properties
         self._heap = heap
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,7 +142,9 @@ class JavaMirrorMaker:
             raise RuntimeError("this MirrorMaker was started before; make another one")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         log4j2 = write_log4j2(self.log.parent, self.log)
-        command = java_command(MIRROR_MAKER, [str(self._file())], heap=self._heap, log4j2=log4j2)
+        command = java_command(
+            MIRROR_MAKER, [str(self._file())], heap=self._heap, log4j2=log4j2, jvm_options=self._jvm_options
+        )
         with self.log.with_suffix(".out").open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *command],

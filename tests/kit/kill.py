@@ -8,6 +8,7 @@ behind. Writes a JSON and a markdown report; the same seed plays the same plan.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -18,13 +19,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.kit.processes import wait_until
-from tests.kit.rounds import Round, plan
+from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
+from tests.kit.secured import SecuredStage
+from tests.kit.spark_cluster import StandaloneSpark, bare_python
 from tests.kit.stage import Stage
 from tests.kit.strike import RoundResult, Strike, faults_of
 
-_START_DEADLINE_S: Final = 90.0
-_LEFTOVER_DEADLINE_S: Final = 10.0
+_START_DEADLINE_S: Final = 180.0
 _ATTEMPTS: Final = 3
 #: So many rounds must find a surplus at the target, in a run of full length.
 SURPLUS_ROUNDS: Final = 5
@@ -79,11 +80,7 @@ def run(
 ) -> RunReport:
     """Start the mirror of an open stage, play the rounds (none after a faulty one), stop it, compare a last time."""
     report = RunReport(seed, surplus_rounds)
-    wait_until(stage.every_partition_written, _START_DEADLINE_S, "every source partition has records")
-    stage.mirror.start()
-    first = stage.caught_up(_START_DEADLINE_S)
-    if not first.is_caught_up:
-        report.faults.append(f"the mirror did not get going within {_START_DEADLINE_S:g} s: {first.summary()}")
+    report.faults += stage.set_going(_START_DEADLINE_S)
     for planned in rounds:
         if report.all_faults:
             break
@@ -105,22 +102,10 @@ def _play(stage: Stage, planned: Round, seed: int, say: Callable[[str], None]) -
 
 
 def _finish(stage: Stage, report: RunReport) -> None:
-    stage.writer.stop()
-    if stage.mirror.is_running:
-        report.exit_code = stage.mirror.stop()
-        if report.exit_code:
-            report.faults.append(f"the mirror ended with exit code {report.exit_code} after SIGTERM")
-    else:
-        words = " ".join(stage.mirror.log_lines()[-1:])
-        report.faults.append(f"the mirror had ended by itself; its last words: {words}")
-    try:
-        wait_until(lambda: not stage.mirror.leftovers(), _LEFTOVER_DEADLINE_S, "no process of the mirror is left")
-    except AssertionError:
-        left = [f"{member.role.value} {member.pid}" for member in stage.mirror.leftovers()]
-        report.faults.append(f"left behind: {', '.join(left)}")
-    last = stage.check()
-    report.comparison = last.summary()
-    report.faults += [fault for fault in faults_of(last) if not report.all_faults]
+    ending = stage.wind_up()
+    report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
+    report.faults += ending.faults
+    report.faults += [fault for fault in faults_of(ending.comparison) if not report.all_faults]
     if not report.all_faults and report.surplus_rounds < report.surplus_rounds_wanted:
         report.faults.append(
             f"only {report.surplus_rounds} rounds found a surplus, {report.surplus_rounds_wanted} are needed as proof"
@@ -138,6 +123,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
     parser.add_argument("--target-nodes", type=int, default=1, help="brokers of the target (default 1)")
+    parser.add_argument("--secured", action="store_true", help="SCRAM over TLS at the source, mutual TLS at the target")
+    parser.add_argument("--spark", choices=("local", "standalone"), default="local", help="where slices run")
     parser.add_argument("--report", type=Path, default=Path("build/kill"), help="directory of the reports")
     return parser.parse_args()
 
@@ -148,8 +135,14 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"kill run, seed {seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-kill-"))
-    rounds = plan(seed, options.kills, options.stops)
-    with Stage(directory, seed=seed, records_per_s=options.rate, target_nodes=options.target_nodes) as stage:
+    on_cluster = options.spark == "standalone"
+    victims = (KILLED_ON_CLUSTER, FROZEN_ON_CLUSTER) if on_cluster else (KILLED, FROZEN)
+    rounds = plan(seed, options.kills, options.stops, *victims)
+    stage_of = SecuredStage if options.secured else Stage
+    with contextlib.ExitStack() as exits:
+        spark = exits.enter_context(StandaloneSpark(bare_python(directory / "python"))) if on_cluster else None
+        settings = {"seed": seed, "records_per_s": options.rate, "target_nodes": options.target_nodes, "spark": spark}
+        stage = exits.enter_context(stage_of(directory, **settings))
         report = run(
             stage,
             rounds,

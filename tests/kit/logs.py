@@ -6,8 +6,9 @@ recognises the last five batches again, and takes any first sequence of a produc
 
 from __future__ import annotations
 
+import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -30,13 +31,21 @@ def source_batch(
     last_offset: int | None = None,
     salt: str = "",
     timestamp_ms: int = 1_700_000_000_000,
+    null_keys: Collection[int] = (),
+    large: Collection[int] = (),
 ) -> bytes:
-    """A batch as a fetch returns it, with a record at each of ``offsets`` (gaps as after compaction)."""
+    """A batch as a fetch returns it, with a record at each of ``offsets`` (gaps as after compaction).
+
+    ``null_keys``: offsets of records without a key; ``large``: of those with a kilobyte that no codec makes smaller.
+    """
     base = offsets[0]
     builder = DefaultRecordBatchBuilder(2, codec, 0, *producer, 2**30)
     for offset in offsets:
         value = f"value {salt}{offset}".encode()
-        builder.append(offset - base, timestamp_ms + offset, str(offset).encode(), value, [("n", b"%d" % offset)])
+        if offset in large:
+            value += random.Random(offset).randbytes(1024)
+        key = None if offset in null_keys else str(offset).encode()
+        builder.append(offset - base, timestamp_ms + offset, key, value, [("n", b"%d" % offset)])
     built = builder.build()
     struct.pack_into(">q", built, 0, base)
     struct.pack_into(">i", built, 12, leader_epoch)

@@ -93,6 +93,12 @@ class Pipe:
         self._ending = True
         self.pump()
 
+    def break_off(self) -> None:
+        """End the stream here and now, in an orderly way for its target: what is kept is lost, and what still comes."""
+        self.drop()
+        self._end_target()
+        self._on_ended()
+
     def drop(self) -> None:
         """End the stream here and now: what is kept is lost."""
         self.ended = True

@@ -41,6 +41,8 @@ class Role(enum.Enum):
     SPARK_JVM = "spark jvm"
     PYTHON_DAEMON = "python daemon"
     PYTHON_WORKER = "python worker"
+    CLUSTER_WORKER = "standalone worker"
+    EXECUTOR = "executor jvm"
     OTHER = "other"
 
 
@@ -79,6 +81,8 @@ def _role(command: list[str], parent: Role) -> Role:
         return Role.PYTHON_WORKER if parent in (Role.PYTHON_DAEMON, Role.PYTHON_WORKER) else Role.PYTHON_DAEMON
     if any(part.startswith("org.apache.spark.deploy.SparkSubmit") for part in command):
         return Role.SPARK_JVM
+    if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
+        return Role.EXECUTOR
     if any(part.startswith("connectors.dataplane.spark") for part in command):
         return Role.SPARK_DRIVER
     return Role.OTHER

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -112,6 +115,15 @@ class ProxiedConnection:
             self.client_side.close()
         if requests.ended and self.broker_side.saw_end:
             self.broker_side.close()
+
+    def unread_bytes(self, direction: Direction) -> int:
+        """What waits in the kernel for a sender that is not read."""
+        source = self.pipes[direction].source
+        if source is None or source.is_closing():
+            return 0
+        count = array.array("i", [0])
+        fcntl.ioctl(source.get_extra_info("socket").fileno(), termios.FIONREAD, count)
+        return count[0]
 
     def state(self) -> ConnectionState:
         return ConnectionState(

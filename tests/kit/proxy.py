@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import threading
 from collections import Counter
@@ -22,7 +21,7 @@ from typing import Any, Literal, Self, TypeVar
 from tests.kit.pipe import Direction, Pipe, Weather
 from tests.kit.proxied import ConnectionState, ProxiedConnection
 
-_CALL_TIMEOUT_S = 10.0
+_CALL_TIMEOUT_S = 60.0
 T = TypeVar("T")
 
 
@@ -34,12 +33,15 @@ def everywhere(_: ConnectionState) -> bool:
     return True
 
 
+Action = Literal["cut", "hold", "stall", "half-close"]
+
+
 @dataclass(slots=True)
 class _Tripwire:
     direction: Direction
     remaining_bytes: int
     where: Where
-    action: Literal["cut", "hold"]
+    action: Action
     tripped: threading.Event = field(default_factory=threading.Event)
 
 
@@ -59,12 +61,13 @@ class FaultProxy:
             daemon=True,
         )
         self._server: asyncio.Server | None = None
-        self._numbers = itertools.count()
+        self._accepted_count = 0
         self._connections: dict[int, ProxiedConnection] = {}
         self._weather = {direction: Weather() for direction in Direction}
         self._hold_new = dict.fromkeys(Direction, False)
         self._tripwires: list[_Tripwire] = []
         self._gone_bytes = dict.fromkeys(Direction, 0)
+        self._gone_dropped_bytes = 0
         self._gone_requests: dict[str | None, Counter[int]] = {}
         self.port = 0
 
@@ -113,22 +116,29 @@ class FaultProxy:
         return self._call(self._cut(where))
 
     def cut_after(
-        self,
-        count_bytes: int,
-        direction: Direction = Direction.REQUESTS,
-        where: Where = everywhere,
+        self, count_bytes: int, direction: Direction = Direction.REQUESTS, where: Where = everywhere
     ) -> threading.Event:
         """Let exactly so many more bytes pass, then cut the connection that carried the last one; set when done."""
         return self._call(self._arm(_Tripwire(direction, count_bytes, where, "cut")))
 
+    def half_close_after(
+        self, count_bytes: int, direction: Direction = Direction.REQUESTS, where: Where = everywhere
+    ) -> threading.Event:
+        """Let exactly so many more bytes pass, then end (FIN) that direction of the connection that carried the last
+        one: what its sender still sends is lost. The other direction goes on; set when done."""
+        return self._call(self._arm(_Tripwire(direction, count_bytes, where, "half-close")))
+
     def hold_after(
-        self,
-        count_bytes: int,
-        direction: Direction = Direction.REQUESTS,
-        where: Where = everywhere,
+        self, count_bytes: int, direction: Direction = Direction.REQUESTS, where: Where = everywhere
     ) -> threading.Event:
         """Let exactly so many more bytes pass, then hold every connection of ``where``; set when done."""
         return self._call(self._arm(_Tripwire(direction, count_bytes, where, "hold")))
+
+    def stall_after(
+        self, count_bytes: int, direction: Direction = Direction.REQUESTS, where: Where = everywhere
+    ) -> threading.Event:
+        """Let exactly so many more bytes pass, then stall every connection of ``where``; set when done."""
+        return self._call(self._arm(_Tripwire(direction, count_bytes, where, "stall")))
 
     def half_close(self, direction: Direction, where: Where = everywhere) -> None:
         """End one direction behind its last byte (FIN); the other goes on."""
@@ -157,6 +167,10 @@ class FaultProxy:
         """Over all connections there ever were."""
         return self._call(self._passed(direction))
 
+    def dropped_bytes(self) -> int:
+        """What cuts and half-closed directions have lost, over all connections there ever were."""
+        return self._call(self._dropped())
+
     def requests(self) -> dict[str | None, Counter[int]]:
         """Requests by client id and API key, over all connections there ever were; held ones were sent and count."""
         return self._call(self._requests())
@@ -164,6 +178,14 @@ class FaultProxy:
     def kept_bytes(self, direction: Direction = Direction.REQUESTS) -> int:
         """On the way or held, over all connections."""
         return sum(state.kept_bytes[direction] for state in self.connections())
+
+    def unread_bytes(self, direction: Direction, where: Where = everywhere) -> int:
+        """What stalled senders have sent and nobody has read."""
+        return self._call(self._unread(direction, where))
+
+    def accepted(self) -> int:
+        """How many connections there ever were."""
+        return self._call(self._count_accepted())
 
     def close(self) -> None:
         """Cut everything and end the thread. May be called twice."""
@@ -194,7 +216,8 @@ class FaultProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _accepted(self) -> asyncio.Protocol:
-        index = next(self._numbers)
+        index = self._accepted_count
+        self._accepted_count += 1
         connection = ProxiedConnection(index, self._upstream, self._new_pipe, self._forget)
         self._connections[index] = connection
         return connection.client_side
@@ -234,6 +257,9 @@ class FaultProxy:
                 pipe.pump()
 
     async def _stall(self, direction: Direction, where: Where, stalled: bool) -> None:
+        self._stall_now(direction, where, stalled)
+
+    def _stall_now(self, direction: Direction, where: Where, stalled: bool) -> None:
         for connection in self._selected(where):
             connection.pipes[direction].stalled = stalled
             connection.pipes[direction].pump()
@@ -261,11 +287,21 @@ class FaultProxy:
         alive = sum(connection.pipes[direction].passed_bytes for connection in self._connections.values())
         return alive + self._gone_bytes[direction]
 
+    async def _dropped(self) -> int:
+        pipes = [pipe for connection in self._connections.values() for pipe in connection.pipes.values()]
+        return self._gone_dropped_bytes + sum(pipe.dropped_bytes for pipe in pipes)
+
     async def _requests(self) -> dict[str | None, Counter[int]]:
         found = {client_id: counts.copy() for client_id, counts in self._gone_requests.items()}
         for connection in self._connections.values():
             found.setdefault(connection.spotter.client_id, Counter()).update(connection.spotter.requests)
         return found
+
+    async def _unread(self, direction: Direction, where: Where) -> int:
+        return sum(connection.unread_bytes(direction) for connection in self._selected(where))
+
+    async def _count_accepted(self) -> int:
+        return self._accepted_count
 
     async def _arm(self, tripwire: _Tripwire) -> threading.Event:
         self._tripwires.append(tripwire)
@@ -306,15 +342,21 @@ class FaultProxy:
 
     def _trip(self, wire: _Tripwire, owner: ProxiedConnection) -> None:
         self._tripwires.remove(wire)
-        if wire.action == "cut":
-            owner.cut(deliver=wire.direction)
-        else:
-            self._hold_now(wire.direction, wire.where)
+        match wire.action:
+            case "cut":
+                owner.cut(deliver=wire.direction)
+            case "half-close":
+                owner.pipes[wire.direction].break_off()
+            case "hold":
+                self._hold_now(wire.direction, wire.where)
+            case "stall":
+                self._stall_now(wire.direction, wire.where, True)
         wire.tripped.set()
 
     def _forget(self, connection: ProxiedConnection) -> None:
         if self._connections.pop(connection.index, None):
             for direction, pipe in connection.pipes.items():
                 self._gone_bytes[direction] += pipe.passed_bytes
+                self._gone_dropped_bytes += pipe.dropped_bytes
             spotter = connection.spotter
             self._gone_requests.setdefault(spotter.client_id, Counter()).update(spotter.requests)

@@ -6,7 +6,7 @@ import struct
 from collections import Counter
 
 #: API keys that the harness asks about (Kafka's ``ApiKeys``).
-PRODUCE, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 0, 2, 3, 18, 22, 61
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID, DESCRIBE_PRODUCERS = 0, 1, 2, 3, 18, 22, 61
 
 _LENGTH_BYTES = 4
 #: length, api key, api version, correlation id, client id length (Kafka ``RequestHeader`` version 1 and 2)

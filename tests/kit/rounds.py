@@ -38,7 +38,8 @@ class Moment(enum.Enum):
 class Round:
     """One round: ``load_bytes`` pass to the target before the blow, so that it strikes at a place of its own.
 
-    ``stop``: the victim, a slice, is stopped (SIGSTOP) past its lease and continued (SIGCONT) instead of killed.
+    ``stop``: the victim, a slice or an executor with its slices, is stopped (SIGSTOP) past its lease and continued
+    (SIGCONT) instead of killed.
     """
 
     number: int
@@ -49,13 +50,18 @@ class Round:
     load_bytes: int
 
     def __str__(self) -> str:
-        blow = "SIGSTOP of a slice" if self.stop else f"SIGKILL of the {self.victim.value}"
+        frozen = "a slice" if self.victim is Role.PYTHON_WORKER else f"the {self.victim.value} and its slices"
+        blow = f"SIGSTOP of {frozen}" if self.stop else f"SIGKILL of the {self.victim.value}"
         if self.path is Path.PLAIN:
             return f"{blow} after {self.load_bytes} bytes"
         return f"{blow} after {self.load_bytes} bytes, {self.path.value} until {self.release.value}"
 
 
 KILLED: Final = (Role.WORKER, Role.SPARK_DRIVER, Role.SPARK_JVM, Role.PYTHON_WORKER)
+#: On a standalone cluster there are others to kill, and an executor to freeze as its machine would.
+KILLED_ON_CLUSTER: Final = (*KILLED, Role.EXECUTOR, Role.CLUSTER_WORKER)
+FROZEN: Final = (Role.PYTHON_WORKER,)
+FROZEN_ON_CLUSTER: Final = (Role.PYTHON_WORKER, Role.EXECUTOR)
 HOLDING: Final = (Path.HELD, Path.UNANSWERED)
 _LOAD_BYTES: Final = (200_000, 3_000_000)
 
@@ -65,6 +71,7 @@ def plan(
     kills: int,
     stops: int,
     victims: Sequence[Role] = KILLED,
+    frozen: Sequence[Role] = FROZEN,
     load_bytes: tuple[int, int] = _LOAD_BYTES,
 ) -> list[Round]:
     """``kills`` rounds with every victim in turn and ``stops`` with a stopped slice, in an order of chance;
@@ -75,7 +82,7 @@ def plan(
     """
     chance = random.Random(seed)
     turns = [(victim, False) for victim, _ in zip(itertools.cycle(victims), range(kills), strict=False)]
-    turns += [(Role.PYTHON_WORKER, True)] * stops
+    turns += [(victim, True) for victim, _ in zip(itertools.cycle(frozen), range(stops), strict=False)]
     paths = [*_paths(kills, len(victims)), *_paths(stops, max(stops, 1))]
     blows = list(zip(turns, paths, strict=True))
     chance.shuffle(blows)

@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from connect.embedded.brokers import KafkaCluster
+from connect.embedded.releases import DEFAULT_VERSION
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.mirror import Mirror
 from tests.kit.pipe import Direction
-from tests.kit.processes import Member, local_ports, slices
+from tests.kit.processes import DeadlinePassed, Member, local_ports, slices, wait_until
 from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy
 from tests.kit.requests import PRODUCE
+from tests.kit.spark_cluster import Spark
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -33,6 +37,16 @@ _REMOTE_PREFIX: Final = "us."
 #: How the client ids end that a worker stores source offsets under.
 _STORING_CLIENT: Final = "-offsets"
 _CATCH_UP_STEP_S: Final = 1.0
+_LEFTOVER_DEADLINE_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the mirror's exit code, None where it had ended before, the last comparison, what was wrong."""
+
+    exit_code: int | None
+    comparison: Report
+    faults: tuple[str, ...]
 
 
 class Stage:
@@ -46,18 +60,26 @@ class Stage:
         loads: Sequence[Load] = LOADS,
         records_per_s: float = 15_000,
         target_nodes: int = 1,
+        source_proxied: bool = False,
+        versions: tuple[str, str] = (DEFAULT_VERSION, DEFAULT_VERSION),
         properties: Mapping[str, str] | None = None,
         command: Sequence[str] = (),
+        spark: Spark | None = None,
     ) -> None:
         self._directory = directory
         self._seed = seed
         self._loads = tuple(loads)
         self._records_per_s = records_per_s
         self._target_nodes = target_nodes
-        self._properties = dict(properties or {})
+        self._source_proxied = source_proxied
+        self._source_version, self._target_version = versions
+        #: The Spark that the mirror uses, where that is not its own.
+        self.spark = spark
+        self._properties = {**(spark.properties if spark else {}), **(properties or {})}
         self._command = command
         self._exits = contextlib.ExitStack()
         self.proxies: list[FaultProxy] = []
+        self.source_proxies: list[FaultProxy] = []
         self.partitions = sum(load.partitions for load in loads)
 
     def __enter__(self) -> Self:
@@ -71,11 +93,32 @@ class Stage:
     ) -> None:
         self._exits.close()
 
-    def _open(self, exits: contextlib.ExitStack) -> None:
-        self.us = exits.enter_context(KafkaCluster.start("us"))
-        self.eu = exits.enter_context(
-            KafkaCluster.start("eu", nodes=self._target_nodes, advertised=self._proxy_before(exits))
+    def _start_source(self, exits: contextlib.ExitStack) -> KafkaCluster:
+        advertised = self._proxy_before(exits, self.source_proxies) if self._source_proxied else None
+        return exits.enter_context(KafkaCluster.start("us", version=self._source_version, advertised=advertised))
+
+    def _start_target(self, exits: contextlib.ExitStack) -> KafkaCluster:
+        return exits.enter_context(
+            KafkaCluster.start(
+                "eu",
+                nodes=self._target_nodes,
+                version=self._target_version,
+                advertised=self._proxy_before(exits, self.proxies),
+            )
         )
+
+    def _ways_in(self) -> dict[str, str]:
+        """How the mirror comes into both clusters: to the target, and the source if asked, through the proxies."""
+        return {
+            "us.bootstrap.servers": self.us.proxied_bootstrap if self._source_proxied else self.us.bootstrap,
+            "eu.bootstrap.servers": self.eu.proxied_bootstrap,
+        }
+
+    def _open(self, exits: contextlib.ExitStack) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            source = pool.submit(self._start_source, exits)
+            target = pool.submit(self._start_target, exits)
+        self.us, self.eu = source.result(), target.result()
         self._runner = exits.enter_context(asyncio.Runner())
         self._runner.run(make_topics(self.us.bootstrap, {load.topic: load.partitions for load in self._loads}))
         pairs = [TopicPair(load.topic, _REMOTE_PREFIX + load.topic, load.partitions) for load in self._loads]
@@ -87,21 +130,22 @@ class Stage:
         )
         self.mirror = exits.enter_context(Mirror(self._mirror_properties(), self._directory, self._command))
 
-    def _proxy_before(self, exits: contextlib.ExitStack) -> Callable[[int, int], tuple[str, int]]:
+    def _proxy_before(
+        self, exits: contextlib.ExitStack, proxies: list[FaultProxy]
+    ) -> Callable[[int, int], tuple[str, int]]:
         def advertised(node: int, port: int) -> tuple[str, int]:
             proxy = exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=self._seed + node))
-            self.proxies[node : node + 1] = [proxy]  # again when a start is tried again on other ports
+            proxies[node : node + 1] = [proxy]  # again when a start is tried again on other ports
             return proxy.address
 
         return advertised
 
     def _mirror_properties(self) -> dict[str, str]:
-        """Two tasks; the target is reached through the proxies only."""
+        """Two tasks."""
         replicas = min(3, self._target_nodes)
         return {
             "clusters": "us, eu",
-            "us.bootstrap.servers": self.us.bootstrap,
-            "eu.bootstrap.servers": self.eu.proxied_bootstrap,
+            **self._ways_in(),
             "us->eu.enabled": "true",
             "us->eu.topics": ", ".join(load.topic for load in self._loads),
             "us->eu.emit.heartbeats.enabled": "false",
@@ -113,6 +157,32 @@ class Stage:
             "refresh.topics.interval.seconds": "60",
             **self._properties,
         }
+
+    def set_going(self, deadline_s: float) -> list[str]:
+        """Start the mirror under load and let it catch up once; what was wrong with that."""
+        wait_until(self.every_partition_written, deadline_s, "every source partition has records")
+        self.mirror.start()
+        first = self.caught_up(deadline_s)
+        return [] if first.is_caught_up else [f"the mirror did not get going in {deadline_s:g} s: {first.summary()}"]
+
+    def wind_up(self) -> Ending:
+        """Stop the load and the mirror, see that nothing is left of it, compare a last time."""
+        self.writer.stop()
+        faults: list[str] = []
+        exit_code = None
+        if self.mirror.is_running:
+            exit_code = self.mirror.stop()
+            if exit_code:
+                faults.append(f"the mirror ended with exit code {exit_code} after SIGTERM")
+        else:
+            words = " ".join(self.mirror.log_lines()[-1:])
+            faults.append(f"the mirror had ended by itself; its last words: {words}")
+        try:
+            wait_until(lambda: not self.mirror.leftovers(), _LEFTOVER_DEADLINE_S, "no process of the mirror is left")
+        except DeadlinePassed:
+            left = [f"{member.role.value} {member.pid}" for member in self.mirror.leftovers()]
+            faults.append(f"left behind: {', '.join(left)}")
+        return Ending(exit_code, self.check(), tuple(faults))
 
     def every_partition_written(self) -> bool:
         counts = self.writer.acknowledged()
@@ -136,7 +206,7 @@ class Stage:
 
     def release(self) -> None:
         """Let all proxies pass what they hold."""
-        for proxy in self.proxies:
+        for proxy in (*self.proxies, *self.source_proxies):
             proxy.release()
 
     def kept_bytes(self, direction: Direction) -> int:
@@ -152,13 +222,21 @@ class Stage:
             for api_key in api_keys
         )
 
+    def members(self) -> list[Member]:
+        """The mirror's processes, and those of a Spark that is not its own."""
+        return [*self.mirror.members(), *(self.spark.members() if self.spark else [])]
+
     def slices(self) -> list[Member]:
         """The Python workers that now write to the target."""
-        connected = slices(self.mirror.pid, [proxy.port for proxy in self.proxies])
+        ports = [proxy.port for proxy in self.proxies]
+        connected = [*slices(self.mirror.pid, ports), *(self.spark.slices(ports) if self.spark else [])]
         return [member for member in connected if self.producing(member)]
 
     def producing(self, member: Member) -> list[ConnectionState]:
         """The connections on which a process has sent Produce requests."""
         ports = local_ports(member.process)
         states = (state for proxy in self.proxies for state in proxy.connections())
-        return [state for state in states if state.client_port in ports and state.requests.get(PRODUCE)]
+        return [state for state in states if state.client_port in ports and self._produces(state)]
+
+    def _produces(self, state: ConnectionState) -> bool:
+        return bool(state.requests.get(PRODUCE))

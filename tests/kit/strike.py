@@ -11,19 +11,22 @@ from typing import Final
 
 from tests.kit.checker import Report
 from tests.kit.pipe import Direction
-from tests.kit.processes import DeadlinePassed, Member, Role, find, gone, wait_until
+from tests.kit.processes import DeadlinePassed, Member, Role, gone, wait_until
 from tests.kit.requests import API_VERSIONS, DESCRIBE_PRODUCERS, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
 from tests.kit.resumed import Resumed
-from tests.kit.rounds import Moment, Path, Round
+from tests.kit.rounds import KILLED, Moment, Path, Round
+from tests.kit.spark_cluster import StandaloneSpark
 from tests.kit.stage import Stage
 
-_LOAD_DEADLINE_S: Final = 60.0
-_KEEP_DEADLINE_S: Final = 5.0
-_LOOK_DEADLINE_S: Final = 60.0
+_LOAD_DEADLINE_S: Final = 120.0
+_KEEP_DEADLINE_S: Final = 60.0
+_LOOK_DEADLINE_S: Final = 120.0
+#: A cluster starts executors anew, and Spark takes a minute to give up a frozen one.
+_CLUSTER_LOOK_DEADLINE_S: Final = 240.0
 #: Looking walks the process tree and the log, so not too often on a machine that is under load.
 _LOOK_POLL_S: Final = 0.05
-_GONE_DEADLINE_S: Final = 30.0
-_CATCH_UP_DEADLINE_S: Final = 90.0
+_GONE_DEADLINE_S: Final = 90.0
+_CATCH_UP_DEADLINE_S: Final = 180.0
 #: Where the tripwire of a hold lies: mostly inside a request or an answer, sometimes between two.
 _HOLD_WITHIN_REQUEST_BYTES: Final = 200_000
 _HOLD_WITHIN_ANSWER_BYTES: Final = 500
@@ -97,7 +100,7 @@ class Strike:
         wait_until(lambda: stage.passed_bytes() >= loaded, _LOAD_DEADLINE_S, "the mirror copies under load")
         copying = wait_until(stage.slices, _LOAD_DEADLINE_S, "a slice writes to the target")
         victims = self._victims(copying)
-        let_go = self._prepare_path(copying if planned.victim is not Role.PYTHON_WORKER else victims, undo)
+        let_go = self._prepare_path(copying if self._loses_all else _below(copying, victims), undo)
         self._copied_before = {member.pid for member in copying}
         doomed = self._strike(victims, undo)
         self._let_look()
@@ -105,10 +108,10 @@ class Strike:
         self._await(self._has_resumed, "a successor has resumed")
         self._result.resumed_s = self._since_blow()
         if planned.stop:
-            for victim in victims:
-                _continue(victim)
+            for stopped in doomed:
+                _continue(stopped)
             wait_until(
-                lambda: not any(stage.producing(victim) for victim in victims),
+                lambda: not any(stage.producing(stopped) for stopped in doomed),
                 _GONE_DEADLINE_S,
                 "the slice that was stopped and continued has let go of the target",
             )
@@ -116,12 +119,21 @@ class Strike:
             wait_until(lambda: gone(doomed), _GONE_DEADLINE_S, "the killed and their children are gone")
 
     def _victims(self, copying: list[Member]) -> list[Member]:
-        if self._round.victim is Role.PYTHON_WORKER:
+        victim = self._round.victim
+        if victim is Role.PYTHON_WORKER:
             return [self._chance.choice(copying)]
-        mirror = self._stage.mirror
-        return wait_until(
-            lambda: find(mirror.pid, self._round.victim), _LOAD_DEADLINE_S, f"there is a {self._round.victim.value}"
-        )
+
+        def present() -> list[Member]:
+            found = [member for member in self._stage.members() if member.role is victim]
+            # Of a cluster's many one that has to do with the copy.
+            return found if self._loses_all else [member for member in found if _below(copying, [member])][:1]
+
+        return wait_until(present, _LOAD_DEADLINE_S, f"there is a {victim.value}")
+
+    @property
+    def _loses_all(self) -> bool:
+        """Whether the blow ends every slice."""
+        return self._round.victim in KILLED and self._round.victim is not Role.PYTHON_WORKER
 
     def _prepare_path(self, writers: list[Member], undo: contextlib.ExitStack) -> Callable[[], None]:
         """Hold the writers' bytes or freeze the broker; what is returned lets go, once, now or on the way out."""
@@ -163,14 +175,13 @@ class Strike:
     def _strike(self, victims: list[Member], undo: contextlib.ExitStack) -> list[Member]:
         """SIGKILL or SIGSTOP; who will be gone for it: the victims and all below them."""
         stage, result = self._stage, self._result
-        members = stage.mirror.members()
         pids = {victim.pid for victim in victims}
-        doomed = [member for member in members if member.pid in pids or pids & set(_ancestors(member))]
+        doomed = _below(stage.members(), victims)
         result.victim_pids = sorted(pids)
         result.kept_bytes = sum(stage.kept_bytes(direction) for direction in Direction)
         self._asked_before = self._asked()
         self._struck_at = time.monotonic()
-        for victim in victims:
+        for victim in doomed if self._round.stop else victims:
             if self._round.stop:
                 victim.process.suspend()
                 undo.callback(_continue, victim)
@@ -179,6 +190,10 @@ class Strike:
         if self._round.victim is Role.WORKER:
             stage.mirror.reap()
             stage.mirror.start()
+        if self._round.victim is Role.CLUSTER_WORKER:
+            assert isinstance(stage.spark, StandaloneSpark), "only such a cluster has workers"
+            for victim in victims:
+                stage.spark.replace_worker(victim.pid)
         return doomed
 
     def _let_look(self) -> None:
@@ -194,16 +209,16 @@ class Strike:
         self._result.looked_s = self._since_blow()
 
     def _await(self, condition: Callable[[], object], what: str) -> None:
-        wait_until(condition, _LOOK_DEADLINE_S, what, _LOOK_POLL_S)
+        deadline_s = _CLUSTER_LOOK_DEADLINE_S if self._stage.spark else _LOOK_DEADLINE_S
+        wait_until(condition, deadline_s, what, _LOOK_POLL_S)
 
     def _asked(self) -> int:
         return self._stage.asked(_FIRST_LOOKS if self._round.victim is Role.WORKER else _LOOKS)
 
     def _has_resumed(self) -> bool:
         """All partitions where all were lost, else those of the struck slice, whose lines come together."""
-        lost_all = self._round.victim is not Role.PYTHON_WORKER
         found = {line.partition for line in self._stage.mirror.resumed(self._log_start)}
-        return len(found) >= (self._stage.partitions if lost_all else 1)
+        return len(found) >= (self._stage.partitions if self._loses_all else 1)
 
     def _successor_writes(self) -> bool:
         return any(member.pid not in self._copied_before for member in self._stage.slices())
@@ -212,9 +227,10 @@ class Strike:
         """Pause the load, let the mirror catch up, compare, go on writing."""
         stage, result = self._stage, self._result
         stage.writer.pause()
-        report = stage.caught_up(_CATCH_UP_DEADLINE_S)
+        deadline_s = _CLUSTER_LOOK_DEADLINE_S if stage.spark else _CATCH_UP_DEADLINE_S
+        report = stage.caught_up(deadline_s)
         if not report.is_caught_up:
-            result.faults.append(f"not caught up {_CATCH_UP_DEADLINE_S:g} s after the round")
+            result.faults.append(f"not caught up {deadline_s:g} s after the round")
         else:
             result.caught_up_s = self._since_blow()
         result.comparison = report.summary()
@@ -233,6 +249,12 @@ def faults_of(report: Report) -> list[str]:
         for found in report.partitions
         if not found.is_exact
     ]
+
+
+def _below(members: list[Member], above: list[Member]) -> list[Member]:
+    """Those of ``members`` that are one of ``above`` or descend from one."""
+    pids = {member.pid for member in above}
+    return [member for member in members if member.pid in pids or pids & set(_ancestors(member))]
 
 
 def _ancestors(member: Member) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import queue
 import random
 import subprocess
@@ -25,7 +26,10 @@ from aiokafka import AIOKafkaProducer
 
 from tests.kit import marked
 
-_ANSWER_TIMEOUT_S: Final = 30.0
+#: Longer than any test leaves a broker down, on a machine that is busy as well.
+_REQUEST_TIMEOUT_MS: Final = 120_000
+_ANSWER_TIMEOUT_S: Final = 150.0
+_END_TIMEOUT_S: Final = 30.0
 _OUTSTANDING_BATCHES: Final = 8
 
 Acknowledged = dict[str, dict[int, int]]
@@ -93,7 +97,7 @@ class Writer:
         with contextlib.suppress(OSError):
             _present(self._process.stdin).close()
         try:
-            self._process.wait(_ANSWER_TIMEOUT_S)
+            self._process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -146,6 +150,7 @@ class _TopicWriter:
             enable_idempotence=True,
             compression_type=codec,
             max_batch_size=1 << 20,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
         )
         self._load = load
         self._chance = random.Random(f"{seed}/{load.topic}")
@@ -250,4 +255,6 @@ async def _obey(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]) 
 
 
 if __name__ == "__main__":
+    # What it tries again is no news; what it gives up ends it.
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
     asyncio.run(_serve(json.loads(sys.argv[1])))

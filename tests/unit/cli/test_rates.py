@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,12 @@ def test_a_flow_is_one_line() -> None:
         "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
         "batches shallow 600 deep 0 dropped 2, Spark epoch 3"
     )
+
+
+def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
+    quarantined = replace(partition(0, 600), state="QUARANTINED", reason="refused")
+    (rates,) = RateMeter().observe(0.0, [flow(quarantined, replace(partition(1, 600), skipped=1200))])
+    assert flow_line(rates).endswith("Spark epoch 3, 1 partition stopped, 1200 records skipped")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
+from connectors.dataplane.plan import NO_COMPRESSION, Compression
 from connectors.settings import MirrorSourceSettings, source_settings
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
@@ -34,6 +35,7 @@ def test_defaults() -> None:
     assert found.offsets_topic_replication_factor == 3
     assert (found.fetch_max_bytes, found.fetch_min_bytes) == (None, None)
     assert found.remote_topic("orders") == "us.orders"
+    assert (found.skips_refused, found.logs_skipped, found.compression) == (False, False, NO_COMPRESSION)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,11 @@ def test_defaults() -> None:
         ("consumer_fetch_max_wait_ms", "7", "fetch_max_wait_ms", 7),
         ("consumer_fetch_min_bytes", "7", "fetch_min_bytes", 7),
         ("consumer_client_rack", "a", "client_rack", "a"),
+        ("errors_tolerance", "all", "skips_refused", True),
+        ("errors_log_enable", "true", "logs_skipped", True),
+        ("producer_override_compression_type", "zstd", "compression", Compression(4, 3)),
+        ("producer_override_compression_type", "snappy", "compression", Compression(2)),
+        ("producer_override_compression_gzip_level", "9", "compression", NO_COMPRESSION),
         ("lease_ms", "2000", "lease_ms", 2000),
         ("copy_epoch_ms", "10000", "epoch_ms", 10_000),
         ("spark_master", "local[2]", "spark", {"spark.master": "local[2]"}),
@@ -74,6 +81,10 @@ def test_topics_and_policy_decide_together() -> None:
         ("source_consumer_fetch_max_bytes", "-1", "consumer.fetch.max.bytes"),
         ("consumer_auto_offset_reset", "none", "consumer.auto.offset.reset"),
         ("topic_filter_class", "my.Filter", "topic.filter.class"),
+        ("errors_tolerance", "some", "errors.tolerance"),
+        ("producer_override_compression_type", "brotli", "producer.compression.type"),
+        ("producer_override_compression_gzip_level", "0", "producer.compression.gzip.level"),
+        ("producer_override_compression_zstd_level", "23", "producer.compression.zstd.level"),
         ("lease_ms", "1", "lease.ms"),
         ("transforms", "mask", "transforms"),
         ("value_converter", "my.Converter", "value.converter"),

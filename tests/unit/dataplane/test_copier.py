@@ -195,8 +195,7 @@ def test_a_leader_that_knows_less_than_it_acknowledged_was_truncated():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch(range(3)), source_batch(range(3, 6))))
     machine.acknowledged(machine.next_batch(), 0)
-    machine.next_batch()
-    machine.failed()
+    machine.failed(machine.next_batch(), None)
     with pytest.raises(TargetTruncated):
         machine.appended_unknown(1)
     with pytest.raises(TargetTruncated):
@@ -267,13 +266,13 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
             fate = "cut" if broken else chance.choice(["good", "good", "good", "refused", "lost answer", "cut"])
             broken = broken or fate == "cut"
             if fate == "refused" or fate == "cut":
-                machine.failed()
+                machine.failed(outgoing, 19 if fate == "refused" else None)
                 if fate == "cut" and chance.random() < 0.3:
                     late.append(bytes(outgoing.batch))  # lies in a stalled socket
                 continue
             error, base = target.append(bytes(outgoing.batch))
             if error or fate == "lost answer":
-                machine.failed()
+                machine.failed(outgoing, error or None)
             else:
                 machine.acknowledged(outgoing, base)
         if machine.faulted:

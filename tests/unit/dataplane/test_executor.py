@@ -75,3 +75,29 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     slice_._copiers = [stopped]
     await asyncio.wait_for(slice_._drain(), 5)
     assert wire.said[-1] == {"type": "done", "unclean": []}
+
+
+async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def spoilt(*_: object) -> None:
+        raise TypeError("spoilt")
+
+    monkeypatch.setattr(Slice, "_open_clusters", spoilt)
+    wire = Wire()
+    running = asyncio.create_task(Slice(cast(Link, wire)).run())
+    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
+    await asyncio.wait_for(running, 5)
+    (failed,) = (message for message in wire.said if message["type"] == "failed")
+    assert failed["fault"] == "Defect"
+    assert failed["error"].startswith("TypeError: spoilt (test_executor.py:")
+
+
+@pytest.mark.parametrize("stale", [True, False])
+async def test_a_refused_slice_ends_and_knows_whether_its_code_is_stale(stale: bool) -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    wire.say("refused", reason="it runs other code", stale=stale)
+    await asyncio.wait_for(slice_.run(), 5)
+    assert slice_.is_stale is stale
+    assert wire.said == []

@@ -11,7 +11,7 @@ from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import resume
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.plan import Compression, PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from tests.kit.logs import TargetPartition, control_batch, source_batch
 from tests.unit.dataplane.test_copier import logs
 
@@ -24,10 +24,10 @@ def fetched(log, position=0):
     return memoryview(bytearray(b"".join(kept)))
 
 
-def copier(producer, position, end, sequence, pipelined):
+def copier(producer, position, end, sequence, pipelined, codec=0):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
     plan = PartitionPlan(names[0], None, names[1], None, position, -1, end, sequence, pipelined)
-    return PartitionCopier(plan, producer, read_committed=False)
+    return PartitionCopier(plan, producer, read_committed=False, compression=Compression(codec))
 
 
 def scan(target, proof, end):
@@ -47,10 +47,10 @@ def values(entries):
 
 
 @settings(max_examples=200, deadline=None)
-@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.booleans())
-def test_after_any_crash_the_copy_goes_on_exactly_there(log, stored_batches, sent_batches, recompressed, hinted):
+@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.booleans(), st.sampled_from([0, 4]))
+def test_after_any_crash_the_copy_goes_on_exactly_there(log, stored_batches, sent_batches, recompressed, hinted, codec):
     target = TargetPartition()
-    old = copier(OLD, 0, 0, 0, True)
+    old = copier(OLD, 0, 0, 0, True, codec)
     target.mark(OLD.producer_id, OLD.epoch)
     old.target_end = target.end
     old.take(fetched(log))
@@ -102,7 +102,9 @@ def recompress(batch):
     header = wire.read_header(batch)
     if header.is_control:
         return batch
-    built = records.build(records.decode(batch, 2), 4, header.producer_id, header.producer_epoch, header.base_sequence)
+    built = records.build(
+        list(records.decode(batch, 2)), 4, header.producer_id, header.producer_epoch, header.base_sequence
+    )
     struct.pack_into(">q", built, 0, header.base_offset)
     return bytes(built)
 

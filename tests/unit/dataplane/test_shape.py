@@ -29,12 +29,27 @@ PLAIN = wire.BatchHeader(100, 500, 4, 2, 0, 0, 9, 0, 0, -1, -1, -1, 10)
         ({}, 109, False, shape.TRIMMED),
         ({}, 110, False, shape.BEHIND),
         ({"attributes": wire.LOG_APPEND_TIME}, 100, False, shape.APPEND_TIME),
+        ({"attributes": wire.LOG_APPEND_TIME | 4}, 100, False, shape.APPEND_TIME),
         ({"length": 1000 - 12}, 100, False, shape.SHALLOW),
         ({"length": 1001 - 12}, 100, False, shape.TOO_LARGE),
     ],
 )
 def test_each_row(changes, position, aborted, expected):
     assert shape.decide(PLAIN._replace(**changes), position, aborted, 1000) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, shape.COMPRESSED),
+        ({"length": 1001 - 12}, shape.COMPRESSED),
+        ({"attributes": 1}, shape.SHALLOW),
+        ({"attributes": wire.CONTROL}, shape.CONTROL),
+        ({"record_count": 9}, shape.GAPS),
+    ],
+)
+def test_a_codec_of_the_producers_is_for_batches_that_have_none(changes, expected):
+    assert shape.decide(PLAIN._replace(**changes), 100, False, 1000, compresses=True) is expected
 
 
 @given(

@@ -71,8 +71,8 @@ def test_a_stopped_partition_takes_no_room_from_the_others() -> None:
     machine = copier()
     settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10)
     reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
-    reader._copiers = [machine]
     machine.take(memoryview(bytearray(source_batch(range(3)))))
+    reader.took([machine])
     assert not reader.has_room()
     machine.stop("refused")
     assert reader.has_room()

@@ -11,8 +11,9 @@ import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.framing import ConnectionLost
-from connectors.dataplane import target
+from connectors.dataplane import recovery, target
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.target import TargetWriter
 from tests.kit.logs import source_batch
@@ -43,7 +44,7 @@ class Broker:
 
     def refuse(self, code: int) -> None:
         """Answer the last request, one partition of a topic named on the wire as in version 12, with an error."""
-        row = (0).to_bytes(4) + code.to_bytes(2) + b"\xff" * 24 + b"\x01\x00\x00"
+        row = (0).to_bytes(4) + code.to_bytes(2, signed=True) + b"\xff" * 24 + b"\x01\x00\x00"
         self.answers[-1].set_result(memoryview(b"\x02" + b"\x02t" + b"\x02" + row + b"\x00" + b"\x00" * 5))
 
 
@@ -69,7 +70,11 @@ def nothing_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def describe(*_: object) -> dict[Any, Any]:
         return {}
 
-    monkeypatch.setattr(target, "describe_producers", describe)
+    async def size(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(recovery, "describe_producers", describe)
+    monkeypatch.setattr(recovery, "max_message_bytes", size)
     monkeypatch.setattr(target, "_WATCH_S", 0.001)
 
 
@@ -127,7 +132,7 @@ async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None
 
 
 async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "_backoff_s", lambda failures: 3600.0 * failures)
+    monkeypatch.setattr(recovery, "_backoff_s", lambda failures: 3600.0 * failures)
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
@@ -144,7 +149,7 @@ async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_it_is_given_ever_more_time() -> None:
-    assert [target._backoff_s(failures) for failures in (1, 2, 3, 5, 6, 1_000_000)] == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
+    assert [recovery._backoff_s(failures) for failures in (1, 2, 3, 5, 6, 1_000_000)] == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
 
 
 async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
@@ -155,3 +160,59 @@ async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
         brokers.broker.answers[0].set_result(memoryview(b"\x02"))
         await until(lambda: bool(failures))
         await writer.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (29, "target t-0 refuses the batch of source offsets 0 to 2: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE"),
+        (44, "target t-0 refuses the batch of source offsets 0 to 2: POLICY_VIOLATION (44); a policy of the target"),
+        (-1, "target t-0 refuses the batch of source offsets 0 to 2: UNKNOWN (-1); see the log of the target's leader"),
+        (87, "target t-0 refuses the batch of source offsets 0 to 2: INVALID_RECORD (87); a compacted topic takes no"),
+    ],
+)
+async def test_what_is_refused_for_good_quarantines_its_partition_only(code: int, sentence: str) -> None:
+    machine, other, brokers = copier("t"), copier("u", records=0), Brokers(["t", "u"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine, other])
+        await until(lambda: len(brokers.broker.answers) == 1 and not other.faulted)
+        brokers.broker.refuse(code)
+        await until(lambda: machine.stopped)
+        assert machine.state == "QUARANTINED"
+        assert machine.stopped_reason.startswith(sentence)
+        take(other)
+        writer.offer([other])
+        await until(lambda: len(brokers.broker.answers) == 2)
+        await writer.stop()
+        assert not failures
+
+
+async def test_a_target_topic_that_stays_unknown_is_said_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.dataplane.lost.GONE_AFTER_S", 0.05)
+    machine, brokers = copier("t"), Brokers([])
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        await until(lambda: machine.stopped)
+        await writer.stop()
+        assert machine.state == "QUARANTINED"
+        assert "UNKNOWN_TOPIC_OR_PARTITION (3): target topic t does not exist any more" in machine.stopped_reason
+        assert not failures
+
+
+async def test_a_refused_batch_whose_neighbours_have_no_answer_ends_the_slice() -> None:
+    machine, brokers = copier("t"), Brokers(["t"])
+    machine.pipelined = True
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        await until(lambda: len(brokers.broker.answers) == 1)
+        machine.take(memoryview(bytearray(source_batch(range(3, 6)))))
+        writer.offer([machine])
+        await until(lambda: len(brokers.broker.answers) == 2)
+        lost, brokers.broker.answers = brokers.broker.answers[1:], brokers.broker.answers[:1]
+        brokers.broker.refuse(10)
+        lost[0].set_exception(ConnectionLost("lost"))
+        await until(lambda: bool(failures))
+        await writer.stop()
+        assert isinstance(failures[0], CopiesUnderWay)

@@ -39,6 +39,12 @@ def protocol() -> tuple[BrokerProtocol, Wire]:
     return BrokerProtocol("broker:9092", wire, MAX_FRAME_BYTES), wire
 
 
+def expect(reader: BrokerProtocol, correlation_id: int, tagged_header: bool) -> asyncio.Future[memoryview]:
+    answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+    reader.expect(correlation_id, tagged_header, answer)
+    return answer
+
+
 def frame(correlation_id: int, body: bytes) -> bytes:
     return struct.pack(">ii", len(body) + 4, correlation_id) + body
 
@@ -63,7 +69,7 @@ def test_answers_come_whole_whatever_the_cuts(stream: tuple[list[int], list[int]
     async def run() -> None:
         reader, _ = protocol()
         bodies = [bytes([index % 251]) * size for index, size in enumerate(sizes)]
-        answers = [reader.expect(index, False) for index in range(len(bodies))]
+        answers = [expect(reader, index, False) for index in range(len(bodies))]
         receive(reader, b"".join(frame(index, body) for index, body in enumerate(bodies)), cuts)
         assert [bytes(answer.result()) for answer in answers] == bodies
         assert reader.pending == 0
@@ -73,7 +79,7 @@ def test_answers_come_whole_whatever_the_cuts(stream: tuple[list[int], list[int]
 
 async def test_an_answer_may_be_changed_in_place_and_is_nobody_elses() -> None:
     reader, _ = protocol()
-    answers = [reader.expect(index, False) for index in range(2)]
+    answers = [expect(reader, index, False) for index in range(2)]
     receive(reader, frame(0, b"first") + frame(1, b"second"), [10_000])
     first = answers[0].result()
     first[:5] = b"FIRST"
@@ -83,7 +89,7 @@ async def test_an_answer_may_be_changed_in_place_and_is_nobody_elses() -> None:
 
 async def test_tags_of_a_flexible_header_are_skipped() -> None:
     reader, _ = protocol()
-    answer = reader.expect(7, True)
+    answer = expect(reader, 7, True)
     receive(reader, frame(7, b"\x01\x05\x02ab" + b"body"), [3])
     assert bytes(answer.result()) == b"body"
 
@@ -97,7 +103,7 @@ def test_skip_tags(raw: bytes, behind: int) -> None:
 
 async def test_bytes_read_before_the_handover_count() -> None:
     reader, _ = protocol()
-    answer = reader.expect(1, False)
+    answer = expect(reader, 1, False)
     stream = frame(1, b"x" * 200_000)
     reader.feed(stream[:150_000])
     receive(reader, stream[150_000:], [70_000])
@@ -106,7 +112,7 @@ async def test_bytes_read_before_the_handover_count() -> None:
 
 async def test_an_answer_out_of_turn_ends_the_connection() -> None:
     reader, wire = protocol()
-    answers = [reader.expect(index, False) for index in (1, 2)]
+    answers = [expect(reader, index, False) for index in (1, 2)]
     receive(reader, frame(2, b""), [100])
     assert wire.aborted
     for answer in answers:
@@ -117,7 +123,7 @@ async def test_an_answer_out_of_turn_ends_the_connection() -> None:
 @pytest.mark.parametrize("size", [-1, 3, MAX_FRAME_BYTES + 1, struct.unpack(">i", b"HTTP")[0]])
 async def test_a_size_that_cannot_be_ends_the_connection(size: int) -> None:
     reader, wire = protocol()
-    answer = reader.expect(1, False)
+    answer = expect(reader, 1, False)
     receive(reader, struct.pack(">i", size) + b"rest", [100])
     assert wire.aborted
     with pytest.raises(ConnectionLost, match="is the port right"):
@@ -126,18 +132,18 @@ async def test_a_size_that_cannot_be_ends_the_connection(size: int) -> None:
 
 async def test_what_is_pending_fails_when_the_connection_goes() -> None:
     reader, _ = protocol()
-    answer = reader.expect(1, False)
+    answer = expect(reader, 1, False)
     reader.connection_lost(ConnectionResetError("reset by peer"))
     with pytest.raises(ConnectionLost, match="reset by peer"):
         await answer
     with pytest.raises(ConnectionLost, match="reset by peer"):
-        await reader.expect(2, False)
+        await expect(reader, 2, False)
     assert reader.lost.done()
 
 
 async def test_who_stopped_waiting_does_not_disturb_the_others() -> None:
     reader, _ = protocol()
-    first, second = reader.expect(1, False), reader.expect(2, False)
+    first, second = expect(reader, 1, False), expect(reader, 2, False)
     first.cancel()
     receive(reader, frame(1, b"a") + frame(2, b"b"), [100])
     assert bytes(second.result()) == b"b"

@@ -113,8 +113,8 @@ GSSAPI = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
         ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "DIGEST"}, "sasl.mechanism", "is unknown"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"},
-            "sasl.mechanism",
-            "is not supported yet",
+            "sasl.jaas.config",
+            "is missing",
         ),
         (GSSAPI, "sasl.kerberos.service.name", "is missing"),
     ],

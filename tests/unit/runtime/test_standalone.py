@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from connect.api.connector import ConnectorContext
+from connect.core.errors import RetriableError
 from connect.runtime.standalone import ConnectorRunner
 
 
@@ -56,3 +57,21 @@ async def test_a_connector_that_can_no_longer_configure_its_tasks_has_failed() -
     await runner.stop()
     assert isinstance(runner.failure, KeyError)
     assert runner.has_failed
+
+
+class Ending(Task):
+    """Fails when it is stopped, as one whose positions could not be stored."""
+
+    async def run(self) -> None:
+        await super().run()
+        raise RetriableError("the target does not answer")
+
+
+async def test_what_would_be_tried_again_is_a_failure_while_stopping() -> None:
+    task = Ending()
+    runner = ConnectorRunner("us->eu", Connector(), lambda _: task, 1)
+    await runner.start()
+    await asyncio.wait_for(task.started.wait(), 5)
+    assert runner.failure is None
+    await asyncio.wait_for(runner.stop(), 5)
+    assert isinstance(runner.failure, RetriableError)

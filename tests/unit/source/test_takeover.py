@@ -10,11 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from connect.kafka.cluster import Cluster
-from connect.kafka.transactions import ProducerIdentity
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.transactions import ProducerIdentity, TransactionalIdRefused
+from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
-from connectors.source import takeover
+from connectors.source import standing, takeover
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, Takeover, take_over
@@ -29,15 +30,24 @@ class Target:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fenced: list[tuple[str, list[TopicPartition]]] = []
         self.at_once = self.most_at_once = 0
+        self.refused: set[str] = set()
         self.clusters = Clusters(cast(Cluster, None), cast(Cluster, None))
-        for name in ("fence", "init_producer_id", "describe_producers", "list_offsets"):
+        for name in ("fence", "init_producer_id", "new_producer_id", "describe_producers", "list_offsets"):
             monkeypatch.setattr(takeover, name, getattr(self, name))
+        for name in ("known_topics", "list_offsets"):
+            monkeypatch.setattr(standing, name, getattr(self, name))
 
     async def fence(self, _: object, transactional_id: str, partitions: Collection[TopicPartition]) -> ProducerIdentity:
-        self.fenced.append((transactional_id, list(partitions)))
+        if transactional_id not in self.refused:
+            self.fenced.append((transactional_id, list(partitions)))
         return await self.init_producer_id(_, transactional_id)
 
+    async def new_producer_id(self, _: object) -> ProducerIdentity:
+        return ProducerIdentity(6, 0)
+
     async def init_producer_id(self, _: object, transactional_id: str) -> ProducerIdentity:
+        if transactional_id in self.refused:
+            raise TransactionalIdRefused(f"grant WRITE and DESCRIBE on transactional id {transactional_id}")
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
@@ -49,6 +59,10 @@ class Target:
 
     async def list_offsets(self, _: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
         return dict.fromkeys(partitions, END)
+
+    async def known_topics(self, _: object, names: Collection[str]) -> dict[str, TopicMetadata]:
+        there = {"orders": UUID(int=1), "us.orders": UUID(int=2), "us_orders": UUID(int=9)}
+        return {name: TopicMetadata(name, there[name], 0, {}) for name in names if name in there}
 
     async def take(self, transactional_id: str, starts: Mapping[TopicPartition, Start]) -> Takeover:
         entries = [Entry(pair(source)) for source in starts]
@@ -124,3 +138,33 @@ async def test_a_running_sequence_does_not_say_that_the_leader_knows_us(target: 
         ledger.begin(plan.source, replace(position_of(plan, OWN, found.producer), next_sequence=8))
     assert [plan.pipelined for plan in ledger.plans()] == [False, False]
     assert [plan.pipelined for plan in ledger.plans([A])] == [True, False]
+
+
+async def test_who_cannot_be_fenced_is_gone_on_as(target: Target) -> None:
+    """Proof and running sequence for an unclean one, the running sequence for one that handed over, a new id else."""
+    target.refused = {OWN, OTHER}
+    starts = {A: stored(A), B: stored(B, ""), C: stored(C, "", clean=True)}
+    found = await target.take(OWN, starts)
+    plans = {plan.source: plan for plan in found.plans}
+    assert target.fenced == []
+    assert (found.transactional_id, found.producer) == ("", planning.ProducerIdentity(6, 0))
+    assert set(found.unfenced) == {A, B}
+    assert [source for source, plan in plans.items() if plan.proof] == [A, B]
+    assert (plans[C].producer, plans[C].next_sequence) == (planning.ProducerIdentity(5, 1), 8)
+    assert found.writer_of(plans[C]) == ("", planning.ProducerIdentity(5, 1))
+    assert not any(plan.pipelined for plan in found.plans)
+
+
+async def test_when_rights_come_back_who_handed_over_is_left_behind(target: Target) -> None:
+    found = await target.take(OWN, {A: stored(A, ""), B: stored(B, "", clean=True)})
+    plans = {plan.source: plan for plan in found.plans}
+    assert set(found.unfenced) == {A}, "nobody can fence an id without a transactional id behind it"
+    assert (plans[B].producer, plans[B].next_sequence) == (None, 0)
+    assert found.writer_of(plans[B]) == (OWN, planning.ProducerIdentity(5, 2))
+
+
+async def test_markers_of_another_producer_id_fence_nothing(target: Target) -> None:
+    """As after a week in which brokers forgot the transactional id."""
+    found = await target.take(OWN, {A: stored(A), B: stored(B, producer_id=4), C: stored(C, OTHER, producer_id=3)})
+    assert set(found.unfenced) == {B, C}
+    assert [plan.source for plan in found.plans if plan.pipelined] == [A]

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core.errors import RetriableError
+from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.source import task
 from connectors.source.ledger import Entry, Pair
-from connectors.source.slice import SliceLost
+from connectors.source.slice import SliceDefect, SliceLost
 from connectors.source.store import Commit, PositionStore, Start
 from connectors.source.takeover import Takeover
-from connectors.source.task import MirrorSourceTask, TaskServices, TaskSettings
+from connectors.source.task import MirrorSourceTask, TaskDefective, TaskServices, TaskSettings
 
 SOURCE = TopicPartition("orders", 0)
 PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
@@ -33,6 +33,7 @@ class Slice:
     async def open(self) -> None:
         if self._world.refusals:
             raise self._world.refusals.pop(0)
+        self._world.opened += 1
 
     def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
         self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
@@ -54,6 +55,7 @@ class World:
         self.refusals: list[Exception] = []
         self.went: list[tuple[int, int, list[int]]] = []
         self.slices: list[Slice] = []
+        self.opened = 0
         self.commits: list[Commit] = []
         self.taken_over: list[bool] = []  # by whether the position was handed over
         self.may_take_over = asyncio.Event()
@@ -154,3 +156,55 @@ async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeyp
     await asyncio.wait_for(running, 5)
     assert world.taken_over[:3] == [False, True, True], "cleanly: nothing is fenced"
     assert [epoch for _, epoch, _ in world.went[:3]] == [1, 2, 3]
+
+
+async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
+    """Else every attempt at a Spark that is gone would leave a marker in every partition."""
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.went))
+    world.refusals = [SliceLost("no Spark"), RetriableError("no Spark"), SliceLost("no Spark")]
+    world.slices[-1].ended.set_result(SliceLost("killed"))
+    await world.until(lambda: len(world.went) == 2)
+    one.stop()
+    await asyncio.wait_for(running, 5)
+    assert world.refusals == []
+    assert len(world.taken_over) == 2, "once at first, once for the slice that came up"
+
+
+async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    for count in (1, 2, 3):
+        await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
+        world.slices[-1].ended.set_result(SliceDefect("TypeError: spoilt (copier.py:7)"))
+    with pytest.raises(TaskDefective, match=r"3 slices in a row.*copier\.py:7") as caught:
+        await asyncio.wait_for(running, 5)
+    assert isinstance(caught.value, PermanentError)
+    assert one.state == "failed"
+    assert len(world.went) == 3
+
+
+async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_HEALTHY_S", 0.0)
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    for count in range(1, 6):
+        await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
+        world.slices[-1].ended.set_result(SliceDefect("TypeError: spoilt"))
+    await world.until(lambda: len(world.went) == 6)
+    one.stop()
+    await asyncio.wait_for(running, 5)
+
+
+async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(world: World) -> None:
+    one = world.task(epoch_ms=1)
+    world.went.append((0, 0, []))
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 2)
+    world.refusals = [SliceDefect("ImportError: spoilt") for _ in range(10)]
+    with pytest.raises(TaskDefective):
+        await asyncio.wait_for(running, 5)
+    assert len(world.refusals) == 7

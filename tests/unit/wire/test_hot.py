@@ -89,7 +89,7 @@ def test_produce_answer_is_read_as_the_library_reads_it(version, throttle, data)
         assert got.topic == (topic_id.bytes if version >= 13 else hot.topic_name_key(name))
         assert (got.partition, got.error_code) == (index, error)
         assert (got.base_offset, got.log_append_time_ms, got.log_start_offset) == offsets
-        assert (got.message is None) == (not errors and not message)
+        assert (got.message, got.record_errors) == (message, tuple(errors))
         if leader and version >= 10 and leader != (-1, -1):
             assert got.leader == leader
 

@@ -1,0 +1,176 @@
+"""Tokens for OAUTHBEARER: unsecured ones, as Kafka's own for trials, and those of a token endpoint.
+
+Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``, and the client credentials grant of its
+``OAuthBearerLoginCallbackHandler``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Self
+
+import aiokafka.abc
+import kafka.net.sasl.oauth
+
+from connect.core.errors import ConfigError, RetriableError, SecurityError
+
+_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+_CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+_CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
+_SCOPE: Final = "sasl.oauthbearer.scope"
+_STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
+_NUMBER_CLAIM: Final = "unsecuredLoginNumberClaim_"
+_LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
+_TIMEOUT_S: Final = 10.0
+#: Share of a token's life after which another one is got (``sasl.login.refresh.window.factor``).
+_REFRESH_AT: Final = 0.8
+#: Where an answer does not say how long its token lives.
+_UNKNOWN_LIFE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class OAuthSettings:
+    """Where tokens come from: ``endpoint``, or ``claims`` (a JSON object) of an unsecured one.
+
+    ``lifetime_s`` is that of an unsecured token.
+    """
+
+    claims: str | None = None
+    lifetime_s: int = 3600
+    endpoint: str | None = None
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A JSON-able form; it holds the secret."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        return cls(**wire)
+
+
+def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], where: str) -> OAuthSettings:
+    """The settings in a Java client's properties and its JAAS options.
+
+    Raises:
+        ConfigError: neither an endpoint with a client nor the claims of an unsecured token is named.
+    """
+    endpoint = properties.get(_ENDPOINT)
+    if endpoint is not None:
+        if not endpoint.startswith(("https://", "http://")):
+            raise ConfigError(f"{where}: {_ENDPOINT} is '{endpoint}'; only http and https are supported", _ENDPOINT)
+        client_id = properties.get(_CLIENT_ID, options.get("clientId"))
+        secret = properties.get(_CLIENT_SECRET, options.get("clientSecret"))
+        if client_id is None or secret is None:
+            missing = _CLIENT_ID if client_id is None else _CLIENT_SECRET
+            raise ConfigError(f"{where}: {missing} is missing beside {_ENDPOINT}", missing)
+        scope = properties.get(_SCOPE, options.get("scope"))
+        return OAuthSettings(endpoint=endpoint, client_id=client_id, client_secret=secret, scope=scope)
+    claims: dict[str, Any] = {}
+    try:
+        for name, value in options.items():
+            if name.startswith(_STRING_CLAIM):
+                claims[name.removeprefix(_STRING_CLAIM)] = value
+            elif name.startswith(_NUMBER_CLAIM):
+                claims[name.removeprefix(_NUMBER_CLAIM)] = float(value)
+        lifetime_s = int(options.get(_LIFETIME, "3600"))
+    except ValueError:
+        raise ConfigError(f"{where}: sasl.jaas.config has a number that is none", "sasl.jaas.config") from None
+    if "sub" not in claims:
+        raise ConfigError(
+            f"{where}: for sasl.mechanism OAUTHBEARER set {_ENDPOINT}, {_CLIENT_ID} and {_CLIENT_SECRET}; or, for "
+            f"trials, {_STRING_CLAIM}sub in sasl.jaas.config",
+            _ENDPOINT,
+        )
+    return OAuthSettings(claims=json.dumps(claims), lifetime_s=lifetime_s)
+
+
+class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]  # no marker for its types
+    """For aiokafka, and so for our own connections."""
+
+    def __init__(self, settings: OAuthSettings) -> None:
+        self._tokens = _tokens(settings)
+
+    async def token(self) -> str:
+        return await asyncio.to_thread(self._tokens.token)
+
+
+class TokensOfKafkaPython(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]  # no marker for its types
+    """For kafka-python, in a thread of its own."""
+
+    def __init__(self, settings: OAuthSettings) -> None:
+        super().__init__()
+        self._tokens = _tokens(settings)
+
+    def token(self) -> str:
+        return self._tokens.token()
+
+
+class _Tokens:
+    """One token at a time, for all connections of a process."""
+
+    def __init__(self, settings: OAuthSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._token = ""
+        self._refresh_s = 0.0
+
+    def token(self) -> str:
+        """Raises SecurityError where the endpoint refuses us, RetriableError where it does not answer."""
+        with self._lock:
+            if time.monotonic() >= self._refresh_s:
+                self._token, lifetime_s = self._new()
+                self._refresh_s = time.monotonic() + _REFRESH_AT * lifetime_s
+            return self._token
+
+    def _new(self) -> tuple[str, float]:
+        settings = self._settings
+        if settings.endpoint is not None:
+            return _from_endpoint(settings)
+        now_s = int(time.time())
+        claims = {**json.loads(settings.claims or "{}"), "iat": now_s, "exp": now_s + settings.lifetime_s}
+        return f"{_encoded({'alg': 'none'})}.{_encoded(claims)}.", float(settings.lifetime_s)
+
+
+@lru_cache(maxsize=64)
+def _tokens(settings: OAuthSettings) -> _Tokens:
+    return _Tokens(settings)
+
+
+def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
+    # What they load in turn takes a start longer that needs no endpoint.
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
+    form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
+    client = base64.b64encode(f"{settings.client_id}:{settings.client_secret}".encode()).decode()
+    headers = {"Authorization": f"Basic {client}", "Accept": "application/json"}
+    endpoint = settings.endpoint or ""
+    request = urllib.request.Request(endpoint, urllib.parse.urlencode(form).encode(), headers)
+    where = f"token endpoint {endpoint}"
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            found = json.load(answer)
+        return str(found["access_token"]), float(found.get("expires_in", _UNKNOWN_LIFE_S))
+    except urllib.error.HTTPError as error:
+        said = f"{where} refuses client id {settings.client_id}: HTTP {error.code}"
+        if error.code >= 500 or error.code == 429:
+            raise RetriableError(said) from None
+        raise SecurityError(f"{said}; check {_CLIENT_ID}, {_CLIENT_SECRET} and {_SCOPE}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise RetriableError(f"{where} gives no token: {reason}; check {_ENDPOINT}") from None
+
+
+def _encoded(part: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()

@@ -1,0 +1,80 @@
+"""Asks a cluster what became of a log that refuses a position it once held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connectors.dataplane import codes, verdicts
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.plan import PartitionPlan
+from connectors.dataplane.verdicts import Verdict
+
+#: A broker that has just started may not have heard of a topic yet, below KRaft of none at all.
+GONE_AFTER_S: Final = 10.0
+_ASK_AGAIN_S: Final = 0.5
+
+
+async def explain_source(
+    cluster: Cluster, plan: PartitionPlan, read_to: int, diverging: tuple[int, int] | None
+) -> Verdict | None:
+    """Why a source refuses to go on at ``read_to``; None where it would take it now.
+
+    ``diverging`` is (leader epoch, its end) where the source says that its log parts from what was read. Raises
+    :class:`RetriableError` where nobody answers now.
+    """
+    source = plan.source
+    if gone := await explain_topic(cluster, "source", plan):
+        return gone
+    if diverging is not None:
+        return verdicts.source_truncated(source, read_to, *diverging)
+    start = await list_offset(cluster, source, EARLIEST)
+    end = await list_offset(cluster, source, LATEST)
+    if read_to < start:
+        return verdicts.source_gap(source, read_to, start)
+    if read_to > end:
+        return verdicts.source_shorter(source, read_to, end)
+    return None
+
+
+async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Exception) -> Verdict:
+    """What became of a target that no longer knows what it had acknowledged. Errors as :func:`explain_source`."""
+    plan = copier.plan
+    if gone := await explain_topic(cluster, "target", plan):
+        return gone
+    end = await list_offset(cluster, plan.target, LATEST)
+    return verdicts.target_truncated(
+        plan.target, copier.target_end, end, plan.source, copier.next_source_offset, str(why)
+    )
+
+
+async def explain_topic(cluster: Cluster, side: str, plan: PartitionPlan) -> Verdict | None:
+    """Whether the topic of a ``side``, source or target, is deleted or another one; None where it is the one that the
+    plan means. Errors as :func:`explain_source`."""
+    partition, topic_id = (
+        (plan.source, plan.source_topic_id) if side == "source" else (plan.target, plan.target_topic_id)
+    )
+    topic = (await known_topics(cluster, {partition.topic})).get(partition.topic)
+    if topic is None:
+        return verdicts.deleted(side, partition.topic, plan.source, plan.next_source_offset)
+    if topic_id and topic.topic_id and topic.topic_id != topic_id:
+        return verdicts.made_anew(side, partition.topic, topic.topic_id, topic_id, plan.source)
+    return None
+
+
+async def known_topics(
+    cluster: Cluster, names: Collection[str], for_s: float = GONE_AFTER_S
+) -> dict[str, TopicMetadata]:
+    """The topics of ``names`` that are there; one is given up only after ``for_s`` of asking. Errors as
+    :func:`explain_source`."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + for_s
+    while True:
+        topics = (await cluster.metadata(names)).topics if names else {}
+        there = {name: topic for name, topic in topics.items() if topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION}
+        if len(there) == len(names) or clock() > deadline:
+            return there
+        await asyncio.sleep(_ASK_AGAIN_S)

@@ -1,0 +1,139 @@
+"""What to do with batches that the target refused for good: smaller ones, or without the records at fault. Pure.
+
+A refusal leaves a hole in the sequence, so every batch behind it was refused too (OUT_OF_ORDER_SEQUENCE_NUMBER). What
+is sent instead has other boundaries, and what follows other sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from connect.core.errors import RetriableError
+from connect.wire import records
+from connectors.dataplane import codes, refusals
+from connectors.dataplane.outgoing import Builder, Outgoing, halves
+from connectors.dataplane.plan import Skip, TopicPartition
+from connectors.dataplane.refusals import Refusal, add_skip
+
+
+class Poison(Exception):
+    """A batch that the target refuses for good and that is not to be left out: ``reason`` is the whole sentence."""
+
+    def __init__(self, reason: str, error: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+
+
+class CopiesUnderWay(RetriableError):
+    """A batch must change, but a copy of it or of one behind it may still reach the target: only a fence helps."""
+
+
+@dataclass(slots=True)
+class Mended:
+    """What is sent instead of the batches that were looked at, in order, and what was left out before any of them.
+
+    ``behind``: (next source offset, source epoch) once all before is acknowledged, where no batch is left to say it.
+    """
+
+    batches: list[Outgoing] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    behind: tuple[int, int] | None = None
+    #: records without a key were among what was refused
+    has_null_keys: bool = False
+
+    def add(self, parts: Sequence[Outgoing], skips: Sequence[Skip], behind: tuple[int, int]) -> None:
+        """One batch's successors, in the place of it. What was left out is told with the first: the position may pass
+        it with any, and to tell of it twice after a crash is better than never."""
+        bearer = parts[0] if parts else self.batches[-1] if self.batches else None
+        self.batches += parts
+        if bearer is None:
+            self.skips += skips
+            self.behind = behind
+        else:
+            bearer.skips += skips
+            self.batches[-1].next_source_offset, self.batches[-1].source_epoch = behind
+
+
+@dataclass(frozen=True, slots=True)
+class Mender:
+    """``skip``: whether records at fault are left out (``errors.tolerance = all``)."""
+
+    builder: Builder
+    target: TopicPartition
+    skip: bool
+
+    def mend(self, refused: Sequence[Outgoing], max_message_bytes: int, drop_null_keys: bool) -> Mended:
+        """What to send instead of ``refused`` and of what is behind it; sequences are the caller's to give.
+
+        Raises :class:`Poison` at the first batch that stops the partition.
+        """
+        mended = Mended(has_null_keys=drop_null_keys)
+        for outgoing in refused:
+            if outgoing.refusal is None and not mended.has_null_keys:
+                mended.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
+            else:
+                self._mend(outgoing, max_message_bytes, mended)
+        return mended
+
+    def _mend(self, outgoing: Outgoing, max_message_bytes: int, mended: Mended) -> None:
+        refusal, fault = outgoing.refusal, _at_fault(outgoing)
+        if refusal is not None and not self.skip and (fault or not refusal.is_for_size):
+            raise _poison(outgoing, refusal, fault, self.target)
+        opened = outgoing.opened()
+        skips = list(outgoing.skips)
+        codec, epoch = outgoing.codec, outgoing.source_epoch
+        parts: Sequence[Sequence[records.Record]] = [opened]
+        if refusal is not None:
+            if fault:
+                mended.has_null_keys |= refusal.code == codes.INVALID_RECORD and any(
+                    opened[index].key is None for index in fault
+                )
+                parts = [_without(opened, fault, refusal.code, skips)]
+            else:
+                parts = list(self.builder.fitting(opened, codec, max_message_bytes))
+                parts = parts if len(parts) > 1 else halves(opened)
+        if mended.has_null_keys:
+            parts = [without_null_keys(part, skips) for part in parts]
+        if refusal is None and len(parts[0]) == len(opened):
+            mended.add([outgoing], (), (outgoing.next_source_offset, epoch))
+            return
+        built = [self.builder.outgoing(part, codec, 0, epoch) for part in parts if part]
+        mended.add(built, skips, (outgoing.next_source_offset, epoch))
+
+
+def without_null_keys(part: Sequence[records.Record], skips: list[Skip]) -> list[records.Record]:
+    """``part`` without records that a compacted topic refuses; they are added to ``skips``."""
+    null = [index for index, record in enumerate(part) if record.key is None]
+    return _without(part, null, codes.INVALID_RECORD, skips)
+
+
+def _at_fault(outgoing: Outgoing) -> frozenset[int]:
+    """Indexes of the records that are known to be refused; none where the batch has to be taken apart to find them."""
+    refusal = outgoing.refusal
+    if refusal is None:
+        return frozenset()
+    if outgoing.count == 1:
+        return frozenset((0,))
+    if refusal.is_for_size:
+        return frozenset()
+    return frozenset(index for index in refusal.records if 0 <= index < outgoing.count)
+
+
+def _poison(outgoing: Outgoing, refusal: Refusal, fault: Collection[int], target: TopicPartition) -> Poison:
+    what = outgoing.what
+    if fault:
+        offsets = [offset for index, offset in enumerate(outgoing.source_offsets()) if index in fault]
+        others = f" and {len(offsets) - 1} others" if len(offsets) > 1 else ""
+        what = f"the record at source offset {offsets[0]}{others} in {what}"
+    return Poison(refusals.explained(refusal.code, target, what, refusal.message), codes.name(refusal.code))
+
+
+def _without(
+    part: Sequence[records.Record], fault: Collection[int], code: int, skips: list[Skip]
+) -> list[records.Record]:
+    at_fault = frozenset(fault)
+    for index in sorted(at_fault):
+        add_skip(skips, part[index].offset, code)
+    return [record for index, record in enumerate(part) if index not in at_fault]

@@ -1,0 +1,144 @@
+"""A batch on its way to the target, and how one is built from records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane.plan import Compression, ProducerIdentity, Skip
+from connectors.dataplane.refusals import Refusal
+
+#: (first source offset, count)
+Segment = tuple[int, int]
+
+
+class Outgoing:
+    """Its bytes as produced, its sequences, and the source offsets it stands for."""
+
+    __slots__ = (
+        "base_offset",
+        "base_sequence",
+        "batch",
+        "count",
+        "is_doubtful",
+        "next_source_offset",
+        "refusal",
+        "segments",
+        "sent",
+        "skips",
+        "source_epoch",
+        "timestamp_ms",
+    )
+
+    def __init__(
+        self,
+        batch: memoryview,
+        base_sequence: int,
+        count: int,
+        segments: Sequence[Segment],
+        next_source_offset: int,
+        source_epoch: int,
+        timestamp_ms: int,
+    ) -> None:
+        self.batch = batch
+        self.base_sequence = base_sequence
+        self.count = count
+        #: (first source offset, count), in order: one where offsets are dense
+        self.segments = segments
+        self.next_source_offset = next_source_offset
+        self.source_epoch = source_epoch
+        self.timestamp_ms = timestamp_ms
+        #: the answer's base offset once the batch is known to be in the target's log
+        self.base_offset: int | None = None
+        #: once sent, its bytes may reach the target at any later time
+        self.sent = False
+        #: a copy that was sent has no answer which says that it was not written
+        self.is_doubtful = False
+        #: why the target will never take it as it is
+        self.refusal: Refusal | None = None
+        #: what was left out between the batch before and the one behind
+        self.skips: list[Skip] = []
+
+    @property
+    def last_sequence(self) -> int:
+        return wire.add_sequence(self.base_sequence, self.count - 1)
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        first, last = self.segments[0][0], sum(self.segments[-1]) - 1
+        offsets = f"source offset {first}" if first == last else f"source offsets {first} to {last}"
+        return f"the batch of {offsets}"
+
+    @property
+    def codec(self) -> int:
+        return wire.read_header(self.batch).codec
+
+    def source_offsets(self) -> Iterator[int]:
+        """The source offset of each of its records."""
+        return chain.from_iterable(range(first, first + count) for first, count in self.segments)
+
+    def opened(self) -> list[records.Record]:
+        """Its records with their source offsets."""
+        decoded = records.decode(self.batch, 2)
+        return [record._replace(offset=offset) for record, offset in zip(decoded, self.source_offsets(), strict=True)]
+
+    def renumber(self, base_sequence: int) -> None:
+        """Give it another place in the sequence. Only for bytes of which no sent copy can reach the target any more."""
+        self.sent = False
+        if base_sequence != self.base_sequence:
+            self.base_sequence = base_sequence
+            wire.renumber(self.batch, base_sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds batches of records under one producer, with ``compression`` where the source has none."""
+
+    producer: ProducerIdentity
+    compression: Compression
+
+    def outgoing(self, part: Sequence[records.Record], codec: int, sequence: int, source_epoch: int) -> Outgoing:
+        """A batch of ``part``, its offsets the source's, which stands for nothing behind its last record."""
+        built = self._built(part, codec, self.producer, sequence)
+        timestamp_ms = max(record.timestamp_ms for record in part)
+        behind = part[-1].offset + 1
+        return Outgoing(memoryview(built), sequence, len(part), segments(part), behind, source_epoch, timestamp_ms)
+
+    def fitting(self, kept: Sequence[records.Record], codec: int, max_bytes: int) -> Iterator[Sequence[records.Record]]:
+        """``kept`` in parts whose batches are no larger; a single record goes as it is, whatever its size."""
+        if not kept:
+            return
+        if len(kept) > 1 and len(self._built(kept, codec, _NOBODY, -1)) > max_bytes:
+            for half in halves(kept):
+                yield from self.fitting(half, codec, max_bytes)
+            return
+        yield kept
+
+    def _built(
+        self, part: Sequence[records.Record], codec: int, producer: ProducerIdentity, sequence: int
+    ) -> bytearray:
+        codec, level = (codec, None) if codec else (self.compression.codec, self.compression.level)
+        return records.build(part, codec, producer.producer_id, producer.epoch, sequence, level)
+
+
+_NOBODY = ProducerIdentity(-1, -1)
+
+
+def halves(part: Sequence[records.Record]) -> tuple[Sequence[records.Record], Sequence[records.Record]]:
+    middle = len(part) // 2
+    return part[:middle], part[middle:]
+
+
+def segments(part: Sequence[records.Record]) -> list[Segment]:
+    """Source offsets of ``part`` as (first, count) of what is dense."""
+    out: list[Segment] = []
+    for record in part:
+        if out and record.offset == out[-1][0] + out[-1][1]:
+            out[-1] = (out[-1][0], out[-1][1] + 1)
+        else:
+            out.append((record.offset, 1))
+    return out

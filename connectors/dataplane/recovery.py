@@ -1,0 +1,217 @@
+"""What a lost or refused answer means is asked, never guessed: leader, what it has of ours, where that lies.
+
+A partition in recovery sends nothing. When all its requests have ended, its leader tells the last sequence it has of
+us, what is there is found in its log, and the rest is sent again unchanged; what was refused for good is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.configs import max_message_bytes
+from connect.kafka.transactions import describe_producers
+from connect.wire import batch as wire
+from connectors.dataplane import codes, lost, reading, verdicts
+from connectors.dataplane.copier import AnotherWrites, PartitionCopier, TargetTruncated
+from connectors.dataplane.mending import CopiesUnderWay
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+_MAX_RETRY_S: Final = 2.0
+#: How long a batch that its leader has may stay below the high watermark before the question is put again.
+_FIND_TIMEOUT_S: Final = 10.0
+
+
+class Fenced(PermanentError):
+    """A successor holds the transactional id: this slice may write no more."""
+
+
+class Recoveries:
+    """The recoveries under way. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        flow: str,
+        *,
+        place: Callable[[PartitionCopier, int], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._cluster = cluster
+        self._flow = flow
+        self._place = place
+        self._fail = fail
+        self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
+        self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
+        self._lost: dict[PartitionCopier, TargetTruncated] = {}
+        self._gone_since_s: dict[PartitionCopier, float] = {}
+
+    def __contains__(self, copier: PartitionCopier) -> bool:
+        return copier in self._recovering
+
+    def begin(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:
+        """Recover a partition that is no longer placed; ``truncated`` where its target has lost records."""
+        if truncated is not None:
+            self._lost[copier] = truncated
+        if copier in self._recovering:
+            return
+        copier.faulted = True
+        task = asyncio.create_task(self._recover_until_settled(copier), name=f"recover {copier.plan.target}")
+        self._recovering[copier] = task
+        task.add_done_callback(partial(self._recovered, copier))
+
+    def went_well(self, copier: PartitionCopier) -> None:
+        """A batch was acknowledged: its leader takes what it is given."""
+        self._attempts.pop(copier, None)
+
+    async def stop(self) -> None:
+        tasks = list(self._recovering.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _recovered(self, copier: PartitionCopier, task: asyncio.Task[None]) -> None:
+        self._recovering.pop(copier, None)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._fail(error)
+        elif copier.faulted and not copier.stopped:
+            # Refused again before this task had quite ended.
+            self.begin(copier)
+
+    async def _recover_until_settled(self, copier: PartitionCopier) -> None:
+        attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
+        if attempts > 1:
+            # A leader that refuses again and again is not asked as fast as it can answer.
+            await asyncio.sleep(_backoff_s(attempts - 1))
+        delay_s = _RETRY_S
+        while not copier.stopped:
+            try:
+                if (truncated := self._lost.get(copier)) is not None:
+                    copier.stop(*await lost.explain_target(self._cluster, copier, truncated))
+                    return
+                if copier.unanswered == 0:
+                    await self._settle(copier)
+                    return
+            except CopiesUnderWay:
+                raise
+            except TargetTruncated as error:
+                self._lost[copier] = error
+                continue
+            except RetriableError as error:
+                log.warning("%s: target %s: %s; trying again", self._flow, copier.plan.target, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _MAX_RETRY_S)
+
+    async def _settle(self, copier: PartitionCopier) -> None:
+        """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
+        plan = copier.plan
+        metadata = await self._cluster.metadata({plan.target.topic})
+        topic = metadata.topics.get(plan.target.topic)
+        if self._is_gone(copier, topic):
+            return
+        known = topic.partitions.get(plan.target.partition) if topic else None
+        if topic is None or known is None or known.leader < 0:
+            raise RetriableError("it has no leader now")
+        if plan.target_topic_id and topic.topic_id and topic.topic_id != plan.target_topic_id:
+            before, current = plan.target_topic_id, topic.topic_id
+            copier.stop(*verdicts.made_anew("target", plan.target.topic, current, before, plan.source))
+            return
+        found: dict[int, int] = {}
+        if copier.has_unacknowledged:
+            found = await self._find_appended(copier, known.leader)
+        if copier.is_refused_for_size:
+            await self._learn_size(copier)
+        copier.settle(found)
+        self._mend(copier)
+        if not copier.stopped:
+            await self._place(copier, known.leader)
+
+    def _is_gone(self, copier: PartitionCopier, topic: TopicMetadata | None) -> bool:
+        """Whether the topic was deleted; a broker that was just started may not have heard of it yet."""
+        if topic is not None and topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            self._gone_since_s.pop(copier, None)
+            return False
+        now_s = time.monotonic()
+        if now_s - self._gone_since_s.setdefault(copier, now_s) < lost.GONE_AFTER_S:
+            raise RetriableError("it does not exist now")
+        reason, error = verdicts.deleted(
+            "target", copier.plan.target.topic, copier.plan.source, copier.next_source_offset
+        )
+        copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error)
+        return True
+
+    def _mend(self, copier: PartitionCopier) -> None:
+        """What was refused for good goes out in another form. A batch that does not open stops its partition."""
+        if not copier.has_refused:
+            return
+        # Each refusal leaves less to refuse, so there is nothing to wait for.
+        self._attempts.pop(copier, None)
+        try:
+            copier.mend()
+        except CopiesUnderWay:
+            raise
+        except Exception as error:
+            where = f"a refused batch behind source offset {copier.next_source_offset - 1} of {copier.plan.source}"
+            log.error("%s: %s cannot be opened", self._flow, where, exc_info=error)
+            copier.quarantine(f"{where} cannot be opened: {type(error).__name__}: {error}", "source-unreadable")
+
+    async def _learn_size(self, copier: PartitionCopier) -> None:
+        """``max.message.bytes`` may have been lowered; where we may not look, batches are halved until they fit."""
+        size = await max_message_bytes(self._cluster, copier.plan.target.topic)
+        if size is not None:
+            copier.max_message_bytes = size
+
+    async def _find_appended(self, copier: PartitionCopier, leader: int) -> dict[int, int]:
+        target = copier.plan.target
+        states = await describe_producers(self._cluster, [target])
+        epoch, last = states.get(target, {}).get(copier.producer.producer_id, (-1, -1))
+        if epoch > copier.producer.epoch:
+            raise Fenced(f"target {target}: its leader knows epoch {epoch} of our producer id: a successor took over")
+        unknown = copier.appended_unknown(last if epoch == copier.producer.epoch and last >= 0 else None)
+        if not unknown:
+            return {}
+        return await self._scan(
+            copier, leader, {outgoing.base_sequence: outgoing.last_sequence for outgoing in unknown}
+        )
+
+    async def _scan(self, copier: PartitionCopier, leader: int, missing: dict[int, int]) -> dict[int, int]:
+        """Base offsets of our batches with these base (and last) sequences, read from the target's headers."""
+        plan = copier.plan
+        connection = await self._cluster.connection(leader, "control")
+        topic = reading.TopicOnWire(plan.target.topic, plan.target_topic_id)
+        limits = reading.FetchLimits(200, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, reading.READ_UNCOMMITTED)
+        position = copier.target_end
+        found: dict[int, int] = {}
+        deadline = time.monotonic() + _FIND_TIMEOUT_S
+        while missing.keys() - found.keys():
+            if time.monotonic() > deadline:
+                raise RetriableError("appended batches are not yet below the high watermark")
+            row = await reading.fetch_one(connection, topic, plan.target.partition, (position, -1, -1), limits)
+            if row.error_code:
+                raise RetriableError(f"cannot read back what was appended: {codes.name(row.error_code)}")
+            for start, size, magic in wire.extents(row.records):
+                header = wire.read_header(row.records[start : start + size])
+                if magic == 2 and (header.producer_id, header.producer_epoch) == (
+                    copier.producer.producer_id,
+                    copier.producer.epoch,
+                ):
+                    if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
+                        raise AnotherWrites(f"{plan.target} has a batch of our producer id that we did not send")
+                    found[header.base_sequence] = header.base_offset
+                position = max(position, header.last_offset + 1)
+        return {sequence: found[sequence] for sequence in missing}
+
+
+def _backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row: 0.1 s, then twice as long each time, 2 s at most."""
+    return min(_RETRY_S * 2.0 ** min(failures - 1, 10), _MAX_RETRY_S)

@@ -1,0 +1,241 @@
+"""The worker's end of all control links: where it listens, and who may come in with which token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import logging
+import secrets
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import Final
+
+from connect.core.errors import ConfigError, RetriableError
+from connectors.dataplane.link import Link, LinkAddress, LinkClosed, Message
+from connectors.dataplane.plan import LINK_VERSION
+from connectors.dataplane.shipping import running_code
+from connectors.source.certificate import server_tls
+
+log = logging.getLogger(__name__)
+
+LISTENER_KEY: Final = "link.listener"
+ADVERTISED_KEY: Final = "link.advertised.address"
+_HELLO_TIMEOUT_S: Final = 10.0
+#: A hello is a few hundred bytes; who sends more is no slice.
+_MAX_HELLO_BYTES: Final = 64 * 1024
+_CLOSE_TIMEOUT_S: Final = 1.0
+
+
+class SliceRefused(RetriableError):
+    """A slice of ours came and could not be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Where to listen, and what slices are told of it.
+
+    Args:
+        host: An address or a name of this machine; a wildcard such as 0.0.0.0 for all.
+        port: 0 for a free one.
+        advertised: Host, or host:port, that executors reach; empty for the listener's own.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised: str = ""
+
+    @classmethod
+    def parse(cls, listener: str, advertised: str) -> LinkSettings:
+        """From the values of the two keys; :class:`ConfigError` naming the key where one is no address."""
+        host, port = _host_port(LISTENER_KEY, listener)
+        if port is None:
+            raise ConfigError(f"{LISTENER_KEY} = {listener} should be host:port, such as 0.0.0.0:7070", LISTENER_KEY)
+        if advertised:
+            _host_port(ADVERTISED_KEY, advertised)
+        return cls(host, port, advertised)
+
+    def reached_at(self, port: int) -> tuple[str, int]:
+        """What slices are told, once ``port`` is bound."""
+        if not self.advertised:
+            return (socket.getfqdn() if _is_wildcard(self.host) else self.host), port
+        host, advertised_port = _host_port(ADVERTISED_KEY, self.advertised)
+        return host, advertised_port or port
+
+    @property
+    def leaves_the_machine(self) -> bool:
+        """Whether anything but loopback is listened on or told to slices; then the link is TLS."""
+        told, _ = self.reached_at(self.port)
+        return not (_is_loopback(self.host) and _is_loopback(told))
+
+
+@dataclass(slots=True)
+class Ticket:
+    """Opens one link, for one slice of one epoch.
+
+    ``linked`` is the link and its hello, or :class:`SliceRefused`; ``misused`` is set to a sentence for people when the
+    token comes a second time: another attempt of the same Spark task runs, or did.
+    """
+
+    token: str = field(repr=False)
+    slice: str
+    epoch: int
+    linked: asyncio.Future[tuple[Link, Message]]
+    misused: asyncio.Future[str]
+    attempt: str = ""
+
+
+class LinkServer:
+    """Hands every link that comes with a good ticket to whoever waits for it.
+
+    Args:
+        settings: Where to listen.
+        code: The code that slices must run, as :func:`connectors.dataplane.shipping.running_code` names it.
+    """
+
+    def __init__(self, settings: LinkSettings | None = None, code: str = "") -> None:
+        self._settings = settings or LinkSettings()
+        self._code = code or running_code()
+        self._server: asyncio.Server | None = None
+        self._certificate = ""
+        self._tickets: dict[str, Ticket] = {}
+
+    async def start(self) -> None:
+        """Listen; :class:`ConfigError` where that is not possible."""
+        settings, context = self._settings, None
+        if settings.leaves_the_machine:
+            context, self._certificate = server_tls()
+        try:
+            self._server = await self._listen(context)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            place = f"{settings.host}:{settings.port}"
+            raise ConfigError(f"{LISTENER_KEY} = {place}: cannot listen there: {reason}", LISTENER_KEY) from error
+        if context is not None:
+            log.info("slices reach this worker at %s, over TLS", self.address)
+
+    async def _listen(self, context: ssl.SSLContext | None) -> asyncio.Server:
+        # None listens on every address of both families, where 0.0.0.0 or :: would mean one.
+        host = None if self._settings.host in ("", "*") else self._settings.host
+        return await asyncio.start_server(self._accepted, host, self._settings.port, ssl=context)
+
+    @property
+    def address(self) -> LinkAddress:
+        """What slices are told."""
+        assert self._server is not None, "the link server has not been started"
+        host, port = self._settings.reached_at(int(self._server.sockets[0].getsockname()[1]))
+        return LinkAddress(host, port, self._certificate)
+
+    def expect(self, slice_: str, epoch: int) -> Ticket:
+        """A fresh ticket for a slice; it is good for one link until it is forgotten."""
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(secrets.token_urlsafe(24), slice_, epoch, loop.create_future(), loop.create_future())
+        # Whoever stopped waiting need not hear of it.
+        ticket.linked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._tickets[ticket.token] = ticket
+        return ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        """Refuse a ticket from now on, as one nobody knows."""
+        self._tickets.pop(ticket.token, None)
+        for future in (ticket.linked, ticket.misused):
+            future.cancel()
+
+    async def stop(self) -> None:
+        for ticket in list(self._tickets.values()):
+            self.forget(ticket)
+        if self._server is not None:
+            self._server.close()
+            # From Python 3.12 on this waits for every connection, also for one that never says hello.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), _CLOSE_TIMEOUT_S)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link(reader, writer)
+        try:
+            hello = await asyncio.wait_for(link.receive(_MAX_HELLO_BYTES), _HELLO_TIMEOUT_S)
+        except (TimeoutError, LinkClosed):
+            link.abort()
+            return
+        ticket = self._ticket(str(hello.get("token", "")))
+        stale = self._staleness(hello)
+        refusal = self._refusal(hello, ticket, stale)
+        if not refusal and ticket is not None:
+            ticket.attempt = str(hello.get("attempt"))
+            ticket.linked.set_result((link, hello))
+            return
+        log.warning("a slice from %s was refused: %s", link.peer, refusal)
+        link.send({"type": "refused", "reason": refusal, "stale": bool(stale)})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(link.close(), _CLOSE_TIMEOUT_S)
+
+    def _ticket(self, token: str) -> Ticket | None:
+        """Compared in full, so that the time it takes tells nothing of a token."""
+        found = None
+        for known, ticket in self._tickets.items():
+            if hmac.compare_digest(known.encode(), token.encode()):
+                found = ticket
+        return found
+
+    def _refusal(self, hello: Message, ticket: Ticket | None, stale: str) -> str:
+        """Why this hello does not open a link, empty if it does. Who waits for the slice learns of it at once."""
+        if ticket is None:
+            return "its token is unknown: it is of an epoch that is over, or of another worker"
+        if ticket.linked.done():
+            again = f"{ticket.slice}: the token of epoch {ticket.epoch} came a second time, from attempt "
+            again += f"{hello.get('attempt')} after attempt {ticket.attempt} of the Spark task; the epoch ends"
+            if not ticket.misused.done():
+                ticket.misused.set_result(again)
+            return again
+        refusal = stale or _mismatch(hello, ticket)
+        if refusal:
+            ticket.linked.set_exception(SliceRefused(refusal))
+        return refusal
+
+    def _staleness(self, hello: Message) -> str:
+        """What is to be said of a slice that runs other code; empty if it runs this worker's."""
+        if hello.get("version") == LINK_VERSION and hello.get("code") == self._code:
+            return ""
+        return (
+            f"it runs {hello.get('code')} (version {hello.get('version')} of the link), from {hello.get('from')} on "
+            f"{hello.get('host')}, and this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
+            f"if it was upgraded meanwhile, or the executors if it is they that are older"
+        )
+
+
+def _mismatch(hello: Message, ticket: Ticket) -> str:
+    if (hello.get("slice"), hello.get("epoch")) != (ticket.slice, ticket.epoch):
+        return (
+            f"it says that it is epoch {hello.get('epoch')} of {hello.get('slice')}, but its token is that of "
+            f"epoch {ticket.epoch} of {ticket.slice}"
+        )
+    if not _is_attempt(hello.get("attempt")):
+        return f"it does not say which attempt of its Spark task it is: {hello.get('attempt')!r}"
+    return ""
+
+
+def _is_attempt(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _host_port(key: str, text: str) -> tuple[str, int | None]:
+    """``host``, ``host:port`` or ``[v6]:port``."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        host, port = text.strip(), ""
+    host = host.strip("[]")
+    if not host or (port and not (port.isdigit() and int(port) < 65536)):
+        raise ConfigError(f"{key} = {text} should be host:port, such as 0.0.0.0:7070", key)
+    return host, int(port) if port else None
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("*", "0.0.0.0", "::")
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

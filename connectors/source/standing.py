@@ -1,0 +1,101 @@
+"""Whether a stored position still speaks of the logs that are there: a topic deleted or made anew, a target truncated.
+
+Asked before anything is fenced: a marker would move the target's end. An entry of which it does not hold is stopped,
+its position left as it is. Where the stored offset was altered since, somebody has decided, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.wire.batch import SEQUENCE_MODULUS
+from connectors.dataplane import verdicts
+from connectors.dataplane.lost import known_topics
+from connectors.dataplane.plan import TopicPartition
+from connectors.positions import Position
+from connectors.source.ledger import Entry
+from connectors.source.store import Start
+
+_HALF: Final = SEQUENCE_MODULUS // 2
+
+
+async def refuse_topics_gone(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> frozenset[str]:
+    """Stop entries whose topics are deleted, or other ones under the same name.
+
+    Returns which topics are there of those that are written to and those that were. Raises :class:`RetriableError`
+    where a cluster does not answer.
+    """
+    written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
+    here, there = await asyncio.gather(
+        known_topics(source, {entry.pair.source.topic for entry in entries}),
+        known_topics(target, {entry.pair.target.topic for entry in entries} | written),
+    )
+    for entry in entries:
+        refuse_topic("source", entry, starts[entry.pair.source], here.get(entry.pair.source.topic))
+        refuse_topic("target", entry, starts[entry.pair.source], there.get(entry.pair.target.topic))
+    return frozenset(there)
+
+
+def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
+    """Stop an entry whose topic of this ``side`` is gone, or is not the one that its position speaks of."""
+    pair, position = entry.pair, start.position
+    name = (pair.source if side == "source" else pair.target).topic
+    if topic is None:
+        copied_to = position.next_source_offset if position else 0
+        entry.stop(verdicts.deleted(side, name, pair.source, copied_to).reason)
+        return
+    stored = _stored_id(side, position, name) if position and not start.moved else None
+    if stored and topic.topic_id and stored != topic.topic_id:
+        entry.stop(verdicts.made_anew(side, name, topic.topic_id, stored, pair.source).reason)
+
+
+async def refuse_truncated_targets(
+    target: Cluster,
+    entries: Sequence[Entry],
+    starts: Mapping[TopicPartition, Start],
+    hints: Mapping[TopicPartition, int | None],
+) -> None:
+    """Stop entries whose target's log ends before what it had acknowledged. Raises :class:`RetriableError` where a
+    leader does not answer."""
+    asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
+    if not asked:
+        return
+    ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
+    for entry, position in asked:
+        refuse_truncated(entry, position, ends[entry.pair.target], hints.get(entry.pair.target))
+
+
+def refuse_truncated(entry: Entry, position: Position, end: int, hint: int | None) -> None:
+    """``end``: the target's high watermark; ``hint``: the last sequence its leader knows of the stored producer."""
+    pair = entry.pair
+    if end < position.target_end:
+        why = "its end is lower"
+    elif hint is not None and (hint + 1 - position.next_sequence) % SEQUENCE_MODULUS > _HALF:
+        why = "its leader's last sequence is older than one it had acknowledged"
+    else:
+        return
+    target_end, next_source_offset = position.target_end, position.next_source_offset
+    verdict = verdicts.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why)
+    entry.stop(verdict.reason)
+
+
+def _stored_id(side: str, position: Position, name: str) -> UUID | None:
+    """The id of the topic that the position speaks of, if it is about one of this name."""
+    if side == "source":
+        return position.source_topic_id if position.source_topic == name else None
+    return position.target_topic_id if position.target_topic == name else None
+
+
+def _of_target(entry: Entry, start: Start) -> Position | None:
+    """The stored position, if it is about the entry's target."""
+    position = start.position
+    if position is None or start.moved:
+        return None
+    return position if TopicPartition(position.target_topic, position.target_partition) == entry.pair.target else None

@@ -1,0 +1,186 @@
+"""The control link over real sockets: who may come in, TLS off loopback, a token that opens one link and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
+from connectors.dataplane.shipping import running_code
+from connectors.source.certificate import server_tls
+from connectors.source.links import LinkServer, LinkSettings, SliceRefused, Ticket
+
+pytestmark = pytest.mark.integration
+
+PLAIN = LinkSettings()
+#: On every address of the machine, and so over TLS, but reached on loopback.
+OVER_TLS = LinkSettings("0.0.0.0", 0, "127.0.0.1")
+DEADLINE_S = 20.0
+
+
+@asynccontextmanager
+async def listening(settings: LinkSettings = PLAIN) -> AsyncIterator[LinkServer]:
+    server = LinkServer(settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[LinkServer]:
+    async with listening() as started:
+        yield started
+
+
+def hello(ticket: Ticket, **other: Any) -> Message:
+    named = {"token": ticket.token, "slice": ticket.slice, "epoch": ticket.epoch, "attempt": "0 (7)"}
+    return {**named, "code": running_code(), "pid": 1, "host": "here", "from": "there", **other}
+
+
+async def heard(link: Link) -> Message:
+    return await asyncio.wait_for(link.receive(), DEADLINE_S)
+
+
+async def refusal(server: LinkServer, message: Message) -> str:
+    """What a slice is told that says this hello; the link is closed then."""
+    link = await Link.connect(server.address, message)
+    answer = await heard(link)
+    assert answer["type"] == "refused"
+    with pytest.raises(LinkClosed):
+        await heard(link)
+    await link.close()
+    return str(answer["reason"])
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OVER_TLS], ids=["plain", "TLS"])
+async def test_a_good_token_opens_a_link_both_ways(settings: LinkSettings) -> None:
+    async with listening(settings) as server:
+        assert bool(server.address.certificate) is settings.leaves_the_machine
+        ticket = server.expect("us->eu task 0", 3)
+        slice_ = await Link.connect(server.address, hello(ticket))
+        worker, said = await asyncio.wait_for(ticket.linked, DEADLINE_S)
+        assert said["pid"] == 1
+        worker.send({"type": "config"})
+        slice_.send({"type": "ready"})
+        assert (await heard(slice_), await heard(worker)) == ({"type": "config"}, {"type": "ready"})
+        await slice_.close()
+        worker.abort()
+
+
+async def test_a_token_that_comes_a_second_time_is_refused_and_ends_the_epoch(server: LinkServer) -> None:
+    ticket = server.expect("us->eu task 0", 3)
+    slice_ = await Link.connect(server.address, hello(ticket))
+    worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
+    assert not ticket.misused.done()
+    reason = await refusal(server, hello(ticket, attempt="1 (8)"))
+    for word in ("us->eu task 0", "second time", "1 (8)", "0 (7)"):
+        assert word in reason
+    assert await asyncio.wait_for(ticket.misused, DEADLINE_S) == reason
+    await slice_.close()
+    worker.abort()
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        ({"epoch": 4}, "epoch 4"),
+        ({"slice": "us->eu task 1"}, "us->eu task 1"),
+        ({"attempt": None}, "attempt"),
+        ({"code": "heliograph-0.0.9"}, "runs heliograph-0.0.9"),
+        ({"version": 1}, "version 1"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+async def test_what_does_not_fit_its_token_is_refused_and_whoever_waits_hears_why(
+    server: LinkServer, other: Message, word: str
+) -> None:
+    ticket = server.expect("us->eu task 0", 3)
+    assert word in await refusal(server, hello(ticket, **other))
+    with pytest.raises(SliceRefused, match=word.replace("->", "-.")):
+        await asyncio.wait_for(ticket.linked, DEADLINE_S)
+
+
+async def test_only_other_code_is_called_stale(server: LinkServer) -> None:
+    for other, stale in (({"code": "heliograph-0.0.9"}, True), ({"epoch": 4}, False)):
+        link = await Link.connect(server.address, hello(server.expect("us->eu task 0", 3), **other))
+        assert (await heard(link))["stale"] is stale
+        await link.close()
+
+
+async def test_a_token_that_was_forgotten_or_never_given_is_unknown(server: LinkServer) -> None:
+    ticket = server.expect("us->eu task 0", 3)
+    server.forget(ticket)
+    assert "unknown" in await refusal(server, hello(ticket))
+    assert "unknown" in await refusal(server, {"token": "guess"})
+    assert "unknown" in await refusal(server, {})
+
+
+async def test_who_says_too_much_or_nothing_of_sense_is_hung_up_on(server: LinkServer) -> None:
+    for first in (b"\x7f\xff\xff\xff", b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x03GET"):
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(first)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await asyncio.wait_for(reader.readexactly(1), DEADLINE_S)
+        writer.close()
+
+
+async def test_a_slice_sends_its_token_to_nobody_but_the_worker_with_the_certificate_of_its_plan() -> None:
+    received: list[bytes] = []
+    over = asyncio.Event()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            received.append(await reader.read(1))
+        finally:
+            over.set()
+            writer.close()
+
+    other, _ = server_tls()
+    async with listening(OVER_TLS) as server:
+        ticket = server.expect("us->eu task 0", 3)
+        certificate = server.address.certificate
+        fake = await asyncio.start_server(impostor, "127.0.0.1", 0, ssl=other)
+        try:
+            address = LinkAddress("127.0.0.1", fake.sockets[0].getsockname()[1], certificate)
+            with pytest.raises(LinkUnreachable, match="certificate"):
+                await Link.connect(address, hello(ticket))
+        finally:
+            fake.close()
+            await asyncio.wait_for(fake.wait_closed(), DEADLINE_S)
+        assert received in ([], [b""])
+        assert not ticket.linked.done()
+
+
+async def test_off_loopback_nothing_but_tls_is_spoken() -> None:
+    async with listening(OVER_TLS) as server:
+        ticket = server.expect("us->eu task 0", 3)
+        plain = LinkAddress(server.address.host, server.address.port)
+        link = await Link.connect(plain, hello(ticket))
+        with pytest.raises(LinkClosed):
+            await heard(link)
+        await link.close()
+        assert not ticket.linked.done()
+
+
+async def test_a_worker_that_is_not_there_is_named(unused_tcp_port: int) -> None:
+    with pytest.raises(LinkUnreachable, match=f"127.0.0.1:{unused_tcp_port}"):
+        await Link.connect(LinkAddress("127.0.0.1", unused_tcp_port), {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no-such-host.invalid"])
+async def test_a_place_where_nobody_can_listen_ends_in_a_line_with_the_key(host: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"link.listener = {host}:{port}: cannot listen there") as caught:
+            await LinkServer(LinkSettings(host, port, "127.0.0.1")).start()
+    assert "\n" not in str(caught.value)

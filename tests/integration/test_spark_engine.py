@@ -1,0 +1,92 @@
+"""The worker's hold on a real Spark: what is frozen is replaced, what is away is named, and nothing outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.embedded.java import find_java
+from connect.kafka.settings import connection_settings
+from connectors.dataplane.plan import SliceSettings
+from connectors.source.archive import with_archive
+from connectors.source.engine import EngineBroken, EngineLost, SparkEngine
+from connectors.source.links import LinkServer
+from connectors.source.slice import SliceHandle, SliceLost
+from connectors.source.spark_settings import SparkSettings
+from tests.kit.processes import Member, Role, gone, tree, wait_until
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 180.0
+JAVA_HOME = find_java().parent.parent
+
+
+@asynccontextmanager
+async def engine(conf: dict[str, str]) -> AsyncIterator[SparkEngine]:
+    started = SparkEngine(with_archive(SparkSettings(JAVA_HOME, conf)))
+    try:
+        yield started
+    finally:
+        await started.stop()
+
+
+def jvms() -> list[Member]:
+    return [member for member in tree(os.getpid()) if member.role is Role.SPARK_JVM]
+
+
+@asynccontextmanager
+async def slices(spark: SparkEngine, us: KafkaCluster, eu: KafkaCluster) -> AsyncIterator[Callable[..., SliceHandle]]:
+    """Makes handles of slices between two brokers; all are closed in the end."""
+    sides = [connection_settings({"bootstrap.servers": one.bootstrap}, client_id="t", where="t") for one in (us, eu)]
+    settings = SliceSettings("us->eu", 0, sides[0].to_wire(), sides[1].to_wire())
+    links, made = LinkServer(code=spark.code), list[SliceHandle]()
+    await links.start()
+
+    def make(**bounds: float) -> SliceHandle:
+        made.append(SliceHandle(spark, links, settings, len(made), lambda _: None, **bounds))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for handle in made:
+            await handle.close()
+        await links.stop()
+
+
+async def test_a_frozen_spark_is_replaced_by_the_next_slice(us: KafkaCluster, eu: KafkaCluster) -> None:
+    async with engine({}) as spark, slices(spark, us, eu) as handle:
+        await asyncio.wait_for(handle().open(), DEADLINE_S)
+        frozen = jvms()
+        assert len(frozen) == 1
+        frozen[0].process.send_signal(signal.SIGSTOP)
+        with pytest.raises((SliceLost, EngineLost)):
+            await handle(open_timeout_s=1.0).open()
+        wait_until(lambda: gone(frozen), DEADLINE_S, "the frozen Spark is ended")
+        following = handle()
+        await asyncio.wait_for(following.open(), 2 * DEADLINE_S)
+        assert not following.ended.done()
+    assert not jvms()
+
+
+async def test_a_server_that_is_away_is_named_and_worth_another_try(unused_tcp_port: int) -> None:
+    remote = f"sc://127.0.0.1:{unused_tcp_port}"
+    async with engine({"spark.remote": f"{remote}/;token=secret"}) as spark:
+        for _ in range(2):
+            with pytest.raises(EngineLost, match=f"Spark at {remote} does not take us: failed to connect") as caught:
+                await asyncio.wait_for(spark.start_job({}), DEADLINE_S)
+            assert "secret" not in str(caught.value)
+
+
+async def test_keys_that_spark_refuses_are_not_tried_again() -> None:
+    async with engine({"spark.driver.memory": "100m"}) as spark:
+        with pytest.raises(EngineBroken, match="memory"):
+            await asyncio.wait_for(spark.start_job({}), DEADLINE_S)
+    assert not [child for child in psutil.Process().children(recursive=True) if "spark" in " ".join(child.cmdline())]

@@ -1,0 +1,89 @@
+"""Batches put into a topic exactly as they are given, and the headers of those that a topic holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from kafka.protocol.producer.produce import ProduceRequest
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import reading
+
+#: Of batches by a producer without an id.
+NOBODY = (-1, -1, -1)
+_RETRIABLE = (3, 5, 6)  # a topic that was made just now
+
+
+class Topics:
+    """A cluster's single partitions, by topic."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def put(
+        self, topic: str, part: Sequence[records.Record], codec: int = 0, producer: tuple[int, int, int] = NOBODY
+    ) -> None:
+        """One batch of ``part`` into partition 0; their offsets do not matter. ``producer``: id, epoch, sequence."""
+        row = ProduceRequest.TopicProduceData.PartitionProduceData(
+            index=0, records=bytes(records.build(part, codec, *producer))
+        )
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[row])],
+        )
+        for _ in range(100):
+            leader = await self._leader(topic)
+            answer = await (await self._cluster.connection(leader)).call(request, at_most=11)
+            code = answer.responses[0].partition_responses[0].error_code
+            if code not in _RETRIABLE:
+                assert code == 0, f"{topic}: {code}"
+                return
+        raise AssertionError(f"{topic} has no leader that takes a batch")
+
+    async def headers(self, topic: str) -> list[wire.BatchHeader]:
+        """Of all batches in partition 0."""
+        connection = await self._cluster.connection(await self._leader(topic))
+        named = reading.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
+        limits = reading.FetchLimits(100, 1, 2**26, 2**26, reading.READ_UNCOMMITTED)
+        found: list[wire.BatchHeader] = []
+        position = 0
+        while True:
+            row = await reading.fetch_one(connection, named, 0, (position, -1, -1), limits)
+            assert row.error_code == 0, f"{topic}: {row.error_code}"
+            found += [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]
+            if not found or found[-1].last_offset + 1 >= row.high_watermark:
+                return found
+            position = found[-1].last_offset + 1
+
+    async def end(self, topic: str) -> int:
+        """Behind the last offset; -1 where the topic or its leader is not there."""
+        try:
+            connection = await self._cluster.connection(await self._leader(topic))
+        except RetriableError:
+            return -1
+        named = reading.TopicOnWire(topic, (await self._cluster.topics({topic})).topics[topic].topic_id)
+        limits = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
+        row = await reading.fetch_one(connection, named, 0, (0, -1, -1), limits)
+        return -1 if row.error_code else row.high_watermark
+
+    async def _leader(self, topic: str) -> int:
+        leader = (await self._cluster.topics({topic})).leader(topic, 0)
+        if leader is None:
+            raise RetriableError(f"{topic} has no leader now")
+        return leader
+
+
+@asynccontextmanager
+async def topics_of(bootstrap: str) -> AsyncIterator[Topics]:
+    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="batches", where="test"))
+    try:
+        yield Topics(cluster)
+    finally:
+        await cluster.close()

@@ -1,0 +1,179 @@
+"""The compatibility run (``python -m tests.kit.compat``): releases of Kafka as source and as target of one another.
+
+For each pair of releases two clusters of real brokers: topics of several shapes and load in every codec, a few blows of
+the kill run, then source and target compared record by record and the stored offsets with the source's ends. Prints a
+table and exits 0 when nothing was wrong. The same seed plays the same blows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiokafka import AIOKafkaProducer
+
+from connect.embedded.releases import DEFAULT_VERSION, Release
+from connect.kafka.settings import connection_settings
+from connectors.verify import READ_COMMITTED, compare_topics
+from tests.kit.kill import run
+from tests.kit.old_messages import FORMATS, write_old
+from tests.kit.processes import Role
+from tests.kit.rounds import plan
+from tests.kit.stage import LOADS, Stage
+from tests.kit.stored import stored_positions
+from tests.kit.topics import make_topics
+
+PAIRS: Final = (
+    ("2.8.2", DEFAULT_VERSION),
+    (DEFAULT_VERSION, "2.8.2"),
+    ("3.9.1", DEFAULT_VERSION),
+    (DEFAULT_VERSION, "3.9.1"),
+)
+_VICTIMS: Final = (Role.PYTHON_WORKER, Role.WORKER)
+_LOAD_BYTES: Final = (100_000, 1_000_000)
+#: Topics of brokers before this can be told to keep older messages (``message.format.version``).
+_OLD_MESSAGES_BEFORE: Final = (3, 0)
+_TRANSACTIONS: Final = 20
+_OLD_SETS: Final = 12
+_OLD_RECORDS: Final = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one pair of releases came to; no faults means all is well."""
+
+    source: str
+    target: str
+    load_records: int
+    shape_records: int
+    surplus_rounds: int
+    seconds: float
+    faults: tuple[str, ...]
+
+    def row(self) -> str:
+        return (
+            f"| {self.source} | {self.target} | {self.load_records} | {self.shape_records} | {self.surplus_rounds} "
+            f"| {self.seconds:.0f} | {'; '.join(self.faults) or 'none'} |"
+        )
+
+
+HEAD: Final = (
+    "| source | target | records under load | records of other shapes | resumed over a surplus | s | faults |\n"
+    "| --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def play(versions: tuple[str, str], directory: Path, *, seed: int, kills: int) -> Outcome:
+    """One pair of releases, from nothing to the last comparison."""
+    began_s = time.monotonic()
+    rounds = plan(seed, kills=kills, stops=0, victims=_VICTIMS, load_bytes=_LOAD_BYTES)
+    properties = {
+        "us->eu.topics": ", ".join([*(load.topic for load in LOADS), "shape-.*"]),
+        "us->eu.consumer.isolation.level": "read_committed",
+    }
+    with Stage(directory, seed=seed, records_per_s=2_000, versions=versions, properties=properties) as stage:
+        shapes = asyncio.run(_write_shapes(stage.us.bootstrap, Release.of(versions[0])))
+        report = run(stage, rounds, seed=seed, surplus_rounds=0)
+        faults = list(report.all_faults)
+        shape_records = 0
+        if not faults:
+            shape_records, of_shapes = asyncio.run(_compare_shapes(stage, shapes))
+            faults += of_shapes + _compare_stored(stage)
+        load_records = stage.check().total("target_records")
+    seconds = time.monotonic() - began_s
+    return Outcome(*versions, load_records, shape_records, report.surplus_rounds, seconds, tuple(faults))
+
+
+async def _write_shapes(bootstrap: str, release: Release) -> list[str]:
+    """Topics of shapes that the load does not have, each with one partition; their names."""
+    await make_topics(bootstrap, {"shape-transactions": 1})
+    await _write_transactions(bootstrap, "shape-transactions")
+    await make_topics(bootstrap, {"shape-append-time": 1}, {"message.timestamp.type": "LogAppendTime"})
+    await _write_plain(bootstrap, "shape-append-time")
+    topics = ["shape-transactions", "shape-append-time"]
+    if release.numbers < _OLD_MESSAGES_BEFORE:
+        for magic, version in FORMATS.items():
+            topic = f"shape-magic-{magic}"
+            await make_topics(bootstrap, {topic: 1}, {"message.format.version": version})
+            await write_old(bootstrap, topic, magic, _OLD_SETS, _OLD_RECORDS)
+            topics.append(topic)
+    return topics
+
+
+async def _write_transactions(bootstrap: str, topic: str) -> None:
+    """Committed and aborted ones of two producers, interleaved."""
+    one, two = (AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}-{n}") for n in (1, 2))
+    await asyncio.gather(one.start(), two.start())
+    try:
+        for number in range(_TRANSACTIONS):
+            for producer in (one, two):
+                await producer.begin_transaction()
+            for producer, name in ((one, b"one"), (two, b"two"), (one, b"one again")):
+                await producer.send_and_wait(topic, b"%s %d" % (name, number), partition=0)
+            await (one.abort_transaction() if number % 3 == 1 else one.commit_transaction())
+            await (two.abort_transaction() if number % 4 == 2 else two.commit_transaction())
+    finally:
+        await asyncio.gather(one.stop(), two.stop())
+
+
+async def _write_plain(bootstrap: str, topic: str) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type="gzip", linger_ms=20) as producer:
+        sent = [await producer.send(topic, b"value %d" % n, key=b"%d" % n, partition=0) for n in range(500)]
+        await asyncio.gather(*sent)
+
+
+async def _compare_shapes(stage: Stage, topics: Sequence[str]) -> tuple[int, list[str]]:
+    """How many records were compared, and what is different."""
+    us, eu = (
+        connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="compat", where=name)
+        for name, cluster in (("us", stage.us), ("eu", stage.eu))
+    )
+    report = await compare_topics(us, eu, {topic: f"us.{topic}" for topic in topics}, isolation_level=READ_COMMITTED)
+    return report.records, [str(report.difference)] if report.difference else []
+
+
+def _compare_stored(stage: Stage) -> list[str]:
+    partitions = {load.topic: load.partitions for load in LOADS}
+    stored = asyncio.run(stored_positions(stage.eu.bootstrap, "us", partitions))
+    written = {(row.source, row.partition): row.source_records for row in stage.check().partitions}
+    return [] if stored == written else [f"stored offsets {stored} are not the source's ends {written}"]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.compat", description=__doc__)
+    parser.add_argument("--pair", action="append", metavar="SOURCE:TARGET", help="releases (default: all pairs)")
+    parser.add_argument("--kills", type=int, default=3, help="blows for each pair (default 3)")
+    parser.add_argument("--seed", type=int, default=None, help="of the blows (default: by chance, printed)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The command; 0 when nothing was wrong."""
+    options = _arguments()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    print(f"compatibility run, seed {seed}", flush=True)
+    outcomes = []
+    for pair in [tuple(text.split(":")) for text in options.pair] if options.pair else PAIRS:
+        source, target = pair
+        directory = Path(tempfile.mkdtemp(prefix=f"heliograph-compat-{source}-{target}-"))
+        outcomes.append(play((source, target), directory, seed=seed, kills=options.kills))
+        print(outcomes[-1].row(), flush=True)
+        if outcomes[-1].faults:
+            print(f"the mirror's file and log are in {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
+    return 1 if any(outcome.faults for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

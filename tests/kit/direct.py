@@ -1,0 +1,173 @@
+"""One broker spoken to by itself, whatever has become of the others: a client that looks for leaders would ask a frozen
+one too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin.topics import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+)
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer.produce import ProduceRequest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.connection import Connection
+from connect.kafka.settings import connection_settings
+from connect.wire import records
+
+_TIMEOUT_MS: Final = 20_000
+#: Of what goes to the controller, which may be frozen: to be asked again.
+_ELECTION_TIMEOUT_MS: Final = 3_000
+_PRODUCE_VERSION: Final = 9  # by name
+_ELECTION_NOT_NEEDED: Final = 84
+_LATEST: Final = -1
+
+
+class Replicas(NamedTuple):
+    """``leader`` is -1 where there is none."""
+
+    leader: int
+    in_sync: tuple[int, ...]
+
+
+class Broker:
+    """Node ``index`` of a cluster. Every method opens a connection of its own, and raises AssertionError where the
+    broker refuses."""
+
+    def __init__(self, cluster: KafkaCluster, index: int) -> None:
+        self._host, self._port = cluster.addresses[index].listeners["PLAINTEXT"].advertised
+        self._settings = connection_settings(
+            {"bootstrap.servers": f"{self._host}:{self._port}", "request.timeout.ms": str(_TIMEOUT_MS)},
+            client_id="direct",
+            where=cluster.name,
+        )
+
+    def make_topic(self, topic: str, replicas: Sequence[Sequence[int]], **configs: str) -> None:
+        """``replicas``: node ids of each partition, the preferred leader first; dots of ``configs`` are underscores."""
+        new = CreateTopicsRequest.CreatableTopic
+        request = CreateTopicsRequest(
+            topics=[
+                new(
+                    name=topic,
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=[
+                        new.CreatableReplicaAssignment(partition_index=index, broker_ids=list(nodes))
+                        for index, nodes in enumerate(replicas)
+                    ],
+                    configs=[
+                        new.CreatableTopicConfig(name=name.replace("_", "."), value=value)
+                        for name, value in configs.items()
+                    ],
+                )
+            ],
+            timeout_ms=_TIMEOUT_MS,
+            validate_only=False,
+        )
+        _check(f"make {topic}", [row.error_code for row in self._ask(request).topics])
+
+    def delete_topic(self, topic: str) -> None:
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
+        _check(f"delete {topic}", [row.error_code for row in self._ask(request, at_most=5).responses])
+
+    def delete_records(self, topic: str, before_offset: int) -> None:
+        """Of partition 0."""
+        row = DeleteRecordsRequest.DeleteRecordsTopic
+        request = DeleteRecordsRequest(
+            topics=[
+                row(
+                    name=topic,
+                    partitions=[row.DeleteRecordsPartition(partition_index=0, offset=before_offset)],
+                )
+            ],
+            timeout_ms=_TIMEOUT_MS,
+        )
+        codes = [part.error_code for one in self._ask(request).topics for part in one.partitions]
+        _check(f"delete records of {topic}", codes)
+
+    def replicas(self, topic: str, index: int = 0) -> Replicas | None:
+        """As this broker knows them; None where it knows no such topic."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        for row in self._ask(request).topics[0].partitions:
+            if row.partition_index == index:
+                return Replicas(row.leader_id, tuple(sorted(row.isr_nodes)))
+        return None
+
+    def reassign(self, topic: str, index: int, nodes: Sequence[int]) -> None:
+        """Give a partition these replicas, the first the preferred leader."""
+        row = AlterPartitionReassignmentsRequest.ReassignableTopic
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                row(name=topic, partitions=[row.ReassignablePartition(partition_index=index, replicas=list(nodes))])
+            ],
+            timeout_ms=_TIMEOUT_MS,
+        )
+        codes = [part.error_code for one in self._ask(request).responses for part in one.partitions]
+        _check(f"reassign {topic}-{index}", codes)
+
+    def elect(self, topic: str, index: int = 0, *, unclean: bool = False) -> None:
+        """Let the preferred replica lead, or, with ``unclean``, one that is not in sync where none is.
+
+        RetriableError where the controller does not answer.
+        """
+        row = ElectLeadersRequest.TopicPartitions
+        request = ElectLeadersRequest(
+            election_type=int(unclean),
+            topic_partitions=[row(topic=topic, partitions=[index])],
+            timeout_ms=_ELECTION_TIMEOUT_MS,
+        )
+        answer = self._ask(request, timeout_ms=_ELECTION_TIMEOUT_MS)
+        codes = [part.error_code for one in answer.replica_election_results for part in one.partition_result]
+        _check(f"elect a leader of {topic}-{index}", [code for code in codes if code != _ELECTION_NOT_NEEDED])
+
+    def produce(self, topic: str, first: int, count: int) -> None:
+        """``count`` records to partition 0, which this broker leads, numbered from ``first`` in their values."""
+        now_ms = int(time.time() * 1000)
+        made = [
+            records.Record(offset, now_ms, b"%d" % (first + offset), b"value %d" % (first + offset), [])
+            for offset in range(count)
+        ]
+        data = ProduceRequest.TopicProduceData
+        built = bytes(records.build(made, 0, -1, -1, -1))
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=_TIMEOUT_MS,
+            topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=built)])],
+        )
+        answer = self._ask(request, at_most=_PRODUCE_VERSION)
+        codes = [row.error_code for one in answer.responses for row in one.partition_responses]
+        _check(f"produce to {topic}", codes)
+
+    def end(self, topic: str) -> int:
+        """The high watermark of partition 0, which this broker leads; -1 where it does not or has no such topic."""
+        row = ListOffsetsRequest.ListOffsetsTopic
+        part = row.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=_LATEST)
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[row(name=topic, partitions=[part])])
+        (found,) = self._ask(request).topics[0].partitions
+        return -1 if found.error_code else int(found.offset)
+
+    def _ask(self, request: Any, at_most: int | None = None, timeout_ms: int = _TIMEOUT_MS) -> Any:
+        return asyncio.run(self._call(request, at_most, timeout_ms))
+
+    async def _call(self, request: Any, at_most: int | None, timeout_ms: int) -> Any:
+        connection = await Connection.open(self._settings, self._host, self._port)
+        try:
+            return await connection.call(request, at_most=at_most, timeout_ms=timeout_ms)
+        finally:
+            await connection.close()
+
+
+def _check(what: str, codes: Sequence[int]) -> None:
+    assert not any(codes), f"cannot {what}: {codes}"

@@ -1,0 +1,333 @@
+"""The fault run (``python -m tests.kit.faults``): break the paths to both clusters, and compare after every fault.
+
+One mirror lives through all of it. Exits 0 when source and target were equal after every round (no gap, no duplicate,
+no disorder), every planned kind of fault was made at its side while bytes were on their way, some batches had to be
+asked for, and the mirror went on without a restart. The same seed plays the same plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.kit.fault_plan import BREAKING, Fault, Kind, Side, plan, wanted
+from tests.kit.pipe import Direction
+from tests.kit.processes import DeadlinePassed, wait_until
+from tests.kit.proxied import ConnectionState
+from tests.kit.proxy import FaultProxy, Where, everywhere
+from tests.kit.requests import DESCRIBE_PRODUCERS, FETCH, PRODUCE
+from tests.kit.stage import Stage
+from tests.kit.strike import faults_of
+
+#: Short, so that faults outlast it; and epochs change while paths are broken.
+PROPERTIES: Final = {
+    "us.consumer.request.timeout.ms": "2000",
+    "eu.producer.request.timeout.ms": "2000",
+    "copy.epoch.ms": "15000",
+}
+_START_DEADLINE_S: Final = 180.0
+_LOAD_DEADLINE_S: Final = 90.0
+_FAULT_DEADLINE_S: Final = 60.0
+_CATCH_UP_DEADLINE_S: Final = 180.0
+#: What is copied before a fault is made.
+_LOAD_BYTES: Final = 150_000
+_LOOK_S: Final = 0.02
+#: In so many rounds of four at the target, somebody had to ask what had become of a batch.
+_SETTLED_SHARE: Final = 0.25
+
+
+@dataclass(slots=True)
+class FaultResult:
+    """One round. ``in_flight_bytes``: on the way when the fault was made, or lost by it; 0 where it hit nothing.
+
+    ``reconnected`` counts new connections on the broken path, ``settled`` the questions of slices about batches
+    without an answer, ``taken_over`` the partitions of slices that were given up.
+    """
+
+    number: int
+    what: str
+    kind: str
+    side: str
+    at_s: float
+    in_flight_bytes: int = 0
+    reconnected: int = 0
+    settled: int = 0
+    taken_over: int = 0
+    caught_up_s: float | None = None
+    comparison: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+def copies(state: ConnectionState) -> bool:
+    """Whether records travel on a connection."""
+    return bool(state.requests.get(PRODUCE) or state.requests.get(FETCH))
+
+
+class FaultRound:
+    """Plays one fault on a stage (both paths proxied) whose mirror is copying under load."""
+
+    def __init__(self, stage: Stage, fault: Fault, began_s: float) -> None:
+        self._stage = stage
+        self._fault = fault
+        self._proxy: FaultProxy = (stage.source_proxies if fault.side is Side.SOURCE else stage.proxies)[0]
+        self._where: Where = copies if fault.copying else everywhere
+        self._log_start = stage.mirror.log_end()
+        self._result = FaultResult(
+            fault.number, str(fault), fault.kind.name, fault.side.name, round(time.monotonic() - began_s, 1)
+        )
+
+    def play(self) -> FaultResult:
+        """The whole round; what it waited for in vain and what the comparison found are its result's faults."""
+        result = self._result
+        accepted, asked = self._proxy.accepted(), self._stage.asked((DESCRIBE_PRODUCERS,))
+        dropped_bytes = self._proxy.dropped_bytes()
+        try:
+            self._under_load()
+            result.in_flight_bytes = self._make()
+            self._under_load()
+            if self._fault.kind in BREAKING:
+                self._until(lambda: self._proxy.accepted() > accepted, "a client comes on another connection")
+                result.in_flight_bytes = self._proxy.dropped_bytes() - dropped_bytes
+        except DeadlinePassed as error:
+            result.faults.append(str(error))
+        self._compare()
+        result.reconnected = self._proxy.accepted() - accepted
+        result.settled = self._stage.asked((DESCRIBE_PRODUCERS,)) - asked
+        self._read_log()
+        return result
+
+    def _under_load(self) -> None:
+        loaded = self._stage.passed_bytes() + _LOAD_BYTES
+        wait_until(lambda: self._stage.passed_bytes() >= loaded, _LOAD_DEADLINE_S, "the mirror copies under load")
+
+    def _until(self, condition: Callable[[], object], what: str) -> None:
+        wait_until(condition, _FAULT_DEADLINE_S, what, _LOOK_S)
+
+    def _make(self) -> int:
+        """Make the fault and end it; the bytes that it kept back for a while."""
+        fault, proxy, where = self._fault, self._proxy, self._where
+        match fault.kind:
+            case Kind.CUT:
+                self._trip(proxy.cut_after(fault.after_bytes, fault.direction, where))
+            case Kind.HALF_CLOSE:
+                self._trip(proxy.half_close_after(fault.after_bytes, fault.direction, where))
+            case Kind.UNANSWERED:
+                self._cut_unanswered()
+            case Kind.HOLD:
+                return self._hold()
+            case Kind.STALL:
+                return self._stall()
+            case Kind.DELAY:
+                proxy.delay(fault.direction, fault.delay_ms, jitter_ms=fault.delay_ms)
+                return self._weather(lambda: proxy.delay(fault.direction, 0.0))
+            case Kind.LIMIT:
+                proxy.limit(fault.direction, fault.bytes_per_s)
+                return self._weather(lambda: proxy.limit(fault.direction, None))
+        return 0
+
+    def _trip(self, tripped: threading.Event) -> None:
+        self._until(tripped.is_set, f"{self._fault}")
+
+    def _cut_unanswered(self) -> None:
+        """What the proxy keeps of answers, the broker has done."""
+        self._proxy.hold(Direction.ANSWERS, self._where)
+        try:
+            self._until(lambda: self._proxy.kept_bytes(Direction.ANSWERS), "answers are held")
+            self._proxy.cut(self._where)
+        finally:
+            self._proxy.release()
+
+    def _hold(self) -> int:
+        fault, proxy = self._fault, self._proxy
+        tripped = proxy.hold_after(fault.after_bytes, fault.direction, self._where)
+        try:
+            self._trip(tripped)
+            if not fault.copying:
+                proxy.hold(fault.direction, new_too=True)
+            return self._last(lambda: proxy.kept_bytes(fault.direction))
+        finally:
+            proxy.release()
+
+    def _stall(self) -> int:
+        fault, proxy = self._fault, self._proxy
+        tripped = proxy.stall_after(fault.after_bytes, fault.direction, self._where)
+        try:
+            self._trip(tripped)
+            return self._last(lambda: proxy.unread_bytes(fault.direction, self._where))
+        finally:
+            proxy.resume(fault.direction)
+
+    def _weather(self, end: Callable[[], None]) -> int:
+        try:
+            return self._last(lambda: self._proxy.kept_bytes(self._fault.direction))
+        finally:
+            end()
+
+    def _last(self, look: Callable[[], int]) -> int:
+        """Let the fault last as planned, and until it has met any bytes; the most that it was seen to keep back."""
+        until_s = time.monotonic() + self._fault.lasting_s
+        most = 0
+
+        def is_over() -> bool:
+            nonlocal most
+            most = max(most, look())
+            return bool(most) and time.monotonic() >= until_s
+
+        self._until(is_over, f"{self._fault}, and meets bytes")
+        return most
+
+    def _compare(self) -> None:
+        """Pause the load, let the mirror catch up, compare, go on writing."""
+        stage, result = self._stage, self._result
+        ended_s = time.monotonic()
+        stage.writer.pause()
+        report = stage.caught_up(_CATCH_UP_DEADLINE_S)
+        if report.is_caught_up:
+            result.caught_up_s = round(time.monotonic() - ended_s, 1)
+        else:
+            result.faults.append(f"not caught up {_CATCH_UP_DEADLINE_S:g} s after the fault")
+        result.comparison = report.summary()
+        result.faults += faults_of(report)
+        stage.writer.resume()
+
+    def _read_log(self) -> None:
+        mirror, result = self._stage.mirror, self._result
+        lines = mirror.log_lines(self._log_start)
+        result.faults += [line for line in lines if "Traceback" in line or " ERROR " in line]
+        resumed = mirror.resumed(self._log_start)
+        result.taken_over = len(resumed)
+        result.faults += [f"at-least-once fallback: {found.line}" for found in resumed if found.at_least_once]
+        if not mirror.is_running:
+            result.faults.append("the mirror ended")
+
+
+@dataclass(slots=True)
+class RunReport:
+    """A whole run. ``faults`` are those of the run itself; the rounds have their own."""
+
+    seed: int
+    rounds: list[FaultResult] = field(default_factory=list)
+    comparison: str = ""
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def all_faults(self) -> list[str]:
+        of_rounds = [
+            f"round {played.number} ({played.what}): {fault}" for played in self.rounds for fault in played.faults
+        ]
+        return of_rounds + self.faults
+
+    def markdown(self) -> str:
+        head = (
+            f"# Fault run, seed {self.seed}\n\n{len(self.rounds)} rounds, "
+            f"{sum(played.reconnected for played in self.rounds)} new connections, "
+            f"{sum(played.settled for played in self.rounds)} questions about batches without an answer, "
+            f"{sum(played.taken_over for played in self.rounds)} partitions taken over. "
+            f"At the end: {self.comparison or 'not compared'}.\n\n"
+            "| round | at s | what | bytes on the way | reconnected | asked | taken over | caught up s | faults |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        )
+        rows = "".join(
+            f"| {played.number} | {played.at_s} | {played.what} | {played.in_flight_bytes} | {played.reconnected} "
+            f"| {played.settled} | {played.taken_over} | {played.caught_up_s} | {len(played.faults) or 'none'} |\n"
+            for played in self.rounds
+        )
+        faults = "".join(f"- {fault}\n" for fault in self.all_faults)
+        return head + rows + (f"\n## Faults\n\n{faults}" if faults else "")
+
+
+def run(
+    stage: Stage,
+    faults: Sequence[Fault],
+    *,
+    seed: int,
+    seconds: float,
+    say: Callable[[str], None] = lambda line: None,
+) -> RunReport:
+    """Start the mirror of an open stage, make the faults while ``seconds`` last (none after a faulty round), stop it.
+
+    The first of ``faults`` that bring every kind at each side are made however long they take.
+    """
+    report = RunReport(seed)
+    report.faults += stage.set_going(_START_DEADLINE_S)
+    began_s = time.monotonic()
+    needed = list(wanted(faults))
+    for fault in faults:
+        if report.all_faults or (fault.number > len(needed) and time.monotonic() - began_s > seconds):
+            break
+        say(f"{time.monotonic() - began_s:6.1f} s  {fault.number}/{len(faults)}: {fault}")
+        played = FaultRound(stage, fault, began_s).play()
+        say(
+            f"          {played.in_flight_bytes} bytes on the way, {played.reconnected} reconnected, asked "
+            f"{played.settled} times, {played.taken_over} taken over; {played.comparison}"
+        )
+        report.rounds.append(played)
+    ending = stage.wind_up()
+    report.comparison = ending.comparison.summary()
+    report.faults += ending.faults
+    if not report.all_faults:
+        report.faults += faults_of(ending.comparison)
+        report.faults += unproven(report, needed)
+    return report
+
+
+def unproven(report: RunReport, needed: Sequence[tuple[Kind, Side]]) -> list[str]:
+    """What a run must have done before it says anything."""
+    made = {(played.kind, played.side) for played in report.rounds if played.in_flight_bytes}
+    missing = [
+        f"{kind.value} at the {side.value} met no bytes" for kind, side in needed if (kind.name, side.name) not in made
+    ]
+    at_target = [played for played in report.rounds if played.side == Side.TARGET.name]
+    asked = sum(played.settled > 0 for played in at_target)
+    if asked < _SETTLED_SHARE * len(at_target):
+        missing.append(f"only {asked} of {len(at_target)} rounds at the target left a batch in doubt")
+    return missing
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.faults", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=140, help="faults at most (default 140)")
+    parser.add_argument("--seconds", type=float, default=240, help="no new fault after so long (default 240)")
+    parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
+    parser.add_argument("--rate", type=float, default=8_000, help="records a second written meanwhile")
+    parser.add_argument("--report", type=Path, default=Path("build/faults"), help="directory of the reports")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The command; 0 when nothing was wrong."""
+    options = _arguments()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    print(f"fault run, seed {seed}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-faults-"))
+    with Stage(directory, seed=seed, records_per_s=options.rate, source_proxied=True, properties=PROPERTIES) as stage:
+        report = run(
+            stage,
+            plan(seed, options.rounds),
+            seed=seed,
+            seconds=options.seconds,
+            say=lambda line: print(line, flush=True),
+        )
+    options.report.mkdir(parents=True, exist_ok=True)
+    (options.report / f"{seed}.json").write_text(json.dumps(asdict(report), indent=2))
+    (options.report / f"{seed}.md").write_text(report.markdown())
+    print(report.markdown())
+    if report.all_faults:
+        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

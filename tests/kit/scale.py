@@ -1,0 +1,355 @@
+"""The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured.
+
+Two brokers, the mirror as users start it, a proxy before the source that counts what passes. Times are seen from
+outside: a partition runs when the record written to it before has arrived. Exits 0 when in the end every record of
+every partition is at the target once and in order, and every take-over was exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from bench.processes import pss_bytes
+from connect.core.errors import RetriableError
+from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.settings import connection_settings
+from tests.kit import marked
+from tests.kit.checker import Checker, TopicPair
+from tests.kit.mirror import Mirror
+from tests.kit.pipe import Direction
+from tests.kit.processes import Member, slices
+from tests.kit.proxy import FaultProxy
+from tests.kit.requests import FETCH
+from tests.kit.topics import make_topics
+
+_HEAP: Final = "-Xmx768m"
+_ALIAS: Final = "us"
+_DEADLINE_S: Final = 300.0
+_LOOK_S: Final = 0.2
+_SETTLE_S: Final = 5.0
+#: One within an epoch, one that holds a change of epochs.
+_IDLE_S: Final = (15.0, 60.0)
+_LATENCY_RECORDS: Final = 100
+#: Brokers take timestamps up to an hour ahead (``message.timestamp.after.max.ms``).
+_FUTURE_MS: Final = 30 * 60 * 1000
+#: Topics made by one request: a broker makes all their logs before it answers.
+_MADE_AT_ONCE: Final = 5
+_VALUE_BYTES: Final = 100
+_RECORD_EVERY_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What the mirror costs while nothing is written; ``cpu`` is the share of one core by kind of process."""
+
+    seconds: float
+    cpu: dict[str, float]
+    pss_bytes: dict[str, int]
+    fetches_per_s: float
+    request_bytes_per_s: float
+    answer_bytes_per_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """Everything that a run found; seconds unless named otherwise, from the start of a command or a kill."""
+
+    seed: int
+    topics: int
+    partitions: int
+    tasks: int
+    load_average: tuple[float, float, float]
+    started_s: dict[str, float] = field(default_factory=dict)
+    start_cpu_s: dict[str, float] = field(default_factory=dict)
+    idle: list[Idle] = field(default_factory=list)
+    latency_ms: dict[str, float] = field(default_factory=dict)
+    resumed: dict[str, int] = field(default_factory=dict)
+    comparison: str = ""
+    faults: list[str] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        lines = [
+            f"# {self.partitions} partitions in {self.topics} topics, {self.tasks} tasks, seed {self.seed}",
+            "",
+            f"Load of the machine before, on {os.cpu_count()} cores: {self.load_average}.",
+            "",
+            "| what | |",
+            "| --- | --- |",
+            *(f"| {what} | {seconds:.1f} s |" for what, seconds in self.started_s.items()),
+            *(f"| CPU until then, {what} | {seconds:.1f} s |" for what, seconds in self.start_cpu_s.items()),
+            *(f"| partitions resumed after {what} | {count} |" for what, count in self.resumed.items()),
+            *(f"| latency in one active partition, {what} | {ms:.1f} ms |" for what, ms in self.latency_ms.items()),
+        ]
+        for idle in self.idle:
+            lines += [
+                f"| idle for {idle.seconds:.0f} s: CPU | {_shares(idle.cpu)} |",
+                f"| memory (PSS) | {_megabytes(idle.pss_bytes)} |",
+                f"| fetches a second | {idle.fetches_per_s:.1f} |",
+                f"| bytes a second to the source | {idle.request_bytes_per_s:.0f} |",
+                f"| bytes a second from the source | {idle.answer_bytes_per_s:.0f} |",
+            ]
+        lines += ["", f"At the end: {self.comparison}.", *(f"- {fault}" for fault in self.faults), ""]
+        return "\n".join(lines)
+
+
+def _shares(cpu: Mapping[str, float]) -> str:
+    return f"{sum(cpu.values()):.1%} of a core ({', '.join(f'{name} {share:.1%}' for name, share in cpu.items())})"
+
+
+def _megabytes(sizes: Mapping[str, int]) -> str:
+    named = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in sizes.items())
+    return f"{sum(sizes.values()) / 1e6:.0f} MB ({named})"
+
+
+class Scene:
+    """Two clusters, the topics at the source, a mirror, and records by rounds: one in every partition each.
+
+    A round is known by its timestamp. They lie in the future, as no broker stamps the markers of a fence.
+    """
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, topics: Mapping[str, int]) -> None:
+        self._us, self._eu = us.bootstrap, eu.bootstrap
+        self.mirror = mirror
+        self.partitions = [(topic, index) for topic, count in topics.items() for index in range(count)]
+        self._next = dict.fromkeys(self.partitions, 0)
+        self._clock_ms = int(time.time() * 1000) + _FUTURE_MS
+
+    async def made(self) -> None:
+        """Wait until the source's broker leads every partition: it makes their logs one after another."""
+        await self._until_told(self._us, self.partitions, LATEST, time.monotonic())
+
+    async def write_everywhere(self) -> None:
+        """A round."""
+        self._clock_ms += 1
+        async with self._producer() as producer:
+            await asyncio.gather(*[await self._send(producer, partition) for partition in self.partitions])
+
+    async def everywhere_copied(self, began_s: float) -> float:
+        """Wait until the last round's records have arrived; how long after ``began_s``."""
+        targets = [(f"{_ALIAS}.{topic}", index) for topic, index in self.partitions]
+        await self._until_told(self._eu, targets, self._clock_ms, began_s)
+        return time.monotonic() - began_s
+
+    async def _until_told(
+        self, bootstrap: str, partitions: list[tuple[str, int]], timestamp_ms: int, began_s: float
+    ) -> None:
+        """Wait until every partition's leader tells an offset for a time."""
+        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="scale", where="scale")
+        cluster = Cluster(settings)
+        try:
+            while True:
+                with contextlib.suppress(RetriableError):  # not made yet
+                    offsets = await list_offsets(cluster, partitions, timestamp_ms)
+                    if all(offset >= 0 for offset in offsets.values()):
+                        return
+                if time.monotonic() > began_s + _DEADLINE_S:
+                    raise AssertionError(f"not all partitions in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            await cluster.close()
+
+    async def latencies_ms(self, count: int) -> list[float]:
+        """From before a record is sent to after it is consumed, one at a time, in one partition."""
+        topic, index = self.partitions[0]
+        consumer = AIOKafkaConsumer(bootstrap_servers=self._eu, enable_auto_commit=False, fetch_max_wait_ms=100)
+        found = []
+        async with self._producer() as producer, consumer:
+            partition = TopicPartition(f"{_ALIAS}.{topic}", index)
+            consumer.assign([partition])
+            await consumer.seek_to_end(partition)
+            for _ in range(count):
+                began_s = time.monotonic()
+                await self._send(producer, (topic, index))
+                await asyncio.wait_for(consumer.getone(partition), _DEADLINE_S)
+                found.append((time.monotonic() - began_s) * 1000)
+                await asyncio.sleep(_RECORD_EVERY_S)
+        return found
+
+    def slices(self) -> list[Member]:
+        """The processes that copy."""
+        port = int(self._eu.rpartition(":")[2])
+        return slices(self.mirror.pid, [port])
+
+    async def compare(self) -> str:
+        """The comparison in one line; raises AssertionError where it is not exact."""
+        counts: dict[str, int] = {}
+        for topic, _ in self.partitions:
+            counts[topic] = counts.get(topic, 0) + 1
+        pairs = [TopicPair(topic, f"{_ALIAS}.{topic}", count) for topic, count in counts.items()]
+        async with Checker(self._us, self._eu, pairs) as checker:
+            report = await checker.caught_up(_DEADLINE_S)
+        assert report.is_exact, report.summary()
+        return report.summary()
+
+    def _producer(self) -> AIOKafkaProducer:
+        return AIOKafkaProducer(bootstrap_servers=self._us)
+
+    async def _send(self, producer: AIOKafkaProducer, partition: tuple[str, int]) -> Any:
+        topic, index = partition
+        key, value, headers = marked.make(index, self._next[partition], _VALUE_BYTES, self._clock_ms)
+        self._next[partition] += 1
+        return await producer.send(topic, value, key, index, self._clock_ms, headers)
+
+
+def _costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
+    """(CPU seconds, PSS) by kind of process."""
+    found: dict[str, tuple[float, int]] = {}
+    for member in mirror.members():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = member.process.cpu_times()
+            cpu_s, pss = found.get(member.role.value, (0.0, 0))
+            found[member.role.value] = cpu_s + times.user + times.system, pss + pss_bytes(member.pid)
+    return found
+
+
+async def idle(scene: Scene, proxy: FaultProxy, seconds: float) -> Idle:
+    """Watch the mirror do nothing for so long."""
+    before, began_s = _costs(scene.mirror), time.monotonic()
+    counted = _counted(proxy)
+    await asyncio.sleep(seconds)
+    after, lasted_s = _costs(scene.mirror), time.monotonic() - began_s
+    fetches, requests, answers = (now - then for now, then in zip(_counted(proxy), counted, strict=True))
+    return Idle(
+        lasted_s,
+        # A slice of a new epoch was not there before; one that has ended is counted no more.
+        {role: max(cpu_s - before.get(role, (0.0, 0))[0], 0.0) / lasted_s for role, (cpu_s, _) in after.items()},
+        {role: pss for role, (_, pss) in after.items()},
+        fetches / lasted_s,
+        requests / lasted_s,
+        answers / lasted_s,
+    )
+
+
+def _counted(proxy: FaultProxy) -> tuple[int, int, int]:
+    fetches = sum(counts[FETCH] for counts in proxy.requests().values())
+    return fetches, proxy.passed_bytes(Direction.REQUESTS), proxy.passed_bytes(Direction.ANSWERS)
+
+
+async def measure(scene: Scene, proxy: FaultProxy, found: Measured, say: Callable[[str], None]) -> None:
+    """Start, idle, one active partition, clean stop and start, the loss of a slice, of the worker; in this order."""
+    mirror = scene.mirror
+    await scene.made()
+
+    async def started(what: str, begin: Callable[[], None]) -> None:
+        log_start, began_s, pid = mirror.log_end(), time.monotonic(), mirror.pid
+        begin()
+        await scene.write_everywhere()
+        found.started_s[what] = await scene.everywhere_copied(began_s)
+        if mirror.pid != pid:
+            found.start_cpu_s[what] = sum(cpu_s for cpu_s, _ in _costs(mirror).values())
+        resumed = mirror.resumed(log_start)
+        found.resumed[what] = len(resumed)
+        found.faults += [one.line for one in resumed if one.at_least_once]
+        say(f"{what}: all partitions run after {found.started_s[what]:.1f} s")
+
+    await started("first start, remote topics made", mirror.start)
+    await asyncio.sleep(_SETTLE_S)
+    for seconds in _IDLE_S:
+        found.idle.append(await idle(scene, proxy, seconds))
+        say(f"idle for {seconds:.0f} s: {_shares(found.idle[-1].cpu)}")
+    latencies = sorted(await scene.latencies_ms(_LATENCY_RECORDS))
+    found.latency_ms = {"median": statistics.median(latencies), "p99": latencies[int(0.99 * len(latencies))]}
+    began_s = time.monotonic()
+    if code := mirror.stop(within_s=_DEADLINE_S):
+        found.faults.append(f"the mirror ended with exit code {code} after SIGTERM")
+    found.started_s["clean stop"] = time.monotonic() - began_s
+    await started("start after a clean stop", mirror.start)
+    await started("SIGKILL of a slice", scene.slices()[0].process.kill)
+
+    def kill_worker() -> None:
+        psutil.Process(mirror.pid).kill()
+        mirror.reap()
+        mirror.start()
+
+    await started("SIGKILL of the worker, and a new start", kill_worker)
+    mirror.stop(within_s=_DEADLINE_S)
+    found.comparison = await scene.compare()
+
+
+@contextmanager
+def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) -> Iterator[tuple[Scene, FaultProxy]]:
+    """The clusters with their topics, and the mirror's file."""
+    jvm = (*QUICK_JVM, _HEAP)
+    proxies: list[FaultProxy] = []
+    counts = {f"scale-{number:03}": partitions for number in range(topics)}
+    with contextlib.ExitStack() as exits:
+
+        def before_source(_: int, port: int) -> tuple[str, int]:
+            proxies[:] = [exits.enter_context(FaultProxy.start("127.0.0.1", port, seed=seed))]
+            return proxies[0].address
+
+        us = exits.enter_context(KafkaCluster.start("us", advertised=before_source, jvm_options=jvm))
+        eu = exits.enter_context(KafkaCluster.start("eu", jvm_options=jvm))
+        names = list(counts)
+        for first in range(0, len(names), _MADE_AT_ONCE):
+            some = names[first : first + _MADE_AT_ONCE]
+            asyncio.run(make_topics(us.bootstrap, {name: counts[name] for name in some}))
+        properties = {
+            "clusters": f"{_ALIAS}, eu",
+            f"{_ALIAS}.bootstrap.servers": us.proxied_bootstrap,
+            "eu.bootstrap.servers": eu.bootstrap,
+            f"{_ALIAS}->eu.enabled": "true",
+            f"{_ALIAS}->eu.topics": "scale-.*",
+            "replication.factor": "1",
+            "offset.storage.replication.factor": "1",
+            "tasks.max": str(tasks),
+        }
+        mirror = exits.enter_context(Mirror(properties, directory))
+        yield Scene(us, eu, mirror, counts), proxies[0]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.scale", description=__doc__)
+    parser.add_argument("--topics", type=int, default=40, help="default 40")
+    parser.add_argument("--partitions", type=int, default=50, help="of each topic (default 50)")
+    parser.add_argument("--tasks", type=int, default=2, help="tasks.max (default 2)")
+    parser.add_argument("--seed", type=int, default=0, help="of the proxy (default 0)")
+    parser.add_argument("--report", type=Path, default=Path("build/scale"), help="directory of the reports")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The command; 0 when nothing was wrong."""
+    options = _arguments()
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-scale-"))
+    found = Measured(options.seed, options.topics, options.topics * options.partitions, options.tasks, os.getloadavg())
+    with stage(directory, options.seed, options.topics, options.partitions, options.tasks) as (scene, proxy):
+        try:
+            asyncio.run(measure(scene, proxy, found, lambda line: print(line, flush=True)))
+        except AssertionError as error:
+            found.faults.append(str(error))
+    options.report.mkdir(parents=True, exist_ok=True)
+    name = f"{found.partitions}-{options.tasks}"
+    (options.report / f"{name}.json").write_text(json.dumps(asdict(found), indent=2))
+    (options.report / f"{name}.md").write_text(found.markdown())
+    print(found.markdown())
+    if found.faults:
+        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

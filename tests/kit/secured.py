@@ -1,0 +1,227 @@
+"""Clusters that ask who one is: TLS, mutual TLS, SASL over both, and what a user writes to be let in."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+from kafka import KafkaAdminClient
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+
+from connect.embedded.brokers import KafkaCluster
+from connect.embedded.settings import PROXIED
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from tests.kit.certificates import Party, make_party
+from tests.kit.pipe import Direction
+from tests.kit.proxied import ConnectionState
+from tests.kit.stage import Stage
+
+PASSWORD: Final = 'p"\\;= {}s'
+STORE_PASSWORD: Final = "changeit"
+PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+#: How a listener is spoken to. ``SCRAM`` is there without TLS too, for whoever looks at the bytes.
+LISTENERS: Final = {
+    "TLS": "SSL",
+    "MUTUAL": "SSL",
+    "PLAIN": "SASL_SSL",
+    "SCRAM": "SASL_PLAINTEXT",
+    "SCRAM_TLS": "SASL_SSL",
+    "OAUTH": "SASL_SSL",
+    # Those who present what they should not: a certificate of yesterday, and one of another host.
+    "EXPIRED": "SSL",
+    "ELSEWHERE": "SSL",
+}
+#: A session has to be proven anew so often (KIP-368).
+REAUTH_MS: Final = 4_000
+
+
+#: A slice's connection on which more than this was sent carries batches; the proxy cannot read what it passes.
+_CARRIES_BATCHES_BYTES: Final = 30_000
+
+
+def quoted(text: str) -> str:
+    """As an option of a JAAS line."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def jaas(module: str, password: str = PASSWORD, user: str = "bob") -> str:
+    return f"{module} required username={quoted(user)} password={quoted(password)};"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A cluster with a listener for every way in, its users and authority, and their stores as files.
+
+    ``bob`` has ``PASSWORD`` for PLAIN and SCRAM; ``client`` is the party of mutual TLS.
+    """
+
+    cluster: KafkaCluster
+    authority: Party
+    client: Party
+    directory: Path
+    proxied_protocol: str = "SSL"
+
+    def properties(self, listener: str, bootstrap: str | None = None) -> dict[str, str]:
+        """What a Java client's file says to get in through a listener."""
+        protocol = {**LISTENERS, PROXIED: self.proxied_protocol}[listener]
+        found = {"bootstrap.servers": bootstrap or self.cluster.bootstrap_of(listener), "security.protocol": protocol}
+        if protocol.endswith("SSL"):
+            found |= self.trusting()
+        if listener in ("MUTUAL", PROXIED):
+            found |= self.own_store()
+        if listener == "PLAIN":
+            found |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas(PLAIN)}
+        elif listener == "OAUTH":
+            line = f'{OAUTH} required unsecuredLoginStringClaim_sub="bob";'
+            found |= {"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": line}
+        elif protocol.startswith("SASL"):
+            found |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": jaas(SCRAM)}
+        return found
+
+    def settings(self, listener: str, **properties: str) -> ConnectionSettings:
+        """The settings for a listener; keys with underscores instead of dots."""
+        named = {key.replace("_", "."): value for key, value in properties.items()}
+        return connection_settings(
+            {**self.properties(listener), **named}, client_id="us->eu|a test", where=f"cluster {self.cluster.name}"
+        )
+
+    def trusting(self) -> dict[str, str]:
+        """A PKCS#12 trust store."""
+        store = self.directory / "trust.p12"
+        trusted = [pkcs12.PKCS12Certificate(self.authority.certificate, b"authority")]
+        store.write_bytes(
+            pkcs12.serialize_java_truststore(trusted, serialization.BestAvailableEncryption(STORE_PASSWORD.encode()))
+        )
+        return {
+            "ssl.truststore.type": "PKCS12",
+            "ssl.truststore.location": str(store),
+            "ssl.truststore.password": STORE_PASSWORD,
+        }
+
+    def own_store(self) -> dict[str, str]:
+        """A PEM key store with an encrypted key."""
+        store = self.directory / "client.pem"
+        store.write_text(self.client.key_pem(STORE_PASSWORD) + self.client.pem)
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "ssl.key.password": STORE_PASSWORD,
+        }
+
+
+@contextlib.contextmanager
+def start_secured(
+    name: str,
+    directory: Path,
+    *,
+    reauth_ms: int = REAUTH_MS,
+    advertised: Callable[[int, int], tuple[str, int]] | None = None,
+    proxied_protocol: str = "SSL",
+    nodes: int = 1,
+) -> Iterator[Secured]:
+    """A cluster as ``Secured`` describes it; its proxied listener, if asked for, wants mutual TLS, and SCRAM as well
+    where it is ``SASL_SSL``."""
+    authority = make_party("authority", None)
+    yesterday = datetime.timedelta(minutes=-30)
+    config = {
+        **_presenting(directory, "", make_party("broker", authority, "localhost")),
+        **_presenting(directory, "expired", make_party("late", authority, "localhost", valid=yesterday)),
+        **_presenting(directory, "elsewhere", make_party("far", authority, "far.example", address="192.0.2.1")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": authority.pem.replace("\n", " "),
+        "connections.max.reauth.ms": str(reauth_ms),
+        "listener.name.mutual.ssl.client.auth": "required",
+        f"listener.name.{PROXIED.lower()}.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+        # Takes tokens that nobody has signed.
+        "listener.name.oauth.oauthbearer.sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="broker";',
+        "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.plain.plain.sasl.jaas.config": f"{PLAIN} required user_bob={quoted(PASSWORD)};",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    for listener in ("scram", "scram_tls", PROXIED.lower()):
+        prefix = f"listener.name.{listener}"
+        config[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
+        for mechanism in ("scram-sha-256", "scram-sha-512"):
+            config[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
+    listeners = LISTENERS if advertised is None else {**LISTENERS, PROXIED: proxied_protocol}
+    started = KafkaCluster.start(name, nodes=nodes, config=config, listeners=listeners, advertised=advertised)
+    with started as cluster:
+        set_password(cluster, "bob", PASSWORD)
+        yield Secured(cluster, authority, make_party("client", authority, "client"), directory, proxied_protocol)
+
+
+def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
+    """What a listener, or with no name every other, shows to its clients."""
+    store = directory / f"broker{listener}.pem"
+    store.write_text(party.key_pem() + party.pem)
+    prefix = f"listener.name.{listener}." if listener else ""
+    return {f"{prefix}ssl.keystore.type": "PEM", f"{prefix}ssl.keystore.location": str(store)}
+
+
+def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
+    """Make a user for SCRAM, or give it another password."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            # One call each: a user's credentials cannot be altered twice in one request.
+            refused = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, mechanism, password)])
+            assert not any(refused.values()), refused
+    finally:
+        admin.close()
+
+
+def as_lines(alias: str, properties: dict[str, str]) -> dict[str, str]:
+    """The settings of a cluster as they stand in ``mm2.properties``, where a backslash is written twice."""
+    return {f"{alias}.{key}": value.replace("\\", "\\\\") for key, value in properties.items()}
+
+
+class SecuredStage(Stage):
+    """A stage whose source wants SCRAM over TLS and whose target mutual TLS (and SCRAM, where ``target_protocol`` is
+    ``SASL_SSL``), sessions proven anew every few seconds. Harness and load use listeners of their own."""
+
+    target_protocol = "SSL"
+
+    def _start_source(self, exits: contextlib.ExitStack) -> KafkaCluster:
+        self.source = exits.enter_context(start_secured("us", self._folder("us")))
+        return self.source.cluster
+
+    def _start_target(self, exits: contextlib.ExitStack) -> KafkaCluster:
+        started = start_secured(
+            "eu",
+            self._folder("eu"),
+            advertised=self._proxy_before(exits, self.proxies),
+            proxied_protocol=self.target_protocol,
+            nodes=self._target_nodes,
+        )
+        self.target = exits.enter_context(started)
+        return self.target.cluster
+
+    def _folder(self, name: str) -> Path:
+        folder = self._directory / name
+        folder.mkdir()
+        return folder
+
+    def _ways_in(self) -> dict[str, str]:
+        return {
+            **as_lines("us", self.source.properties("SCRAM_TLS")),
+            **as_lines("eu", self.target.properties(PROXIED, self.eu.proxied_bootstrap)),
+        }
+
+    def _produces(self, state: ConnectionState) -> bool:
+        return state.passed_bytes[Direction.REQUESTS] > _CARRIES_BATCHES_BYTES
+
+    def asked(self, api_keys: Collection[int]) -> int:
+        """What is asked cannot be read; who asks first comes on a new connection."""
+        return sum(max((state.index for state in proxy.connections()), default=0) for proxy in self.proxies)

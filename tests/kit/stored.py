@@ -1,0 +1,40 @@
+"""Where source partitions would be read on, from the records that a Java worker would go on from too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connect.core import offsetlog
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+
+CONNECTOR = "MirrorSourceConnector"
+
+
+async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
+    """The next source offset of each partition of ``topics`` (name to partitions) that has one stored on the target at
+    ``bootstrap``, for the flow from ``alias``."""
+    state = offsetlog.SourceOffsets()
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stored", where="the target")
+    cluster = Cluster(settings)
+    try:
+        await read_to_end(
+            cluster,
+            f"mm2-offsets.{alias}.internal",
+            lambda record: _apply_or_fail(state, record),
+            read_committed=True,
+        )
+    finally:
+        await cluster.close()
+    stored = {
+        (topic, index): state.mirrored_offset(CONNECTOR, alias, topic, index)
+        for topic, partitions in topics.items()
+        for index in range(partitions)
+    }
+    return {partition: offset + 1 for partition, offset in stored.items() if offset is not None}
+
+
+def _apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:
+    passed_over = offsetlog.apply(state, record.key, record.value)
+    assert not passed_over, passed_over

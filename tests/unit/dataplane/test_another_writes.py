@@ -1,0 +1,79 @@
+"""A late batch of a predecessor that could not be fenced: the same batch again, or seen as not ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors.dataplane.copier import AnotherWrites, PartitionCopier
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from tests.kit.logs import OUT_OF_ORDER, TargetPartition, source_batch
+
+WROTE = ProducerIdentity(7, 3)
+FIRST_SEQUENCE = 2**31 - 4
+BATCHES = [source_batch(range(first, first + 4)) for first in (100, 104)]
+
+
+def successor() -> PartitionCopier:
+    """At the first of both batches, under its predecessor's id."""
+    source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+    plan = PartitionPlan(source, None, target, None, 100, 0, 10, FIRST_SEQUENCE, False, producer=WROTE)
+    return PartitionCopier(plan, ProducerIdentity(9, 0), read_committed=False)
+
+
+def sent_by(copier: PartitionCopier, *batches: bytes) -> list[bytes]:
+    """What it produces of source batches, were everything acknowledged."""
+    copier.take(memoryview(bytearray(b"".join(batches))))
+    copier.pipelined = True
+    sent = []
+    while (outgoing := copier.next_batch()) is not None:
+        sent.append(bytes(outgoing.batch))
+    return sent
+
+
+def target() -> TargetPartition:
+    """With ten records of the predecessor."""
+    known = TargetPartition()
+    partition = TopicPartition("orders", 0)
+    before = PartitionPlan(partition, None, partition, None, 90, 0, 0, FIRST_SEQUENCE - 10, False)
+    (batch,) = sent_by(PartitionCopier(before, WROTE, read_committed=False), source_batch(range(90, 100)))
+    assert known.append(batch) == (0, 0)
+    return known
+
+
+def test_it_writes_under_the_plans_producer_and_not_the_slices() -> None:
+    assert successor().producer == WROTE
+
+
+def test_the_same_batch_that_arrived_before_counts_as_ours() -> None:
+    log, late = target(), sent_by(successor(), *BATCHES)
+    copier = successor()
+    copier.take(memoryview(bytearray(b"".join(BATCHES))))
+    assert log.append(late[0]) == (0, 10)
+    outgoing = copier.next_batch()
+    assert outgoing is not None
+    error, base = log.append(bytes(outgoing.batch))
+    assert (error, base) == (0, 10), "recognised as a repetition"
+    copier.acknowledged(outgoing, base)
+    assert (copier.next_source_offset, copier.target_end, copier.next_sequence) == (104, 14, 0)
+
+
+@pytest.mark.parametrize("arrived", [(range(100, 107),), (range(100, 103),), (range(100, 104), range(104, 107))])
+def test_other_batches_that_arrived_before_are_not_taken_for_ours(arrived: tuple[range, ...]) -> None:
+    log = target()
+    for batch in sent_by(successor(), *(source_batch(offsets) for offsets in arrived)):
+        assert log.append(batch)[0] == 0
+    copier = successor()
+    copier.take(memoryview(bytearray(b"".join(BATCHES))))
+    for _ in BATCHES:
+        outgoing = copier.next_batch()
+        assert outgoing is not None
+        error, base = log.append(bytes(outgoing.batch))
+        if error:
+            assert error == OUT_OF_ORDER
+            copier.failed(outgoing, error)
+            break
+        copier.acknowledged(outgoing, base)
+    known = log.last_sequence(WROTE.producer_id)
+    assert known is not None
+    with pytest.raises(AnotherWrites, match=r"us\.orders-0 has batches of our producer id that we did not send"):
+        copier.appended_unknown(known[1])

@@ -1,0 +1,187 @@
+"""Fetched bytes of every magic: cut, checked, decided, and as batches of today at the other end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import resume, shape
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.cut import CorruptBatch, cut
+from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
+from tests.kit.logs import TargetPartition, control_batch, source_batch
+from tests.kit.old import LOG_APPEND_TIME, message, wrapper
+
+TIME_MS = 1_500_000_000_000
+
+
+def copier(position=0, max_bytes=2**30, compression=NO_COMPRESSION, read_committed=False):
+    plan = PartitionPlan(
+        TopicPartition("t", 0), None, TopicPartition("us.t", 0), None, position, -1, 0, 0, False, max_bytes
+    )
+    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=read_committed, compression=compression)
+
+
+def view(*batches):
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def copy(machine, *batches):
+    target = TargetPartition()
+    machine.take(view(*batches))
+    while (outgoing := machine.next_batch()) is not None:
+        error, base = target.append(bytes(outgoing.batch))
+        assert error == 0
+        machine.acknowledged(outgoing, base)
+    return target
+
+
+def plain(magic, offsets, time_ms=TIME_MS):
+    return [
+        message(magic, offset, b"k%d" % offset, b"v%d" % offset, timestamp_ms=time_ms + offset) for offset in offsets
+    ]
+
+
+def held(target):
+    return [(one.key, one.value, one.timestamp_ms) for one in target.records()]
+
+
+def expected(offsets, magic, time_ms=TIME_MS):
+    return [(b"k%d" % one, b"v%d" % one, time_ms + one if magic else -1) for one in offsets]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_records_come_together_in_one_batch_of_today(magic):
+    machine = copier()
+    target = copy(machine, *plain(magic, range(20)))
+    assert len(target.batches) == 1
+    assert held(target) == expected(range(20), magic)
+    report = machine.report()
+    assert (report.runs, report.next_source_offset, report.batches) == ([(0, 0, 20)], 20, {"old magic": 1})
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [1, 2, 3])
+def test_a_compressed_set_keeps_its_codec_and_absolute_offsets(magic, codec):
+    sets = [wrapper(magic, plain(magic, range(first, first + 5)), codec) for first in (40, 45)]
+    machine = copier(position=40)
+    target = copy(machine, *sets)
+    assert held(target) == expected(range(40, 50), magic)
+    assert machine.report().runs == [(40, 0, 10)]
+    assert [wire.read_header(batch).codec for batch in target.batches] == [codec]
+
+
+def test_offsets_inside_a_compacted_set_of_magic_1_are_counted_from_its_end():
+    machine = copier(position=40)
+    target = copy(machine, wrapper(1, plain(1, [40, 43, 47]), 1))
+    assert held(target) == expected([40, 43, 47], 1)
+    assert machine.report().runs == [(40, 0, 1), (43, 1, 1), (47, 2, 1)]
+
+
+def test_append_time_of_magic_1_is_the_wrappers():
+    wrapped = wrapper(1, plain(1, range(3)), 1, timestamp_ms=TIME_MS + 999, attributes=LOG_APPEND_TIME)
+    single = message(1, 3, b"k", b"v", timestamp_ms=TIME_MS + 1001, attributes=LOG_APPEND_TIME)
+    target = copy(copier(), wrapped, single)
+    assert [one.timestamp_ms for one in target.records()] == [TIME_MS + 999] * 3 + [TIME_MS + 1001]
+    assert not any(wire.read_header(batch).is_log_append_time for batch in target.batches)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("position", [0, 1, 6, 9])
+def test_a_start_inside_an_old_set_copies_exactly_what_follows(magic, position):
+    sets = [wrapper(magic, plain(magic, range(5)), 1), wrapper(magic, plain(magic, range(5, 10)), 2)]
+    machine = copier(position=position)
+    target = copy(machine, *sets[position // 5 :])
+    assert held(target) == expected(range(position, 10), magic)
+    walk = resume.SourceWalk(position, 10 - position, read_committed=False, max_message_bytes=2**30)
+    walk.take(view(*sets[position // 5 :]), ())
+    assert (walk.remaining, walk.position) == (0, 10)
+
+
+def test_magic_changes_within_a_log():
+    log = [*plain(0, range(3)), *plain(1, range(3, 6)), source_batch(range(6, 9)), *plain(1, range(9, 11))]
+    machine = copier()
+    target = copy(machine, *log)
+    assert [one.timestamp_ms for one in target.records()][:4] == [-1, -1, -1, TIME_MS + 3]
+    assert machine.report().runs == [(0, 0, 11)]
+    assert [wire.read_header(batch).record_count for batch in target.batches] == [6, 3, 2]
+
+
+def test_old_records_are_split_where_the_target_takes_less():
+    machine = copier(max_bytes=300)
+    target = copy(machine, *plain(1, range(100)))
+    assert held(target) == expected(range(100), 1)
+    assert max(map(len, target.batches)) <= 300
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_damage_to_an_old_record_is_seen_and_what_is_before_it_copied(magic):
+    good, bad = plain(magic, range(2)), bytearray(plain(magic, [2])[0])
+    bad[-1] ^= 1
+    machine = copier()
+    with pytest.raises(CorruptBatch, match="offset 2 "):
+        machine.take(view(*good, bytes(bad)))
+    assert (machine.fetch_offset, machine.next_batch().count) == (2, 2)
+
+
+@given(st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=8), st.integers(0, 30))
+def test_an_answer_cut_off_anywhere_gives_its_whole_batches(magics, missing):
+    log: list[bytes] = []
+    for offset, magic in enumerate(magics):
+        log += [source_batch([offset])] if magic == 2 else plain(magic, [offset])
+    whole = b"".join(log)
+    kept = view(whole[: len(whole) - missing])
+    cut_off = b"".join(bytes(batch) for batch, _, _ in cut(kept, 0, None, 2**30))
+    assert whole.startswith(cut_off)
+    complete = [one for index, one in enumerate(log) if len(b"".join(log[: index + 1])) <= len(kept)]
+    assert cut_off == b"".join(complete)
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1000, TIME_MS]), min_size=1, max_size=6), st.integers(0, 4))
+def test_no_timestamp_is_lost_or_lent_when_a_batch_is_built(times_ms, codec):
+    given_records = [records.Record(i, time_ms, b"k", None, []) for i, time_ms in enumerate(times_ms)]
+    built = records.build(given_records, codec, 1, 0, 5)
+    header = wire.read_header(built)
+    assert list(records.decode(built, 2)) == given_records
+    assert (header.max_timestamp, header.codec, header.crc) == (max(times_ms), codec, wire.checksum(built))
+
+
+@pytest.mark.parametrize(("codec", "level"), [(1, 1), (1, 9), (3, 1), (3, 17), (4, -5), (4, 19)])
+def test_levels_of_compression_are_heeded(codec, level):
+    part = [records.Record(i, 1, b"k", b"abc" * i, []) for i in range(200)]
+    built = records.build(part, codec, 1, 0, 0, level)
+    assert list(records.decode(built, 2)) == part
+
+
+def test_what_comes_uncompressed_is_compressed_as_told_and_the_rest_stays():
+    log = [source_batch(range(30)), source_batch(range(30, 60), codec=1), source_batch([60, 63])]
+    machine = copier(compression=Compression(4, 3))
+    target = copy(machine, *log)
+    assert [wire.read_header(batch).codec for batch in target.batches] == [4, 1, 4]
+    assert target.batches[1][61:] == log[1][61:]
+    assert machine.report().batches == {shape.COMPRESSED.reason: 1, shape.SHALLOW.reason: 1, shape.GAPS.reason: 1}
+
+
+def test_transactions_that_reach_over_several_answers():
+    """Producer 1 aborts over three fetches, producer 2 commits in between; each answer lists what is aborted in it."""
+    flag = wire.TRANSACTIONAL
+    log = [
+        source_batch(range(2), producer=(1, 0, 0), attributes=flag),
+        source_batch(range(2, 4), producer=(2, 0, 0), attributes=flag),
+        source_batch(range(4, 6), producer=(1, 0, 2), attributes=flag),
+        control_batch(6, 2, commit=True),
+        source_batch(range(7, 9), producer=(1, 0, 4), attributes=flag),
+        control_batch(9, 1, commit=False),
+        source_batch(range(10, 12), producer=(1, 0, 6), attributes=flag),
+        control_batch(12, 1, commit=True),
+    ]
+    machine, target = copier(read_committed=True), TargetPartition()
+    for part, listed in ((log[:2], [(1, 0)]), (log[2:5], [(1, 0)]), (log[5:], [(1, 0)])):
+        machine.take(view(*part), listed)
+    while (outgoing := machine.next_batch()) is not None:
+        machine.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
+    assert [one.value for one in target.records()] == [b"value 2", b"value 3", b"value 10", b"value 11"]
+    assert machine.next_source_offset == 13

@@ -1,0 +1,175 @@
+"""What became of a log that refuses a position: found out, and said once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.wire import hot
+from connectors.dataplane import codes, lost
+from connectors.dataplane.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
+from connectors.dataplane.resume import TargetScan
+from connectors.dataplane.source import SourceReader, _LeaderLoop
+from connectors.dataplane.verdicts import Verdict
+from tests.kit.logs import TargetPartition, source_batch
+
+OLD, NEW = UUID(int=1), UUID(int=9)
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+PLAN = PartitionPlan(SOURCE, OLD, TARGET, OLD, 100, 3, 50, 8, pipelined=True)
+SETTINGS = SliceSettings("us->eu", 0, {}, {})
+
+
+class Source:
+    """A cluster with one topic, or none, whose log holds ``start`` to ``end``."""
+
+    def __init__(
+        self, topic_id: UUID | None, start: int = 0, end: int = 0, *, appears_after: int | None = None
+    ) -> None:
+        self.topic_id = topic_id
+        self.offsets = {-2: start, -1: end}
+        self._appears_after = appears_after
+        self._asked = 0
+
+    async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+        if self._asked == self._appears_after:
+            self.topic_id = OLD
+        self._asked += 1
+        code = 0 if self.topic_id else codes.UNKNOWN_TOPIC_OR_PARTITION
+        partitions = {0: PartitionMetadata(1, 3, (1,), 0)} if self.topic_id else {}
+        return ClusterMetadata(
+            "c", 1, {}, {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
+        )
+
+    async def list_offset(self, _: object, __: object, which: int) -> int:
+        return self.offsets[which]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def list_offset(cluster: Source, partition: object, which: int) -> int:
+        return await cluster.list_offset(cluster, partition, which)
+
+    monkeypatch.setattr(lost, "list_offset", list_offset)
+    monkeypatch.setattr(lost, "GONE_AFTER_S", 0.0)
+
+
+def copier() -> PartitionCopier:
+    return PartitionCopier(PLAN, ProducerIdentity(7, 0), read_committed=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "diverging", "error", "said"),
+    [
+        (Source(NEW, 0, 500), None, "source-recreated", "source topic orders was deleted and made anew"),
+        (Source(NEW, 0, 500), (0, 10), "source-recreated", "source topic orders was deleted and made anew"),
+        (Source(OLD, 107, 500), None, "source-gap", "begins at offset 107 now, and offset 100 was to be copied next"),
+        (Source(OLD, 0, 60), None, "source-truncated", "it ends at offset 60, but offsets up to 99 had been read"),
+        (Source(OLD, 0, 500), (2, 60), "source-truncated", "leader epoch 2 ends at offset 60, but offsets up to 99"),
+        (Source(OLD, 100, 100), None, "", ""),
+    ],
+)
+async def test_why_a_source_does_not_go_on(
+    source: Source, diverging: tuple[int, int] | None, error: str, said: str
+) -> None:
+    found = await lost.explain_source(cast(Cluster, source), PLAN, 100, diverging)
+    assert (found or Verdict("", "")).error == error
+    assert said in (found or Verdict("", "")).reason
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "said"),
+    [
+        (Source(NEW), "target-recreated", "target topic us.orders was deleted and made anew"),
+        (Source(OLD, 0, 20), "target-truncated", "acknowledged offsets up to 49, and ends at 20 now (it forgot)"),
+        (Source(OLD, 0, 60), "target-truncated", "was written to again since, up to offset 59 (it forgot)"),
+    ],
+)
+async def test_what_became_of_a_target(target: Source, error: str, said: str) -> None:
+    found = await lost.explain_target(cast(Cluster, target), copier(), TargetTruncated("it forgot"))
+    assert found.error == error
+    assert said in found.reason
+
+
+async def test_a_topic_is_given_up_only_after_a_while() -> None:
+    source = Source(None, appears_after=1)
+    found = await lost.known_topics(cast(Cluster, source), ["orders"], 60)
+    assert found["orders"].topic_id == OLD
+    assert await lost.known_topics(cast(Cluster, Source(None)), ["orders"], 0) == {}
+
+
+def refused(code: int) -> hot.FetchedPartition:
+    return hot.FetchedPartition(b"t", 0, code, -1, -1, -1, (), -1, memoryview(b""), None, None)
+
+
+async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries() -> None:
+    """The log knows nothing of the epoch that was read before, and brokers tell no ids: it is another one."""
+    failures: list[BaseException] = []
+    cluster = cast(Cluster, Source(OLD, 0, 500))
+    reader = SourceReader(cluster, SETTINGS, lambda _: None, failures.append)
+    loop, machine = _LeaderLoop(reader, cluster, SETTINGS, 1), copier()
+    for tries in range(3):
+        assert not machine.stopped, tries
+        assert not loop._take(machine, refused(codes.OFFSET_OUT_OF_RANGE))
+        await asyncio.gather(*reader._tasks)
+    assert machine.stopped_error == "source-truncated"
+    assert "knows nothing of leader epoch 3" in machine.stopped_reason
+    await reader.stop()
+    assert failures == []
+
+
+async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
+    machine = copier()
+    reader = SourceReader(cast(Cluster, Source(None)), SETTINGS, lambda _: None, lambda error: None)
+    reader._unplaced = {machine}
+    await reader._place()
+    assert not machine.stopped, "a broker may not have heard of it yet"
+    await reader._place()
+    assert (
+        machine.stopped_reason
+        == "source topic orders does not exist any more; orders-0 was copied up to source offset 99"
+    )
+
+
+WRITER = ProducerIdentity(7, 1)
+
+
+def target_log(*sequences: int) -> TargetPartition:
+    """Batches of three records each, under these base sequences, as the log shows them whatever took them."""
+    log = TargetPartition()
+    for sequence in sequences:
+        log._put(source_batch(range(3), producer=(*WRITER_ID, sequence)), 3)
+    return log
+
+
+WRITER_ID = (WRITER.producer_id, WRITER.epoch)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "another"),
+    [
+        ((0, 3), False),
+        ((0, 3, 6, 9), False),
+        ((0, 6), True),  # truncated to 3, and a late batch came in where the lost one was
+        ((6, 9), True),
+    ],
+)
+def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: tuple[int, ...], another: bool) -> None:
+    scan = TargetScan(Proof(WRITER, 6, None), 6, 0)
+    assert scan.start == 5
+    scan.take(target_log(*sequences).fetch(scan.start), scan.start)
+    assert scan.is_another_log is another
+
+
+def test_what_others_wrote_before_the_end_casts_no_doubt() -> None:
+    log = target_log()
+    log._put(source_batch(range(6), producer=(3, 0, 0)), 6)
+    scan = TargetScan(Proof(WRITER, 0, None), 6, 0)
+    scan.take(log.fetch(scan.start), scan.start)
+    assert not scan.is_another_log
+    assert scan.surplus().doubt == ""

@@ -1,0 +1,464 @@
+"""Batches that a target refuses for good: split, rid of the records at fault, or the end of the partition."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import resume
+from connectors.dataplane.alignment import Alignment, SurplusRecords
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.refusals import Refusal
+from tests.kit.logs import FENCED, control_batch, source_batch
+from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
+
+FIRST_EPOCH = 3
+PRODUCER_ID = 7
+#: Below it the timestamps of source_batch are of long ago.
+NOW_MS = 1_700_000_000_000
+
+
+def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
+    names = TopicPartition("t", 0), TopicPartition("us.t", 0)
+    plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
+    return PartitionCopier(plan, ProducerIdentity(PRODUCER_ID, epoch), read_committed=False, skip_refused=skip)
+
+
+def fenced(target, **changes):
+    """A copier behind its own marker, so that many batches may be in flight from the beginning."""
+    target.mark(PRODUCER_ID, FIRST_EPOCH)
+    return copier(target_end=target.end, pipelined=True, **changes)
+
+
+def fetched(log, position=0):
+    return memoryview(bytearray(b"".join(batch for batch in log if wire.read_header(batch).last_offset >= position)))
+
+
+def send_all(machine):
+    sent = []
+    while (outgoing := machine.next_batch()) is not None:
+        sent.append(outgoing)
+    return sent
+
+
+def answer(machine, target, outgoing):
+    """What a leader says of one batch, taken as a slice takes it."""
+    known = len(target.refusals)
+    error, base = target.append(bytes(outgoing.batch))
+    if not error:
+        machine.acknowledged(outgoing, base)
+    elif len(target.refusals) > known:
+        machine.refused(outgoing, target.refusals[-1])
+    else:
+        machine.failed(outgoing, error)
+
+
+def settle(machine, target):
+    """What a slice does after a fault: ask the leader, find what is there, send the rest again."""
+    last = target.last_sequence(PRODUCER_ID)
+    unknown = machine.appended_unknown(None if last is None or last[1] < 0 else last[1])
+    found = {}
+    fetch = target.fetch(machine.target_end)
+    for start, size, _ in wire.extents(fetch):
+        header = wire.read_header(fetch[start : start + size])
+        if header.producer_id == PRODUCER_ID and not header.is_control:
+            found[header.base_sequence] = header.base_offset
+    machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})
+
+
+def copy(machine, target):
+    """Until nothing is left, every request answered; how many rounds of refusals it took."""
+    rounds = 0
+    while sent := send_all(machine):
+        for outgoing in sent:
+            answer(machine, target, outgoing)
+        if machine.faulted:
+            rounds += 1
+            settle(machine, target)
+            machine.mend()
+            if machine.stopped:
+                break
+    return rounds
+
+
+def held(target):
+    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in target.records()]
+
+
+def takeable(log, target):
+    """What the target should hold in the end."""
+    every = [record for batch in log if is_data(batch) for record in records.decode(batch, 2)]
+    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in every if target.takes(one)]
+
+
+def refused_offsets(log, target):
+    every = [record for batch in log if is_data(batch) for record in records.decode(batch, 2)]
+    return {one.offset for one in every if not target.takes(one)}
+
+
+def skipped(report):
+    return [offset for first, last, _ in report.skips for offset in range(first, last + 1)]
+
+
+def test_a_batch_that_grew_too_large_for_its_target_is_split_until_it_fits():
+    log = [source_batch(range(40), large=range(0, 40, 3)), source_batch(range(40, 44))]
+    target = PickyTarget(max_bytes=3000)
+    machine = copier()
+    machine.take(fetched(log))
+    copy(machine, target)
+    assert held(target) == takeable(log, target)
+    report = machine.report()
+    assert (report.runs, report.skips, report.next_source_offset) == ([(0, 0, 44)], [], 44)
+    assert len(target.batches) > 3
+
+
+def test_with_the_size_learnt_the_next_batches_are_split_before_they_are_sent():
+    log = [source_batch(range(start, start + 20), large=range(start, start + 20)) for start in (0, 20, 40)]
+    target = PickyTarget(max_bytes=3000)
+    machine = copier()
+    machine.take(fetched(log[:1]))
+    answer(machine, target, machine.next_batch())
+    assert machine.is_refused_for_size
+    machine.max_message_bytes = 3000
+    settle(machine, target)
+    machine.mend()
+    machine.take(fetched(log[1:]))
+    assert copy(machine, target) == 0
+    assert held(target) == takeable(log, target)
+
+
+def test_a_target_that_recompresses_to_more_bytes_gets_smaller_batches():
+    log = [source_batch(range(200), codec=4)]
+    target = PickyTarget(max_bytes=4000, inflates=True)
+    machine = copier(max_bytes=4000)
+    machine.take(fetched(log))
+    assert copy(machine, target) > 0
+    assert held(target) == takeable(log, target)
+    assert machine.report().runs == [(0, 0, 200)]
+
+
+@pytest.mark.parametrize("lists_records", [True, False])
+@pytest.mark.parametrize("position", [0, 4, 9])
+def test_one_record_too_large_is_left_out_and_counted_its_neighbours_are_copied(position, lists_records):
+    log = [source_batch(range(10), large=[position], codec=1), source_batch(range(10, 14))]
+    target = PickyTarget(max_bytes=900, lists_records=lists_records)
+    machine = copier()
+    machine.take(fetched(log))
+    copy(machine, target)
+    assert held(target) == takeable(log, target)
+    assert len(held(target)) == 13
+    report = machine.report()
+    assert report.skips == [(position, position, MESSAGE_TOO_LARGE)]
+    assert report.next_source_offset == 14
+    assert report.next_sequence == 13
+
+
+def test_records_without_a_key_are_asked_about_once_and_then_left_out():
+    log = [source_batch(range(start, start + 10), null_keys=[start, start + 7]) for start in range(0, 200, 10)]
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched(log[:10]))
+    assert copy(machine, target) == 1
+    machine.take(fetched(log[10:]))
+    assert copy(machine, target) == 0
+    assert held(target) == takeable(log, target)
+    report = machine.report()
+    assert skipped(report) == sorted(refused_offsets(log, target))
+    assert {code for _, _, code in report.skips} == {INVALID_RECORD}
+
+
+def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
+    log = [source_batch(range(5), null_keys=range(5)), source_batch(range(5, 9)), source_batch([9], null_keys=[9])]
+    target = PickyTarget(compacted=True)
+    machine = copier()
+    machine.take(fetched(log))
+    copy(machine, target)
+    assert held(target) == takeable(log, target)
+    report = machine.report()
+    assert (report.next_source_offset, report.next_sequence) == (10, 4)
+    assert skipped(report) == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_topic_that_takes_null_keys_again_gets_them_again(monkeypatch):
+    monkeypatch.setattr("connectors.dataplane.copier._NULL_KEY_CHECKS", 2)
+    log = [source_batch([start], null_keys=[start]) for start in range(8)]
+    target = PickyTarget(compacted=True)
+    machine = copier()
+    machine.take(fetched(log[:1]))
+    copy(machine, target)
+    target.compacted = False
+    machine.take(fetched(log[1:]))
+    copy(machine, target)
+    assert [record.value for record in target.records()] == [b"value %d" % offset for offset in range(3, 8)]
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        (
+            PickyTarget(compacted=True),
+            (
+                "target us.t-0 refuses the record at source offset 3 in the batch of source offsets 0 to 9: "
+                "INVALID_RECORD (87); a compacted topic takes no record without a key: "
+            ),
+        ),
+        (
+            PickyTarget(compacted=True, lists_records=False),
+            "target us.t-0 refuses the batch of source offsets 0 to 9: INVALID_RECORD (87); a compacted topic",
+        ),
+        (
+            PickyTarget(oldest_ms=NOW_MS + 2),
+            (
+                "target us.t-0 refuses the record at source offset 0 and 1 others in the batch of source offsets 0 to "
+                "9: INVALID_TIMESTAMP (32); raise message.timestamp.before.max.ms"
+            ),
+        ),
+        (
+            PickyTarget(max_bytes=900),
+            (
+                "target us.t-0 refuses the record at source offset 5 in the batch of source offset 5: "
+                "MESSAGE_TOO_LARGE (10); raise max.message.bytes of topic us.t"
+            ),
+        ),
+    ],
+)
+def test_without_tolerance_the_partition_is_quarantined_with_its_offsets_and_what_to_do(target, sentence):
+    log = [source_batch(range(10), null_keys=[3], large=[5]), source_batch(range(10, 12))]
+    target.refusals.clear()
+    machine = copier(skip=False)
+    machine.take(fetched(log))
+    copy(machine, target)
+    report = machine.report()
+    assert report.state == "QUARANTINED"
+    assert report.reason.startswith(sentence)
+    assert "errors.tolerance = all" in report.reason
+    assert report.next_source_offset <= 5
+    assert held(target) == takeable(log, target)[: len(held(target))]
+    assert machine.next_batch() is None
+
+
+def test_while_a_copy_behind_it_may_still_arrive_a_refused_batch_is_not_taken_apart():
+    """Renumbered, the last batch would bear the number of the late one, be taken for it, and be written nowhere."""
+    log = [source_batch(range(2), null_keys=[0]), source_batch([2]), source_batch([3])]
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched(log))
+    first, second, third = send_all(machine)
+    late = bytes(second.batch)
+    answer(machine, target, first)
+    machine.failed(second, None)
+    machine.failed(third, None)
+    settle(machine, target)
+    with pytest.raises(CopiesUnderWay):
+        machine.mend()
+    target.mark(PRODUCER_ID, FIRST_EPOCH + 1)
+    assert target.append(late)[0] == FENCED
+    successor = copier(FIRST_EPOCH + 1, target_end=target.end, pipelined=True)
+    successor.take(fetched(log))
+    copy(successor, target)
+    assert held(target) == takeable(log, target)
+
+
+def test_a_clean_end_drops_what_would_be_sent_instead():
+    log = [source_batch(range(10)), source_batch(range(10, 20), null_keys=[13]), source_batch(range(20, 22))]
+    target = PickyTarget(compacted=True)
+    machine = fenced(target)
+    machine.take(fetched(log))
+    sent = send_all(machine)
+    machine.discard_unsent()
+    for outgoing in sent:
+        answer(machine, target, outgoing)
+    settle(machine, target)
+    machine.mend()
+    assert not machine.has_unacknowledged and not machine.has_unsent
+    assert (machine.next_source_offset, machine.next_sequence, machine.buffered_bytes) == (10, 10, 0)
+
+
+def test_what_an_answer_lists_beyond_the_batch_is_not_believed():
+    machine = copier(pipelined=True)
+    machine.take(fetched([source_batch(range(4))]))
+    machine.refused(machine.next_batch(), Refusal(INVALID_RECORD, (9,)))
+    machine.settle({})
+    machine.mend()
+    assert [outgoing.count for outgoing in send_all(machine)] == [2, 2]
+
+
+@st.composite
+def poisoned_logs(draw):
+    """Source batches with gaps and markers, in which some records are of a kind that a target may refuse."""
+    offset, out = draw(st.integers(0, 5)), []
+    for _ in range(draw(st.integers(1, 10))):
+        if draw(st.integers(0, 5)) == 0:
+            out.append(control_batch(offset, 9, commit=True))
+            offset += 1
+            continue
+        steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=8))
+        offsets = [offset + sum(steps[:i]) for i in range(len(steps))]
+        bad = st.lists(st.sampled_from(offsets), max_size=2)
+        out.append(
+            source_batch(
+                offsets,
+                codec=draw(st.integers(0, 4)),
+                null_keys=draw(bad),
+                large=draw(bad),
+                timestamp_ms=NOW_MS - draw(st.sampled_from([0, 0, 10**9])),
+            )
+        )
+        offset = offsets[-1] + 1 + draw(st.sampled_from([0, 0, 0, 3]))
+    return out
+
+
+targets = st.builds(
+    PickyTarget,
+    max_bytes=st.sampled_from([2**30, 900]),
+    inflates=st.booleans(),
+    compacted=st.booleans(),
+    oldest_ms=st.sampled_from([-1, NOW_MS - 10**6]),
+    lists_records=st.booleans(),
+)
+
+
+class Run:
+    """Slices one after another over the same pair of logs, each with an epoch of its own; some end uncleanly."""
+
+    def __init__(self, log, target, chance):
+        self.log, self.target, self.chance = log, target, chance
+        self.epoch = FIRST_EPOCH
+        self.runs, self.skips, self.late = [], [], []
+        self.left_out = self.rounds = 0
+        target.mark(PRODUCER_ID, self.epoch)
+        self._begin(0, target.end)
+
+    def _begin(self, position, end):
+        self.machine = copier(self.epoch, position=position, target_end=end, pipelined=True)
+        self.machine.take(fetched(self.log, position))
+        self.store()
+
+    def store(self):
+        machine = self.machine
+        self.stored = (machine.next_source_offset, machine.target_end, machine.next_sequence)
+        if report := machine.report():
+            self.runs += report.runs
+            self.skips += report.skips
+
+    def step(self):
+        """A round of requests with their fates; whether there is more to do."""
+        machine, chance, broken = self.machine, self.chance, False
+        self.rounds += 1
+        # Each fault costs what was learnt of the target, so in the end there must be fewer.
+        fates = ["good"] * (6 + self.rounds) + ["refused", "lost answer", "cut"]
+        sent = send_all(machine)
+        if not sent and not machine.faulted:
+            return False
+        for outgoing in sent:
+            self.arrive_late()
+            fate = "cut" if broken else chance.choice(fates)
+            broken = broken or fate == "cut"
+            if fate == "good":
+                answer(machine, self.target, outgoing)
+            elif fate == "refused":
+                machine.failed(outgoing, 19)
+            else:
+                if fate == "lost answer":
+                    self.target.append(bytes(outgoing.batch))
+                elif chance.random() < 0.4:
+                    self.late.append(bytes(outgoing.batch))
+                machine.failed(outgoing, None)
+        if chance.random() < 0.3:
+            self.store()
+        if chance.random() < 1 / (10 + self.rounds):
+            self.take_over()
+        elif machine.faulted:
+            self.recover()
+        return True
+
+    def recover(self):
+        machine, target = self.machine, self.target
+        self.arrive_late()
+        settle(machine, target)
+        if machine.is_refused_for_size and self.chance.random() < 0.5:
+            machine.max_message_bytes = target.max_bytes
+        try:
+            machine.mend()
+        except CopiesUnderWay:
+            self.take_over()
+        self.arrive_late()
+        assert not machine.stopped
+
+    def arrive_late(self):
+        """Some of what lay in a stalled socket, in the order in which it was sent."""
+        while self.late and self.chance.random() < 0.3:
+            self.target.append(self.late.pop(0))
+
+    def take_over(self):
+        """As a worker does: fence, find the exact place, go on under a new epoch."""
+        position, end, sequence = self.stored
+        old = ProducerIdentity(PRODUCER_ID, self.epoch)
+        self.epoch += 2
+        self.target.mark(PRODUCER_ID, self.epoch)
+        self.arrive_late()
+        proof = Proof(old, sequence, None)
+        found, runs, left_out = resumed(self.log, self.target, proof, position, end)
+        self.runs += runs
+        self.left_out += left_out
+        self._begin(found, self.target.end)
+
+
+def resumed(log, target, proof, position, end):
+    """The pure parts of the proof in their order; (next source offset, runs, records left out)."""
+    scan = resume.TargetScan(proof, end, 0)
+    scan.take(target.fetch(scan.start), scan.start)
+    surplus = scan.surplus()
+    assert not surplus.doubt
+    if not surplus.records:
+        return position, [], 0
+    last = resume.last_record(surplus.last_batch or b"")
+    assert last is not None
+    record, own_time = last
+    walk = resume.SourceWalk(position, surplus.records, read_committed=False, max_message_bytes=2**30)
+    walk.take(fetched(log, position), ())
+    if not walk.remaining and walk.last_record and resume.same_record(walk.last_record, record, own_time):
+        return walk.position, resume.pair_runs(walk.segments, surplus.segments), 0
+    written = SurplusRecords(proof)
+    written.take(target.fetch(end), end)
+    alignment = Alignment(position, written, read_committed=False)
+    alignment.take(fetched(log, position), ())
+    assert alignment.is_complete
+    return alignment.position, alignment.runs, alignment.left_out
+
+
+@settings(max_examples=100, deadline=None)
+@given(poisoned_logs(), targets, st.integers(0, 2**32))
+def test_whatever_is_refused_lost_or_late_the_good_records_arrive_once_and_in_order(log, target, seed):
+    target.refusals.clear()
+    target = PickyTarget(
+        max_bytes=target.max_bytes,
+        inflates=target.inflates,
+        compacted=target.compacted,
+        oldest_ms=target.oldest_ms,
+        lists_records=target.lists_records,
+    )
+    run = Run(log, target, random.Random(seed))
+    for _ in range(1000):
+        if not run.step():
+            break
+    run.store()
+    assert held(target) == takeable(log, target)
+    assert run.machine.next_source_offset == wire.read_header(log[-1]).last_offset + 1
+    assert run.machine.buffered_bytes == 0
+    refused = refused_offsets(log, target)
+    skipped = {offset for first, last, _ in run.skips for offset in range(first, last + 1)}
+    # What was left out between the last report and a crash is counted by the proof.
+    assert skipped <= refused
+    assert len(skipped) + run.left_out >= len(refused)
+    by_offset = {record.offset: record.value for record in target.records()}
+    mapped = {up + i: by_offset[down + i] for up, down, count in run.runs for i in range(count)}
+    every = {record.offset: record.value for batch in log if is_data(batch) for record in records.decode(batch, 2)}
+    assert mapped == {offset: value for offset, value in every.items() if offset not in refused}

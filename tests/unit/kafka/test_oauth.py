@@ -1,0 +1,126 @@
+"""Tokens: unsecured ones made here, and those that an endpoint gives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from connect.core.errors import ConfigError, RetriableError, SecurityError
+from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, TokensOfKafkaPython
+from connect.kafka.settings import ConnectionSettings, connection_settings
+
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+SECRET = "hidden secret"
+
+
+def settings(jaas: str, **properties: str) -> ConnectionSettings:
+    named = {f"sasl.oauthbearer.{key.replace('_', '.')}": value for key, value in properties.items()}
+    given = {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": jaas,
+        **named,
+    }
+    return connection_settings(given, client_id="x", where="cluster us")
+
+
+def provider(made: ConnectionSettings) -> TokensOfKafkaPython:
+    found = made.kafka_python_arguments()["sasl_oauth_token_provider"]
+    assert isinstance(found, TokensOfKafkaPython)
+    return found
+
+
+def part(token: str, index: int) -> dict[str, object]:
+    text = token.split(".")[index]
+    found: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    return found
+
+
+async def test_an_unsecured_token_has_the_claims_of_the_line() -> None:
+    made = settings(
+        f'{MODULE} unsecuredLoginStringClaim_sub="alice" unsecuredLoginNumberClaim_n="1.5" '
+        'unsecuredLoginLifetimeSeconds="60";'
+    )
+    token = provider(ConnectionSettings.from_wire(made.to_wire())).token()
+    assert part(token, 0) == {"alg": "none"}
+    claims = part(token, 1)
+    issued, ends = claims.pop("iat"), claims.pop("exp")
+    assert isinstance(issued, int)
+    assert ends == issued + 60
+    assert claims == {"sub": "alice", "n": 1.5}
+    assert token.endswith(".")
+    again = made.aiokafka_arguments()["sasl_oauth_token_provider"]
+    assert isinstance(again, TokensOfAiokafka)
+    assert await again.token() == token, "kept until most of its life is over"
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Knows one client."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        Endpoint.asked += 1
+        form = self.rfile.read(int(self.headers["Content-Length"]))
+        client = base64.b64encode(f"me:{SECRET}".encode()).decode()
+        known = self.headers["Authorization"] == f"Basic {client}"
+        told = {"access_token": f"token for {form.decode()}", "expires_in": 3600} if known else {"error": "no"}
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(told).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        threading.Thread(target=server.serve_forever, name="token endpoint").start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+
+
+def of(endpoint: str, secret: str) -> OAuthSettings:
+    return OAuthSettings(endpoint=endpoint, client_id="me", client_secret=secret, scope="copy")
+
+
+def test_an_endpoint_gives_a_token_that_is_kept(endpoint: str) -> None:
+    made = settings(f'{MODULE} clientId="me" clientSecret="{SECRET}" scope="copy";', token_endpoint_url=endpoint)
+    assert made.oauth == of(endpoint, SECRET)
+    assert SECRET not in repr(made)
+    before = Endpoint.asked
+    assert provider(made).token() == provider(made).token() == "token for grant_type=client_credentials&scope=copy"
+    assert Endpoint.asked == before + 1
+
+
+def test_who_is_refused_is_told_which_keys_to_look_at(endpoint: str) -> None:
+    with pytest.raises(SecurityError, match=r"refuses client id me: HTTP 401; check sasl\.oauthbearer") as caught:
+        TokensOfKafkaPython(of(endpoint, "guess")).token()
+    assert "guess" not in str(caught.value)
+
+
+def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -> None:
+    with pytest.raises(RetriableError, match=r"gives no token: .*; check sasl\.oauthbearer\.token\.endpoint\.url"):
+        TokensOfKafkaPython(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
+
+
+@pytest.mark.parametrize(
+    ("jaas", "properties", "key"),
+    [
+        (f"{MODULE};", {}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "file:///x"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "https://x"}, "sasl.oauthbearer.client.credentials.client.id"),
+        (f'{MODULE} unsecuredLoginNumberClaim_sub="x";', {}, "sasl.jaas.config"),
+    ],
+)
+def test_what_is_missing_is_named(jaas: str, properties: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(jaas, **properties)
+    assert caught.value.key == key

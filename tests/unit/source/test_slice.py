@@ -1,0 +1,258 @@
+"""The worker's end of a slice, with Spark and the control link in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from pyspark import cloudpickle
+
+from connect.core.errors import PermanentError, RetriableError
+from connectors.dataplane import executor
+from connectors.dataplane.link import Link, LinkAddress
+from connectors.dataplane.plan import SliceSettings
+from connectors.source import slice as slice_module
+from connectors.source.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
+from connectors.source.links import LinkServer, SliceRefused, Ticket
+from connectors.source.slice import SliceDefect, SliceFenced, SliceHandle, SliceLost
+from connectors.source.spark_settings import SparkSettings
+
+SECRET = "planted-secret"
+SETTINGS = SliceSettings("us->eu", 0, {"sasl_password": SECRET}, {"sasl_password": SECRET}, lease_ms=60_000)
+HELLO = {"pid": 7}
+
+
+class Wire:
+    """The worker's side of a link; ``say`` is what the slice says."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.is_aborted = False
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def say(self, kind: str, **values: Any) -> None:
+        self._said.put_nowait({"type": kind, **values})
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> dict[str, Any]:
+        return await self._said.get()
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Engine:
+    """A Spark that does what a test tells it to."""
+
+    def __init__(self, conf: dict[str, str] | None = None) -> None:
+        self.settings = SparkSettings(None, conf or {})
+        self.payloads: list[dict[str, Any]] = []
+        self.jobs: list[Job] = []
+        self.cancelled: list[Job] = []
+        self.asked_whether_frozen = 0
+        self.is_frozen = True
+        self.started = asyncio.Event()
+        self.was_asked_thrice = asyncio.Event()
+
+    async def start_job(self, payload: dict[str, Any]) -> Job:
+        self.payloads.append(payload)
+        self.jobs.append(Job(str(len(self.jobs)), asyncio.get_running_loop().create_future()))
+        self.started.set()
+        return self.jobs[-1]
+
+    def cancel(self, job: Job) -> None:
+        self.cancelled.append(job)
+
+    def abandon_if_frozen(self) -> bool:
+        self.asked_whether_frozen += 1
+        if self.asked_whether_frozen == 3:
+            self.was_asked_thrice.set()
+        return self.is_frozen
+
+
+class World:
+    def __init__(self, links: LinkServer, engine: Engine) -> None:
+        self.links, self.engine, self.wire = links, engine, Wire()
+        self.tickets: list[Ticket] = []
+
+    def handle(self, open_timeout_s: float = 5.0) -> SliceHandle:
+        engine = cast(SparkEngine, self.engine)
+        return SliceHandle(engine, self.links, SETTINGS, 3, lambda _: None, open_timeout_s)
+
+    async def until_started(self) -> Ticket:
+        await asyncio.wait_for(self.engine.started.wait(), 5)
+        return self.tickets[-1]
+
+    def connect(self, ticket: Ticket) -> None:
+        ticket.linked.set_result((cast(Link, self.wire), HELLO))
+
+
+class Links(LinkServer):
+    """Without a socket."""
+
+    def __init__(self, world_tickets: list[Ticket]) -> None:
+        super().__init__()
+        self._made = world_tickets
+
+    @property
+    def address(self) -> LinkAddress:
+        return LinkAddress("127.0.0.1", 4711)
+
+    def expect(self, slice_: str, epoch: int) -> Ticket:
+        self._made.append(super().expect(slice_, epoch))
+        return self._made[-1]
+
+
+def world_with(conf: dict[str, str] | None = None) -> World:
+    made: list[Ticket] = []
+    world = World(Links(made), Engine(conf))
+    world.tickets = made
+    return world
+
+
+@pytest.fixture
+async def world() -> World:
+    return world_with()
+
+
+async def opened(world: World) -> SliceHandle:
+    handle = world.handle()
+    opening = asyncio.create_task(handle.open())
+    world.connect(await world.until_started())
+    world.wire.say("ready")
+    await asyncio.wait_for(opening, 5)
+    return handle
+
+
+async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -> None:
+    handle = await opened(world)
+    (payload,) = world.engine.payloads
+    assert set(payload) == {"host", "port", "certificate", "token", "slice", "epoch"}
+    for plan in (json.dumps(payload).encode(), cloudpickle.dumps(partial(executor.copy_slices, payload))):
+        assert world.tickets[0].token.encode() in plan
+        assert SECRET.encode() not in plan
+    assert SECRET in json.dumps(world.wire.sent), "it goes over the link"
+    assert SECRET not in repr(world.tickets) + repr(SETTINGS)
+    await handle.close()
+
+
+async def test_a_token_used_twice_ends_the_epoch(world: World) -> None:
+    handle = await opened(world)
+    world.tickets[0].misused.set_result("came a second time")
+    error = await asyncio.wait_for(handle.ended, 5)
+    assert isinstance(error, SliceLost)
+    assert "second time" in str(error)
+    await handle.close()
+
+
+async def test_a_closed_slice_leaves_no_ticket(world: World) -> None:
+    handle = await opened(world)
+    await handle.close()
+    assert world.links._tickets == {}
+    assert world.wire.is_aborted
+
+
+async def test_a_refused_slice_is_told_of_at_once_and_leaves_no_ticket(world: World) -> None:
+    handle = world.handle()
+    opening = asyncio.create_task(handle.open())
+    (await world.until_started()).linked.set_exception(SliceRefused("it runs other code"))
+    with pytest.raises(SliceRefused, match="other code"):
+        await asyncio.wait_for(opening, 5)
+    assert world.links._tickets == {}
+
+
+@pytest.mark.parametrize(
+    ("failed", "raised"),
+    [
+        (SliceCrashed("TypeError: spoilt"), SliceDefect),
+        (ExecutorsUnfit("cannot import crc32c"), ExecutorsUnfit),
+        (RetriableError("cancelled"), RetriableError),
+    ],
+)
+async def test_why_a_job_ended_without_a_slice_is_passed_on(
+    world: World, failed: Exception, raised: type[Exception]
+) -> None:
+    opening = asyncio.create_task(world.handle().open())
+    await world.until_started()
+    world.engine.jobs[0].finished.set_exception(failed)
+    with pytest.raises(raised, match=str(failed)):
+        await asyncio.wait_for(opening, 5)
+
+
+async def test_a_task_that_could_not_reach_the_worker_names_the_keys(world: World) -> None:
+    opening = asyncio.create_task(world.handle().open())
+    await world.until_started()
+    world.engine.jobs[0].finished.set_result([])
+    with pytest.raises(SliceLost, match=r"127\.0\.0\.1:4711.*link\.advertised\.address"):
+        await asyncio.wait_for(opening, 5)
+
+
+async def test_a_spark_of_this_machine_that_runs_nothing_is_abandoned(world: World) -> None:
+    with pytest.raises(SliceLost, match="no slice connected"):
+        await asyncio.wait_for(world.handle(open_timeout_s=0.01).open(), 5)
+    assert world.engine.asked_whether_frozen == 1
+
+
+@pytest.mark.parametrize(
+    ("conf", "advice"),
+    [
+        ({"spark.master": "spark://m:7077"}, "spark.cores.max"),
+        ({"spark.remote": "sc://s"}, "Connect server more cores"),
+    ],
+)
+async def test_a_cluster_without_a_slot_is_left_alone_and_people_are_told_what_to_raise(
+    conf: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slice_module, "_NO_SLOT_WORD_S", 0.001)
+    world = world_with(conf)
+    world.engine.is_frozen = False
+    handle = world.handle(open_timeout_s=0.005)
+    with caplog.at_level(logging.WARNING):
+        opening = asyncio.create_task(handle.open())
+        await asyncio.wait_for(world.engine.was_asked_thrice.wait(), 5)
+        assert not opening.done(), "it is waited for"
+        world.connect(world.tickets[0])
+        world.wire.say("ready")
+        await asyncio.wait_for(opening, 5)
+    assert len(world.engine.jobs) == 1
+    assert len(caplog.records) >= 2
+    assert all(advice in one.getMessage() and "tasks.max" in one.getMessage() for one in caplog.records)
+    await handle.close()
+
+
+async def test_a_job_whose_slice_never_came_is_cancelled_at_once(world: World) -> None:
+    handle = world.handle()
+    opening = asyncio.create_task(handle.open())
+    await world.until_started()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await handle.close()
+    assert world.engine.cancelled == world.engine.jobs
+
+
+async def test_a_job_whose_slice_is_done_may_hand_back_its_rows(world: World) -> None:
+    handle = await opened(world)
+    world.wire.say("done", unclean=[])
+    assert await asyncio.wait_for(handle.ended, 5) is None
+    await handle.close()
+    assert world.engine.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [("Fenced", SliceFenced), ("Defect", SliceDefect), ("ClusterUnreachable", SliceLost)]
+)
+async def test_what_a_slice_failed_of_is_kept_apart(
+    world: World, fault: str, kind: type[SliceLost | SliceFenced]
+) -> None:
+    handle = await opened(world)
+    world.wire.say("failed", error="why", fault=fault)
+    error = await asyncio.wait_for(handle.ended, 5)
+    assert type(error) is kind
+    assert isinstance(error, PermanentError) is (fault == "Fenced")
+    await handle.close()

@@ -1,0 +1,118 @@
+"""Which keys reach which Spark, what stands in for those that nobody named, and how many slices fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connectors.source.spark_settings import SparkKind, SparkSettings, check_spark
+
+JAVA = Path("/java")
+
+
+def settings(conf: dict[str, str], slices: int = 2) -> SparkSettings:
+    return SparkSettings(JAVA, conf, slices)
+
+
+@pytest.mark.parametrize(
+    ("conf", "kind"),
+    [
+        ({}, SparkKind.LOCAL),
+        ({"spark.master": "local"}, SparkKind.LOCAL),
+        ({"spark.master": "local[*]"}, SparkKind.LOCAL),
+        ({"spark.master": "local[8,4]"}, SparkKind.LOCAL),
+        ({"spark.master": "local-cluster[2,1,1024]"}, SparkKind.CLUSTER),
+        ({"spark.master": "spark://m:7077"}, SparkKind.CLUSTER),
+        ({"spark.master": "yarn"}, SparkKind.CLUSTER),
+        ({"spark.master": "k8s://https://api:6443"}, SparkKind.CLUSTER),
+        ({"spark.remote": "sc://server:15002"}, SparkKind.CONNECT),
+    ],
+)
+def test_the_keys_say_which_spark_is_meant(conf: dict[str, str], kind: SparkKind) -> None:
+    assert settings(conf).kind is kind
+
+
+def test_the_users_keys_win_everywhere() -> None:
+    for conf in ({}, {"spark.master": "spark://m:7077"}, {"spark.remote": "sc://server"}):
+        mine = {**conf, "spark.driver.memory": "3g", "spark.cores.max": "9", "spark.sql.adaptive.enabled": "true"}
+        merged = settings(mine).merged()
+        assert {key: merged[key] for key in mine} == mine
+
+
+def test_only_a_spark_of_this_machine_is_held_to_loopback_and_forks_from_our_daemon() -> None:
+    local, cluster = settings({}).merged(), settings({"spark.master": "spark://m:7077"}).merged()
+    for key in ("spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module"):
+        assert key in local
+        assert key not in cluster
+
+
+def test_a_cluster_gives_what_two_slots_a_slice_need_and_no_more() -> None:
+    assert settings({"spark.master": "spark://m:7077"}, slices=3).merged()["spark.cores.max"] == "6"
+
+
+def test_a_server_is_told_nothing_that_is_its_own_to_say() -> None:
+    merged = settings({"spark.remote": "sc://server"}).merged()
+    assert {key for key in merged if not key.startswith("spark.sql.")} == {"spark.remote"}
+
+
+def test_the_python_of_executors_is_named_by_the_user_the_environment_or_is_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = {"spark.master": "spark://m:7077"}
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert settings(cluster).environment("x")["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3.11")
+    assert settings(cluster).environment("x")["PYSPARK_PYTHON"] == "python3.11"
+    assert settings({**cluster, "spark.pyspark.python": "/p"}).environment("x")["PYSPARK_PYTHON"] == "/p"
+    assert settings({}).environment("x")["PYSPARK_PYTHON"] == sys.executable, "forked from this installation"
+
+
+def test_spark_gets_neither_secrets_of_the_file_nor_what_would_lead_it_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("US_PASSWORD", "SPARK_REMOTE", "HADOOP_CONF_DIR"):
+        monkeypatch.setenv(name, "x")
+    environment = SparkSettings(JAVA, {}, hidden=frozenset({"US_PASSWORD"})).environment("/scratch")
+    assert "HADOOP_CONF_DIR" in environment
+    assert not {"US_PASSWORD", "SPARK_REMOTE"} & set(environment)
+    assert environment["SPARK_LOCAL_DIRS"] == "/scratch"
+    assert "SPARK_LOCAL_DIRS" not in settings({"spark.local.dir": "/mine"}).environment("/scratch")
+
+
+def test_where_spark_is_holds_no_token() -> None:
+    assert settings({"spark.remote": "sc://server:443/;token=secret;use_ssl=true"}).place == "sc://server:443"
+    assert settings({"spark.master": "spark://m:7077"}).place == "spark://m:7077"
+
+
+@pytest.mark.parametrize(
+    ("conf", "slices", "words"),
+    [
+        ({"spark.master": "local[2]"}, 2, ("spark.master = local[2] has 2", "local[4,4]")),
+        ({"spark.master": "local"}, 1, ("has 1", "local[2,4]")),
+        ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 2, ("spark.cores.max = 3", "raise it to 4")),
+        ({"spark.master": "spark://m:7077", "spark.remote": "sc://s"}, 1, ("both set",)),
+        ({"spark.remote": "local[4]"}, 1, ("sc://host:port",)),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_key(conf: dict[str, str], slices: int, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_spark(settings(conf, slices))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"spark.master": "local[4]"},
+        {"spark.master": "spark://m:7077"},
+        {"spark.master": "yarn"},
+        {"spark.remote": "sc://s"},
+    ],
+)
+def test_what_may_work_is_let_through(conf: dict[str, str]) -> None:
+    check_spark(settings(conf))
