@@ -50,6 +50,12 @@ class OpeningConnection(AIOKafkaConnection):  # type: ignore[misc]  # the librar
         self.session_lifetime_ms = getattr(answered, "session_lifetime_ms", 0)
         return answered
 
+    def close(self, reason: Any = None, exc: Any = None) -> Any:
+        # Who was refused needs no farewell in TLS, which would go on after whoever waits for the refusal has left.
+        if self._writer is not None:
+            self._writer.transport.abort()
+        return super().close(reason, exc)
+
     def authenticator(self) -> Any:
         """One side of a new SASL exchange, as aiokafka makes it to open a connection."""
         if self._sasl_mechanism == "GSSAPI":

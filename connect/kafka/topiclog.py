@@ -166,6 +166,24 @@ async def _read(
         await consumer.stop()
 
 
+async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60.0) -> int:
+    """How many partitions a topic has that was perhaps made just now.
+
+    Raises:
+        RetriableError: no broker has heard of it within ``timeout_s``.
+        SecurityError: DESCRIBE on the topic is missing.
+    """
+    give_up_s = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        try:
+            return len((await cluster.topics({topic})).topics[topic].partitions)
+        except RetriableError as error:
+            if asyncio.get_running_loop().time() > give_up_s:
+                raise
+            log.info("%s; trying again", error)
+        await asyncio.sleep(_RETRY_S)
+
+
 async def _ends(cluster: Cluster, topic: str, wanted: Collection[int] | None) -> dict[TopicPartition, tuple[int, int]]:
     """(first, end) of each partition that holds anything."""
     while True:

@@ -14,6 +14,7 @@ from typing import Final
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane.cut import cut
+from connectors.dataplane.outgoing import append_run
 from connectors.dataplane.plan import Proof, Run
 
 #: In place of a timestamp that is the target's own (LogAppendTime).
@@ -101,19 +102,11 @@ class Alignment:
             self.position = record.offset + 1
             time_ms = surplus.timestamps_ms[self._matched]
             if surplus.digests[self._matched] == _digest(record) and time_ms in (_ANY_TIME, record.timestamp_ms):
-                self._add(record.offset, surplus.offsets[self._matched])
+                append_run(self.runs, (record.offset, surplus.offsets[self._matched], 1))
                 self._matched += 1
                 self.left_out, self._passed_by = self.left_out + self._passed_by, 0
             else:
                 self._passed_by += 1
-
-    def _add(self, upstream: int, downstream: int) -> None:
-        if self.runs:
-            up, down, count = self.runs[-1]
-            if (upstream, downstream) == (up + count, down + count):
-                self.runs[-1] = (up, down, count + 1)
-                return
-        self.runs.append((upstream, downstream, 1))
 
 
 def _digest(record: records.Record) -> int:

@@ -23,7 +23,7 @@ from connect.wire import records
 from connectors.dataplane import codes, shape
 from connectors.dataplane.cut import cut
 from connectors.dataplane.mending import CopiesUnderWay, Mender, Poison, without_null_keys
-from connectors.dataplane.outgoing import Builder, Outgoing
+from connectors.dataplane.outgoing import Builder, Outgoing, append_run
 from connectors.dataplane.plan import (
     NO_COMPRESSION,
     QUARANTINED,
@@ -384,19 +384,10 @@ class PartitionCopier:
             if outgoing.timestamp_ms > self._timestamp_ms:
                 self._timestamp_ms = outgoing.timestamp_ms
             for upstream, count in outgoing.segments:
-                self._add_run(upstream, base, count)
+                append_run(self._runs, (upstream, base, count))
                 base += count
 
     def _move_to(self, next_source_offset: int, source_epoch: int, skips: Sequence[Skip]) -> None:
         self.next_source_offset = max(self.next_source_offset, next_source_offset)
         self.last_source_epoch = source_epoch
         self._skips += skips
-
-    def _add_run(self, upstream: int, downstream: int, count: int) -> None:
-        runs = self._runs
-        if runs:
-            up, down, length = runs[-1]
-            if upstream == up + length and downstream == down + length:
-                runs[-1] = (up, down, length + count)
-                return
-        runs.append((upstream, downstream, count))

@@ -8,7 +8,7 @@ from itertools import chain
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.plan import Compression, ProducerIdentity, Skip
+from connectors.dataplane.plan import Compression, ProducerIdentity, Run, Skip
 from connectors.dataplane.refusals import Refusal
 
 #: (first source offset, count)
@@ -142,3 +142,13 @@ def segments(part: Sequence[records.Record]) -> list[Segment]:
         else:
             out.append((record.offset, 1))
     return out
+
+
+def append_run(runs: list[Run], run: Run) -> None:
+    """Append, merging with the last run where offsets go on at the same difference."""
+    if runs:
+        up, down, count = runs[-1]
+        if run[0] == up + count and run[1] == down + count:
+            runs[-1] = (up, down, count + run[2])
+            return
+    runs.append(run)

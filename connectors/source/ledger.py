@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from connectors.dataplane import shape
+from connectors.dataplane.outgoing import append_run
 from connectors.dataplane.plan import (
     DEFAULT_MAX_MESSAGE_BYTES,
     QUARANTINED,
@@ -163,16 +164,6 @@ class Ledger:
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
-
-
-def append_run(runs: list[Run], run: Run) -> None:
-    """Append, merging with the last run where offsets go on at the same difference."""
-    if runs:
-        up, down, count = runs[-1]
-        if run[0] == up + count and run[1] == down + count:
-            runs[-1] = (up, down, count + run[2])
-            return
-    runs.append(run)
 
 
 def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:

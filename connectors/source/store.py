@@ -19,7 +19,7 @@ from connect.core import offsetlog
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import ChunkKey, MapWriter, Pair, Run, decode_chunk_key, encode_chunk_key, first_downstream
@@ -234,7 +234,7 @@ class MirrorPositionStore:
                 _fold_chunk(stored, wanted, record)
 
         settings = self._settings
-        partitions = len((await self._cluster.topics({settings.map_topic})).topics[settings.map_topic].partitions)
+        partitions = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
         await read_to_end(
             self._cluster,
             settings.map_topic,

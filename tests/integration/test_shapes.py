@@ -22,6 +22,9 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from connect.core import offsetlog
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.configs import max_message_bytes
+from connect.kafka.settings import connection_settings
 from connect.wire.records import Record
 from tests.integration.test_mirror import read, until
 from tests.kit.batches import Topics, topics_of
@@ -147,14 +150,14 @@ async def transactions(bootstrap: str) -> None:
     two = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="shapes-two")
     await asyncio.gather(one.start(), two.start())
     try:
-        for number in range(4):
+        for number in range(3):
             await one.begin_transaction()
             await two.begin_transaction()
             for index in range(8):
                 for producer, name in ((one, "one"), (two, "two")):
                     value = f"{name} {number} {index}".encode()
                     await producer.send_and_wait("transactions", value, partition=0)
-                await asyncio.sleep(1.3 * EPOCH_MS / 8000)
+                await asyncio.sleep(1.1 * EPOCH_MS / 8000)
             await (one.abort_transaction() if number % 2 else one.commit_transaction())
             await (two.commit_transaction() if number % 3 else two.abort_transaction())
     finally:
@@ -312,6 +315,15 @@ async def test_shapes_are_what_they_are_meant_to_be(copies: Copies) -> None:
         assert {one.codec for one in await target.headers("fine.inflated")} == {0}
         assert {one.codec for one in await target.headers("fine.plain")} == {0}
         assert {one.codec for one in await target.headers("lenient.plain") if not one.is_control} == {ZSTD}
+
+
+async def test_any_broker_tells_what_a_topic_takes(copies: Copies) -> None:
+    settings = connection_settings({"bootstrap.servers": copies.eu.bootstrap}, client_id="test", where="eu")
+    cluster = Cluster(settings)
+    try:
+        assert await max_message_bytes(cluster, f"{FINE}.lowered") == 10_000
+    finally:
+        await cluster.close()
 
 
 async def test_a_target_that_stamps_its_own_time_gets_all_the_rest(copies: Copies) -> None:

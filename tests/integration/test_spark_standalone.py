@@ -33,10 +33,12 @@ VARIABLE = "HELIOGRAPH_TEST_PASSWORD"
 LOAD = Load("orders", 4)
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180.0
-#: A shell's Spark keeps to warnings, whatever ``spark.log.level`` says, unless it is told in a file.
+#: A shell's Spark keeps to warnings, whatever ``spark.log.level`` says, unless a file names a logger.
 LOG4J = """
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
+logger.spark.name = org.apache.spark
+logger.spark.level = info
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
