@@ -136,6 +136,7 @@ class SparkEngine:
         async with self._lock:  # a launch under way is not cancelled: its process would be nobody's
             process = self._process
         if process is None:
+            await asyncio.gather(*self._readers, return_exceptions=True)
             self._scratch.cleanup()
             return
         if self._jobs:
@@ -222,6 +223,8 @@ class SparkEngine:
             log.error("Spark's driver process said what nobody understands; it is started anew", exc_info=error)
         finally:
             _kill_group(process.pid)
+            if process.stdin is not None:
+                process.stdin.close()
             self._lost(end or self._ended_silently())
 
     def _why_broken(self, failure: Failure) -> Exception:
