@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, check, bench, kill, faults, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, check, bench, kill, faults, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -6,17 +6,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
-# Handed on to the command behind demo, test, bench, kill, faults, scale and compat.
+# Handed on to the command behind demo, test, long, bench, kill, faults, scale and compat.
 ARGS ?=
 
 # Named, for another virtual environment may be active.
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
-.PHONY: help setup java demo test check bench kill faults scale compat lock clean
+.PHONY: help setup java demo test long check bench kill faults scale compat lock clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
 	@echo "make test    run every test"
+	@echo "make long    run the tests that take too long for that"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure against Java MirrorMaker 2"
 	@echo "make kill    kill and freeze everything at random moments, and compare"
@@ -52,8 +53,12 @@ $(WARM): $(STAMP) | java
 demo: setup
 	@$(BIN)/heliograph demo $(ARGS)
 
+# Three at a time, as tests wait for brokers and for Spark most of their time; a file's tests share what they start.
 test: setup
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+
+long: setup
+	$(BIN)/pytest -m long $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -84,7 +84,7 @@ class PartitionCopier:
         self.stopped_error = ""
         self._read_committed = read_committed
         self._compresses = compression.codec > 0
-        self._builder = Builder(producer, compression)
+        self._builder = Builder(self.producer, compression)
         self._mender = Mender(self._builder, plan.target, skip_refused)
         self._null_key_checks = 0
         self._is_ending = False

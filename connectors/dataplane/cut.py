@@ -14,6 +14,8 @@ from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import shape
 
+#: Damage on the way heals with a new fetch; damage in the source's log does not.
+CORRUPT_TRIES: Final = 3
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 _OLD_CRC: Final = struct.Struct(">I")

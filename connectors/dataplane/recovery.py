@@ -35,7 +35,10 @@ class Fenced(PermanentError):
 
 
 class Recoveries:
-    """The recoveries under way. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice."""
+    """The recoveries under way. ``place`` lets a settled partition write to its leader; ``fail`` ends the slice.
+
+    ``room`` is called whenever one ends: a partition that was stopped in it holds no memory any more.
+    """
 
     def __init__(
         self,
@@ -43,11 +46,13 @@ class Recoveries:
         flow: str,
         *,
         place: Callable[[PartitionCopier, int], Awaitable[None]],
+        room: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._cluster = cluster
         self._flow = flow
         self._place = place
+        self._room = room
         self._fail = fail
         self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
@@ -87,6 +92,7 @@ class Recoveries:
         elif copier.faulted and not copier.stopped:
             # Refused again before this task had quite ended.
             self.begin(copier)
+        self._room()
 
     async def _recover_until_settled(self, copier: PartitionCopier) -> None:
         attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1

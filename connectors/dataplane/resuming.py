@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.configs import perhaps_compacted
 from connect.kafka.offsets import EARLIEST, list_offset
 from connect.wire import hot
 from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.alignment import Alignment, SurplusRecords
+from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.plan import PartitionPlan, Run, SliceSettings, TopicPartition
 from connectors.dataplane.resume import (
     SourceSearch,
@@ -82,10 +84,21 @@ class Resumer:
         self._settings = settings
 
     async def resume(self, plan: PartitionPlan) -> Resumed:
-        """The plan without its proof, at the exact position; retried until both logs could be read."""
+        """The plan without its proof, at the exact position; retried until both logs could be read.
+
+        A source that is damaged where it has to be read is refused as the copy would refuse it.
+        """
+        damaged = 0
         while True:
             try:
                 return await self._resume(plan)
+            except CorruptBatch as error:
+                damaged += 1
+                log.error("%s: %s: %s (try %d)", self._settings.flow, plan.source, error, damaged)
+                if damaged >= CORRUPT_TRIES:
+                    refusal = f"source {plan.source}: {error}; repair or skip it by hand"
+                    return Resumed(plan, (), 0, False, refusal=refusal)
+                await asyncio.sleep(_RETRY_S)
             except RetriableError as error:
                 log.warning("%s: %s cannot be resumed now: %s; trying again", self._settings.flow, plan.source, error)
                 await asyncio.sleep(_RETRY_S)
@@ -110,6 +123,12 @@ class Resumer:
         if last is None:
             return _fallback(plan, end, surplus, "the target compacted the last record away")
         record, own_time = last
+        if await perhaps_compacted(self._source, {plan.source.topic}):
+            # What was copied may have vanished since, and likes of it may lie further on: neither a count nor a
+            # likeness tells a place. Only a source that still has all of it, one behind the other, does.
+            aligned = await self._align(plan, surplus, end)
+            whole = aligned is not None and not aligned.left_out
+            return aligned if aligned and whole else _fallback(plan, end, surplus, "the source may have been compacted")
         walk = await self._walk_source(plan, surplus.records)
         if not walk.remaining and walk.last_record and same_record(walk.last_record, record, own_time):
             runs = pair_runs(walk.segments, surplus.segments)
@@ -121,7 +140,7 @@ class Resumer:
                 proof=None,
             )
             return Resumed(found, tuple(runs), surplus.records, True)
-        if (aligned := await self._align(plan, surplus, end)) is not None:
+        if self._settings.skip_refused and (aligned := await self._align(plan, surplus, end)) is not None:
             return aligned
         return await self._search(plan, surplus, end, walk.position, (record, own_time))
 
@@ -139,7 +158,10 @@ class Resumer:
             walk.take(row.records, row.aborted)
             return _ENOUGH if walk.is_over else walk.position
 
-        await self._read(self._source, plan.source, plan, plan.next_source_offset, None, take)
+        try:
+            await self._read(self._source, plan.source, plan, plan.next_source_offset, None, take)
+        except CorruptBatch:  # further on than the surplus may reach; the copy will meet it if it has to
+            return None
         if not walk.is_complete:
             return None
         found = replace(

@@ -19,7 +19,7 @@ from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.cut import CorruptBatch
+from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.fetch_session import FetchSession
 from connectors.dataplane.plan import SliceSettings
 from connectors.dataplane.reading import TopicOnWire
@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.25
 #: While some partitions wait for the target, a long poll for the others must not hold them up.
 _BUSY_WAIT_MS: Final = 5
-#: Damage on the way heals with a new fetch; damage in the source's log does not.
-_CORRUPT_TRIES: Final = 3
 #: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
 _REFUSED_TRIES: Final = 3
 
@@ -331,7 +329,7 @@ class _LeaderLoop:
     def _found_corrupt(self, copier: PartitionCopier, error: CorruptBatch) -> None:
         tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1
         log.error("%s: %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
-        if tries >= _CORRUPT_TRIES:
+        if tries >= CORRUPT_TRIES:
             copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")
 
     def _leave(self, copier: PartitionCopier) -> None:

@@ -53,7 +53,7 @@ class TargetWriter:
         self._fail = fail
         self._placed: dict[PartitionCopier, _LeaderPump] = {}
         self._pumps: dict[int, _LeaderPump] = {}
-        self._recoveries = Recoveries(cluster, settings.flow, place=self._place, fail=fail)
+        self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, copiers: Iterable[PartitionCopier]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -33,6 +34,9 @@ _LAST_ROWS_S: Final = 1.0
 _SILENCE_S: Final = 20.0
 #: How much of what Spark prints is kept, for the message that says why it ended.
 _TAIL_LINES: Final = 20
+#: pyspark's word for a JVM that ended before anything was asked of it, on this machine and whatever the master.
+_NO_JVM: Final = "[JAVA_GATEWAY_EXITED]"
+_THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -103,6 +107,8 @@ class SparkEngine:
     async def start_job(self, payload: Mapping[str, Any]) -> Job:
         """Start one slice; raises :class:`EngineLost` or :class:`EngineBroken` where Spark does not come up."""
         await self._ensure()
+        if self._process is None:  # it ended before we were told that it is ready
+            raise EngineLost("Spark's driver process ended just after its start")
         job = Job(str(next(self._ids)), asyncio.get_running_loop().create_future())
         job.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._jobs[job.job_id] = job
@@ -228,8 +234,8 @@ class SparkEngine:
             self._lost(end or self._ended_silently())
 
     def _why_broken(self, failure: Failure) -> Exception:
-        """A cluster or a server may be there a moment later; a Spark of this machine will not."""
-        if self._settings.kind is SparkKind.LOCAL:
+        """A cluster or a server may be there a moment later; what ends on this machine will end again."""
+        if self._settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
             failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
         if failure.settings:
             return EngineBroken(f"Spark does not start: {failure.text}; check the spark.* keys")
@@ -293,8 +299,9 @@ def _job_error(failure: Failure) -> Exception:
 
 
 def _reason(printed: Iterable[str]) -> str:
-    """The first line of what a JVM printed that is neither a warning nor a frame: what it ended of."""
-    return next((line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))), "")
+    """The line of what a JVM printed that says what it ended of: what it threw, else its first word."""
+    said = [line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))]
+    return next((line for line in said if _THROWN.search(line)), said[0] if said else "")
 
 
 def _kill_group(pid: int) -> None:

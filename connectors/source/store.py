@@ -3,8 +3,8 @@
 The source offset's own record has Java's bytes, for a Java worker to go on from and for operators to alter; where it
 and our position disagree, somebody has moved it since, and it wins.
 
-Without the right to a transactional id the records are written plainly: first what the map knows, then positions,
-then Java's records, which bear a header then. Such a record that disagrees with its position is a commit that was
+Without the right to a transactional id the records are written plainly: first Java's records, which bear a header
+then, then what the map knows, then positions. Such a record that disagrees with its position is a commit that was
 torn between the two, and the position wins.
 """
 
@@ -197,9 +197,10 @@ class MirrorPositionStore:
                 plain = self._write_plainly(error)
         else:
             plain = self._plain
-        # In this order: a position is never ahead of the map, and Java's offset never ahead of a position.
-        await plain.write(mapped)
+        # In this order: all of it is acknowledged at the target, so Java may go on behind its offset at once, and a
+        # position whose offset is not yet marked as ours would be taken for altered. It is never ahead of the map.
         await plain.write([record._replace(headers=(_WRITTEN_PLAINLY,)) for record in offsets])
+        await plain.write(mapped)
 
     def _write_plainly(self, error: TransactionalIdRefused) -> PlainWriter:
         self._second_line.refused(error)

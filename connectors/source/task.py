@@ -181,6 +181,7 @@ class MirrorSourceTask:
                 self.epoch, self.state = handle.epoch, "running"
                 following = await self._epoch(handle)
                 await self._end_epoch(handle)
+                self._defects = 0
                 if following is None:
                     self._ledger.hand_over(())
                     return

@@ -198,6 +198,7 @@ def test_leaders_that_move_at_either_side_cost_nothing(world: World) -> None:
     world.compare()
 
 
+@pytest.mark.long
 def test_what_an_unclean_election_cuts_off_stops_its_partition_and_is_named(world: World) -> None:
     """A target that loses what it had acknowledged, and a source that loses what was copied, at the same time."""
     mirror, solo = world.mirror, Broker(world.solo, 0)

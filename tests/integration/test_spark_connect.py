@@ -93,6 +93,7 @@ async def test_it_copies_through_a_server_and_says_which_keys_have_no_effect_the
     assert [line for line in scene.mirror.log_lines() if "over TLS" in line]
 
 
+@pytest.mark.long
 async def test_slices_of_a_killed_worker_end_by_themselves_and_a_new_one_goes_on_exactly(scene: Scene) -> None:
     await scene.compare()
     members = scene.mirror.members()
@@ -106,6 +107,7 @@ async def test_slices_of_a_killed_worker_end_by_themselves_and_a_new_one_goes_on
     await scene.compare()
 
 
+@pytest.mark.long
 async def test_a_lost_server_is_said_again_and_again_and_waited_for(scene: Scene) -> None:
     await scene.compare()
     since = scene.mirror.log_end()

@@ -149,14 +149,18 @@ async def alter(site: Site, value: bytes | None) -> None:
     await operator.stop()
 
 
+def take_rights_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> None:
+        raise TransactionalIdRefused("grant WRITE and DESCRIBE")
+
+    monkeypatch.setattr(TransactionalWriter, "open", refuse)
+    monkeypatch.setattr(TransactionalWriter, "write", refuse)
+
+
 class TestWithoutRightsToItsId:
     @pytest.fixture(autouse=True)
     def refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def refuse(*_: object) -> None:
-            raise TransactionalIdRefused("grant WRITE and DESCRIBE")
-
-        monkeypatch.setattr(TransactionalWriter, "open", refuse)
-        monkeypatch.setattr(TransactionalWriter, "write", refuse)
+        take_rights_away(monkeypatch)
 
     async def test_it_stores_plainly_and_an_alteration_is_still_seen(self, site: Site) -> None:
         store = site.store()
@@ -170,14 +174,14 @@ class TestWithoutRightsToItsId:
         assert (start.committed_source_offset, start.moved) == (99, True)
 
     async def test_of_a_torn_commit_the_position_counts(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Died between the position and Java's record, which is older then."""
+        """Died between Java's record and the position, which is older then."""
         store = site.store()
         await store.load([ORDERS])
         await store.commit([Commit(POSITION, [(0, 0, 40)])])
         write = PlainWriter.write
 
         async def die(self: PlainWriter, records: Sequence[OutRecord]) -> None:
-            if records[0].topic == site.settings.offsets_topic:
+            if records[0].topic != site.settings.offsets_topic:
                 raise SystemExit
             await write(self, records)
 
@@ -187,8 +191,34 @@ class TestWithoutRightsToItsId:
             with pytest.raises(SystemExit):
                 await store.commit([Commit(later, [(40, 40, 8)])])
         start = (await site.store().load([ORDERS]))[ORDERS]
-        assert (start.position, start.committed_source_offset, start.moved) == (later, 49, False)
-        assert await site.runs() == [Run(0, 0, 48)]
+        assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
+        assert await site.runs() == [Run(0, 0, 40)]
+
+    async def test_the_first_plain_commit_torn_after_transactions_is_no_alteration(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.undo()
+        allowed = site.store()
+        await allowed.load([ORDERS])
+        await allowed.commit([Commit(POSITION)])
+        take_rights_away(monkeypatch)
+        store = site.store()
+        await store.load([ORDERS])
+        write = PlainWriter.write
+        written: list[str] = []
+
+        async def die(self: PlainWriter, records: Sequence[OutRecord]) -> None:
+            written.append(records[0].topic)
+            if len(written) > 1:
+                raise SystemExit
+            await write(self, records)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PlainWriter, "write", die)
+            with pytest.raises(SystemExit):
+                await store.commit([Commit(replace(POSITION, next_source_offset=50))])
+        start = (await site.store().load([ORDERS]))[ORDERS]
+        assert (start.position, start.moved) == (POSITION, False)
 
     async def test_when_rights_come_back_transactions_do(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         store = site.store()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connect.wire.batch import read_header
 from connectors.dataplane.copier import AnotherWrites, PartitionCopier
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
 from tests.kit.logs import OUT_OF_ORDER, TargetPartition, source_batch
@@ -41,7 +42,14 @@ def target() -> TargetPartition:
 
 
 def test_it_writes_under_the_plans_producer_and_not_the_slices() -> None:
-    assert successor().producer == WROTE
+    stamped = source_batch(range(104, 106), attributes=0x08)
+    copied, rebuilt = (read_header(memoryview(batch)) for batch in sent_by(successor(), BATCHES[0], stamped))
+    assert (copied.producer_id, copied.producer_epoch, copied.base_sequence) == (
+        WROTE.producer_id,
+        WROTE.epoch,
+        FIRST_SEQUENCE,
+    )
+    assert (rebuilt.producer_id, rebuilt.producer_epoch, rebuilt.base_sequence) == (WROTE.producer_id, WROTE.epoch, 0)
 
 
 def test_the_same_batch_that_arrived_before_counts_as_ours() -> None:

@@ -14,6 +14,7 @@ from connect.wire import hot
 from connectors.dataplane import codes, lost
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
+from connectors.dataplane.recovery import Recoveries
 from connectors.dataplane.resume import TargetScan
 from connectors.dataplane.source import SourceReader, _LeaderLoop
 from connectors.dataplane.verdicts import Verdict
@@ -137,6 +138,21 @@ async def test_a_source_topic_that_stays_away_stops_its_partition() -> None:
 
 
 WRITER = ProducerIdentity(7, 1)
+
+
+async def test_a_partition_that_a_recovery_stops_leaves_its_room_to_the_others() -> None:
+    one, room = copier(), asyncio.Event()
+    faults: list[BaseException] = []
+
+    async def place(_: PartitionCopier, __: int) -> None:
+        raise AssertionError("it is not to be written to")
+
+    recoveries = Recoveries(cast(Cluster, Source(NEW)), "us->eu", place=place, room=room.set, fail=faults.append)
+    recoveries.begin(one)
+    await asyncio.wait_for(room.wait(), 5)
+    assert one.stopped
+    assert one not in recoveries
+    assert faults == []
 
 
 def target_log(*sequences: int) -> TargetPartition:

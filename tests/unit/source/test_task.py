@@ -199,6 +199,18 @@ async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
     await asyncio.wait_for(running, 5)
 
 
+async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World) -> None:
+    one = world.task(epoch_ms=1)
+    running = asyncio.create_task(one.run())
+    for _ in range(4):
+        seen = len(world.went)
+        await world.until(lambda seen=seen: len(world.went) > seen)  # type: ignore[misc]
+        world.refusals = [SliceDefect("TypeError: spoilt")]
+        await world.until(lambda: not world.refusals)
+    one.stop()
+    await asyncio.wait_for(running, 5)
+
+
 async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(world: World) -> None:
     one = world.task(epoch_ms=1)
     world.went.append((0, 0, []))
