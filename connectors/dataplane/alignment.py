@@ -2,7 +2,8 @@
 
 Counting does not help there, for the count says nothing of what was left out. The surplus is a part of the source in
 the same order, so the first place where all of it has passed by is at or before the true one: what lies between is
-copied once more, and never anything lost.
+copied once more, and never anything lost. That holds while the source keeps what was copied: of a compacted one only
+an alignment that leaves nothing out proves something.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class PartitionCopier:
             kept = without_null_keys(kept, skips)
         for part in self._builder.fitting(kept, codec, self.max_message_bytes):
             outgoing = self._builder.outgoing(part, codec, self._queued_sequence, epoch)
-            outgoing.skips, skips = skips, []
+            outgoing.skips, skips = tuple(skips), []
             self._enqueue(outgoing)
         self._pass_over(following, epoch, skips)
 
@@ -184,7 +184,7 @@ class PartitionCopier:
         else:
             last.next_source_offset = max(last.next_source_offset, following)
             last.source_epoch = epoch
-            last.skips += skips
+            last.skips += tuple(skips)
 
     # -- target side ------------------------------------------------------------------------------
 
@@ -390,4 +390,5 @@ class PartitionCopier:
     def _move_to(self, next_source_offset: int, source_epoch: int, skips: Sequence[Skip]) -> None:
         self.next_source_offset = max(self.next_source_offset, next_source_offset)
         self.last_source_epoch = source_epoch
-        self._skips += skips
+        if skips:
+            self._skips += skips

@@ -52,7 +52,7 @@ class Mended:
             self.skips += skips
             self.behind = behind
         else:
-            bearer.skips += skips
+            bearer.skips += tuple(skips)
             self.batches[-1].next_source_offset, self.batches[-1].source_epoch = behind
 
 

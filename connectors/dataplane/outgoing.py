@@ -60,7 +60,7 @@ class Outgoing:
         #: why the target will never take it as it is
         self.refusal: Refusal | None = None
         #: what was left out between the batch before and the one behind
-        self.skips: list[Skip] = []
+        self.skips: tuple[Skip, ...] = ()
 
     @property
     def last_sequence(self) -> int:
