@@ -53,9 +53,9 @@ $(WARM): $(STAMP) | java
 demo: setup
 	@$(BIN)/heliograph demo $(ARGS)
 
-# Three at a time, as tests wait for brokers and for Spark most of their time; a file's tests share what they start.
+# Two at a time, as tests wait for brokers and for Spark most of their time; a file's tests share what they start.
 test: setup
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 long: setup
 	$(BIN)/pytest -m long $(ARGS)

@@ -28,7 +28,7 @@ from tests.kit.writer import Acknowledged, Load, Writer
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEED = 17
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 POLL_S = 0.1
 #: Kafka's node ids are one above the indexes.
 FIRST, SECOND, THIRD = 1, 2, 3

@@ -21,7 +21,7 @@ from tests.kit.stored import stored_positions
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 POLL_S = 0.1
 #: Records in each topic when a test begins.
 FIRST = 20

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 PLAIN = LinkSettings()
 #: On every address of the machine, and so over TLS, but reached on loopback.
 OVER_TLS = LinkSettings("0.0.0.0", 0, "127.0.0.1")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

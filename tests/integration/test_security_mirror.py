@@ -43,7 +43,7 @@ LOADS = (
     Load("audit", 1, "gzip", value_bytes=900, batch_records=20),
     Load("stock", 1, "snappy", value_bytes=40),
 )
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 LOAD_BYTES = 80_000
 #: Of every id of the flow: its tasks' and their stores'.
 IDS = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "us-mm2-MirrorSourceConnector-", ACLResourcePatternType.PREFIXED)

@@ -20,8 +20,8 @@ from tests.kit.resumed import Resumed, resumed
 
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.
-_STOP_DEADLINE_S: Final = 30.0
-_KILL_DEADLINE_S: Final = 30.0
+_STOP_DEADLINE_S: Final = 60.0
+_KILL_DEADLINE_S: Final = 60.0
 _LOG_POLL_S: Final = 0.1
 
 
