@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, check, bench, kill, faults, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -6,13 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
-# Handed on to the command behind demo, test, long, bench, kill, faults, scale and compat.
+# Handed on to the command behind demo, test, long, bench, kill, faults, soak, group, many, scale and compat.
 ARGS ?=
 
 # Named, for another virtual environment may be active.
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
-.PHONY: help setup java demo test long check bench kill faults scale compat lock clean
+.PHONY: help setup java demo test long check bench kill faults soak group many scale compat lock clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
@@ -22,6 +22,9 @@ help:
 	@echo "make bench   measure against Java MirrorMaker 2"
 	@echo "make kill    kill and freeze everything at random moments, and compare"
 	@echo "make faults  break the paths to both clusters under load, and compare (ARGS='--seed 7')"
+	@echo "make soak    everything at once for ten minutes, by chance, and compare (ARGS='--seed 7 --exactly-once')"
+	@echo "make group   kill, freeze and restart the workers of a group under load, and compare (ARGS='--seed 7')"
+	@echo "make many    measure a group of workers with a thousand connectors"
 	@echo "make scale   measure one flow of 2000 partitions"
 	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
 	@echo "make setup   only prepare $(VENV)"
@@ -74,6 +77,15 @@ kill: setup
 
 faults: setup
 	$(BIN)/python -m tests.kit.faults $(ARGS)
+
+soak: setup
+	$(BIN)/python -m tests.kit.soak $(ARGS)
+
+group: setup
+	$(BIN)/python -m tests.kit.group_run $(ARGS)
+
+many: setup
+	$(BIN)/python -m tests.kit.many $(ARGS)
 
 scale: setup
 	$(BIN)/python -m tests.kit.scale $(ARGS)

@@ -21,8 +21,8 @@ Locate = Callable[[ConfigError, Side, Kind | None], ConfigError]
 
 
 def properties_with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The properties whose keys begin with ``prefix``, without it."""
-    return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix)}
+    """The properties whose keys begin with ``prefix``, without it; a key that is no longer than it is none of them."""
+    return {key[len(prefix) :]: value for key, value in props.items() if key.startswith(prefix) and key != prefix}
 
 
 def connector_client(connector: Mapping[str, str], side: Side, kind: Kind) -> dict[str, str]:
@@ -33,6 +33,12 @@ def connector_client(connector: Mapping[str, str], side: Side, kind: Kind) -> di
         **properties_with_prefix(connector, f"{kind}."),
         **properties_with_prefix(connector, f"{side}.{kind}."),
     }
+
+
+def inner_client_id(flow: str, connector_and_task: str, role: str, user: str) -> str:
+    """The id of a client inside a connector; ``flow`` is ``us->eu``, ``user`` a ``client.id`` that was set."""
+    own = f"{flow}|{connector_and_task}|{role}"
+    return f"{user}|{own}" if user else own
 
 
 def record_producer(connector: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
@@ -55,6 +61,8 @@ class FlowClients:
     _source_admin: ConnectionSettings
     _target_admin: ConnectionSettings
     _offsets: ConnectionSettings
+    _syncs_producer: ConnectionSettings
+    _syncs_side: Side
     _connector_name: str
     _producer_has_own_id: bool
 
@@ -80,9 +88,18 @@ class FlowClients:
         """To the target, for the topics that hold positions."""
         return self._offsets
 
+    def offset_syncs_producer(self, task: int) -> ConnectionSettings:
+        """To the cluster that holds the topic of offset syncs, for writing them."""
+        role = f"offset-syncs-{self._syncs_side}-producer"
+        return self._syncs_producer.with_client_id(self._id(f"-{task}", role, self._syncs_producer.client_id))
+
+    def offset_syncs_admin(self) -> ConnectionSettings:
+        """To the same cluster, for making that topic."""
+        admin = self._source_admin if self._syncs_side == "source" else self._target_admin
+        return admin.with_client_id(self._id("", f"offset-syncs-{self._syncs_side}-admin", admin.client_id))
+
     def _id(self, task: str, role: str, user: str) -> str:
-        own = f"{self.label}|{self._connector_name}{task}|{role}"
-        return f"{user}|{own}" if user else own
+        return inner_client_id(self.label, self._connector_name + task, role, user)
 
 
 def flow_clients(
@@ -114,6 +131,7 @@ def flow_clients(
 
     producer = record_producer(connector, worker)
     user_id = worker["client.id"].strip()
+    syncs_side: Side = "target" if connector.get("offset-syncs.topic.location", "").strip() == "target" else "source"
     return FlowClients(
         label=label,
         _consumer=inside("source", "consumer"),
@@ -121,6 +139,8 @@ def flow_clients(
         _source_admin=inside("source", "admin"),
         _target_admin=inside("target", "admin"),
         _offsets=settings(worker, "target", None, f"{worker['group.id']}-{user_id + '-' if user_id else ''}offsets"),
+        _syncs_producer=inside(syncs_side, "producer"),
+        _syncs_side=syncs_side,
         _connector_name=connector["name"],
         _producer_has_own_id="client.id" in producer,
     )

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from connect.core.config import (
     REQUIRED,
     AtLeast,
     ConfigDef,
-    ConnectorName,
     Importance,
-    KnownClass,
     OneOf,
-    Required,
+    PluginClass,
     Setting,
     Type,
-    UniqueAliases,
     ValidList,
-    Value,
 )
-from connect.kafka.keys import SECURITY
-from connectors.policy import DEFAULT_POLICY_CLASS, POLICIES
+from connect.core.connector_defs import CONNECTOR
+from connect.core.security_defs import SECURITY
+from connect.core.setting_makers import long as _long
+from connect.core.setting_makers import text as _text
+from connectors.access.rules import RESOURCES
+from connectors.gaps import OnSourceGap, OnTopicRecreated
+from connectors.policies import DEFAULT_POLICY_CLASS, MAPPING_POLICY_CLASS, find_policy, known_policies
 
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
@@ -30,12 +32,10 @@ def _boolean(name: str, default: bool, doc: str) -> Setting:
     return Setting(name, Type.BOOLEAN, default, doc)
 
 
-def _long(name: str, default: int, doc: str, check: AtLeast | None = None) -> Setting:
-    return Setting(name, Type.LONG, default, doc, check)
-
-
-def _text(name: str, default: Value | Required, doc: str, importance: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.STRING, default, doc, importance=importance)
+def _choice(name: str, of: type[StrEnum], doc: str) -> Setting:
+    """The first one is the default."""
+    values = tuple(of)
+    return Setting(name, Type.STRING, values[0].value, doc, OneOf(tuple(one.value for one in values)))
 
 
 def _patterns(name: str, default: str, doc: str) -> Setting:
@@ -50,38 +50,9 @@ def _factor(name: str, doc: str) -> Setting:
     return Setting(name, Type.SHORT, 3, doc)
 
 
-#: Of every connector (Kafka's ``ConnectorConfig``).
-CONNECTOR: Final = ConfigDef.of(
-    Setting("name", Type.STRING, REQUIRED, "The connector's name.", ConnectorName(), _HIGH),
-    Setting("connector.class", Type.STRING, REQUIRED, "The connector's class.", importance=_HIGH),
-    _text("connector.plugin.version", None, "Version of the connector.", _MEDIUM),
-    Setting("tasks.max", Type.INT, 1, "Most tasks: the parallelism of the copy.", AtLeast(1), _HIGH),
-    _boolean("tasks.max.enforce", True, "Fail a connector that makes more tasks than allowed."),
-    _class("key.converter", None, "Converter of keys; null is the worker's."),
-    _class("value.converter", None, "Converter of values; null is the worker's."),
-    _class("header.converter", None, "Converter of headers; null is the worker's."),
-    _text("key.converter.plugin.version", None, "Version of the converter of keys."),
-    _text("value.converter.plugin.version", None, "Version of the converter of values."),
-    _text("header.converter.plugin.version", None, "Version of the converter of headers."),
-    Setting("transforms", Type.LIST, (), "Aliases of transformations.", UniqueAliases()),
-    Setting("predicates", Type.LIST, (), "Aliases of predicates.", UniqueAliases()),
-    Setting(
-        "config.action.reload", Type.STRING, "restart", "What a changed secret leads to.", OneOf(("none", "restart"))
-    ),
-    Setting("config.providers", Type.LIST, (), "Names of config providers.", ValidList()),
-    Setting(
-        "errors.retry.timeout", Type.LONG, 0, "How long a failed operation is tried again, in ms.", importance=_MEDIUM
-    ),
-    Setting("errors.retry.delay.max.ms", Type.LONG, 60_000, "Longest wait between attempts.", importance=_MEDIUM),
-    Setting("errors.tolerance", Type.STRING, "none", "Skip records that fail.", OneOf(("none", "all")), _MEDIUM),
-    Setting("errors.log.enable", Type.BOOLEAN, False, "Log failed operations.", importance=_MEDIUM),
-    Setting("errors.log.include.messages", Type.BOOLEAN, False, "Log the records that failed.", importance=_MEDIUM),
-)
-
 #: Of the three connectors (Kafka's ``MirrorConnectorConfig``).
 _COMMON: Final = (
     CONNECTOR
-    | SECURITY
     | ConfigDef.of(
         _boolean("enabled", True, "Whether the flow is mirrored; false in a properties file unless set."),
         _text("source.cluster.alias", REQUIRED, "Alias of the source cluster.", _HIGH),
@@ -92,7 +63,7 @@ _COMMON: Final = (
             Type.CLASS,
             DEFAULT_POLICY_CLASS,
             "How remote topics are named.",
-            KnownClass(POLICIES.__contains__),
+            PluginClass(find_policy, known=known_policies),
         ),
         _text("replication.policy.separator", ".", "What stands between alias and topic."),
         _boolean(
@@ -113,6 +84,9 @@ _COMMON: Final = (
             ValidList(),
         ),
     )
+    | SECURITY.only("security.protocol")
+    | ConfigDef.of(Setting("config.providers", Type.LIST, (), "Names of config providers.", ValidList()))
+    | SECURITY
 )
 
 _FORMATS: Final = Setting(
@@ -134,10 +108,99 @@ _TOPIC_FILTER: Final = _class("topic.filter.class", _MIRROR + "DefaultTopicFilte
 
 #: Keys that Java does not have.
 OWN: Final = ConfigDef.of(
+    _text(
+        "replication.policy.mapping",
+        "",
+        f"Rules of {MAPPING_POLICY_CLASS}, such as orders.(.*) -> $source.$1.orders; the first that matches counts.",
+    ),
+    _text(
+        "replication.policy.mapping.unmatched",
+        "prefix",
+        "Names of topics that no rule matches: with the alias in front, or kept.",
+        check=OneOf(("prefix", "keep")),
+    ),
     _long("lease.ms", 5000, "How long a slice goes on writing without a word from its worker.", AtLeast(1000, 600_000)),
     _long("copy.epoch.ms", 60_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
+    _choice(
+        "on.source.gap", OnSourceGap, "What is done where the source lost records that were to be copied, or were."
+    ),
+    _choice("on.topic.recreated", OnTopicRecreated, "What is done where a topic was deleted and made again."),
+    _long(
+        "offset.map.rebuild.records",
+        1_000_000,
+        "Records of either log that are read at most to rebuild the offset map of a partition that lost it; 0: none.",
+        AtLeast(0, 2**62),
+    ),
+    _text("transform.sql", "", "A Spark SQL query that each record goes through: SELECT ... FROM records WHERE ..."),
+    _text(
+        "transform.topic",
+        "${topic}",
+        "The topic to fill, of those that transform.sql or transforms send records to; ${topic} is the source topic.",
+    ),
+    Setting(
+        "transform.other.topics",
+        Type.LIST,
+        (),
+        "Topics that records are sent to and other connectors fill: these records are left out.",
+        ValidList(),
+    ),
+    _text(
+        "initial.offsets.group",
+        "",
+        "Group of the source, such as MirrorMaker 1's, at whose offsets partitions without a stored one begin.",
+    ),
     _text("link.listener", "127.0.0.1:0", "Where the worker listens for its Spark tasks, host:port; TLS off loopback."),
+    _long(
+        "lag.interval.ms",
+        10_000,
+        "How often the source is asked for its ends, sizes and ages, for the lag in metrics; 0: never.",
+        AtLeast(0, 86_400_000),
+    ),
+    _long(
+        "refresh.look.interval.ms",
+        5000,
+        "How often the source is looked at in between, for changed topics and configurations; 0: never.",
+        AtLeast(0, 86_400_000),
+    ),
+    _text(
+        "topic.deletion.policy",
+        "ignore",
+        "What becomes of a remote topic whose source topic is gone: it stays, or is deleted after a delay.",
+        check=OneOf(("ignore", "delete-after")),
+    ),
+    _long(
+        "topic.deletion.delay.ms",
+        7 * 86_400_000,
+        "How long a source topic must have been gone before delete-after deletes its remote topic.",
+        AtLeast(0),
+    ),
     _text("link.advertised.address", "", "Host or host:port under which they reach it; empty: the listener's own."),
+    Setting(
+        "sync.acls.mode",
+        Type.STRING,
+        "topics",
+        "Which access rules sync.topic.acls.enabled means: topics, as Java, or full.",
+        OneOf(("topics", "full")),
+    ),
+    Setting(
+        "sync.acls.resources",
+        Type.LIST,
+        ("topic", "group", "transactional-id"),
+        "With full: the resource types whose rules are synced.",
+        ValidList(RESOURCES, may_be_empty=False),
+    ),
+    _boolean("sync.acls.write.enabled", False, "With full: the right to write to a topic is one to its remote topic."),
+    _boolean("sync.acls.dry.run", False, "Only log what syncing access rules would change."),
+)
+
+#: Of Kafka's ``DefaultConfigPropertyFilter``, which the connector's own declarations do not name.
+USE_DEFAULTS_FROM: Final = ConfigDef.of(
+    _text(
+        "use.defaults.from",
+        "target",
+        "Whose value a setting gets that the source's topic has by default: target or source.",
+        check=OneOf(("source", "target")),
+    )
 )
 
 #: Kafka's ``MirrorSourceConfig``, and our own keys.
@@ -169,8 +232,8 @@ SOURCE: Final = (
         _long("sync.topic.acls.interval.seconds", 600, "How often."),
         Setting("replication.factor", Type.INT, 2, "Replication factor of new remote topics."),
         _factor("offset-syncs.topic.replication.factor", "Replication factor of the topic of offset syncs."),
-        _SYNCS_LOCATION,
         _long("offset.lag.max", 100, "Records between two offset syncs of a partition."),
+        _SYNCS_LOCATION,
         _boolean("emit.offset-syncs.enabled", True, "Write offset syncs."),
         _boolean("heartbeats.replication.enabled", True, "Mirror heartbeats topics whatever the filter says."),
         _FORMATS,
@@ -180,11 +243,10 @@ SOURCE: Final = (
 
 #: Kafka's ``MirrorCheckpointConfig``.
 CHECKPOINT: Final = _COMMON | ConfigDef.of(
+    _POLL,
     _patterns("groups", ".*", "Groups whose offsets are mirrored: names and regular expressions."),
     _patterns("groups.exclude", "console-consumer-.*, connect-.*, __.*", "Groups left out; wins over groups."),
     _class("group.filter.class", _MIRROR + "DefaultGroupFilter", "Class that selects groups."),
-    _TOPIC_FILTER,
-    _POLL,
     _boolean("refresh.groups.enabled", True, "Look for new groups."),
     _long("refresh.groups.interval.seconds", 600, "How often."),
     _boolean("emit.checkpoints.enabled", True, "Write checkpoints."),
@@ -193,6 +255,7 @@ CHECKPOINT: Final = _COMMON | ConfigDef.of(
     _long("sync.group.offsets.interval.seconds", 60, "How often."),
     _factor("checkpoints.topic.replication.factor", "Replication factor of the topic of checkpoints."),
     _SYNCS_LOCATION,
+    _TOPIC_FILTER,
     _FORMATS,
 )
 

@@ -1,21 +1,15 @@
-"""Which topics are mirrored: the lists of patterns, and the rules that hold whatever a filter says."""
+"""Which topics and settings are mirrored: the lists of patterns, and the rules that hold whatever a filter says."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
+from connect.api.filters import TopicFilter
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import ConfigError
-from connectors.java_regex import UnsupportedRegex, compile_java
+from connect.core.java_regex import UnsupportedRegex, compile_java
 from connectors.policy import is_cycle
-
-
-class TopicFilter(Protocol):
-    """Selects topics (Kafka's ``TopicFilter``)."""
-
-    def should_replicate_topic(self, topic: str) -> bool: ...
 
 
 class DefaultTopicFilter:
@@ -35,6 +29,39 @@ class DefaultTopicFilter:
 
     def should_replicate_topic(self, topic: str) -> bool:
         return _matches(self._included, topic) and not _matches(self._excluded, topic)
+
+
+class DefaultGroupFilter:
+    """The keys ``groups`` and ``groups.exclude``; arguments and errors as of :class:`DefaultTopicFilter`."""
+
+    def __init__(self, groups: Sequence[str], exclude: Sequence[str]) -> None:
+        self._included = compile_pattern_list("groups", groups)
+        self._excluded = compile_pattern_list("groups.exclude", exclude)
+
+    def should_replicate_group(self, group: str) -> bool:
+        return _matches(self._included, group) and not _matches(self._excluded, group)
+
+
+class DefaultConfigPropertyFilter:
+    """The keys ``config.properties.exclude`` and ``use.defaults.from`` (Kafka's ``DefaultConfigPropertyFilter``).
+
+    Args:
+        exclude: Elements of the list.
+        source_defaults: Whether what the source has by default is set at the target.
+
+    Raises:
+        ConfigError: The list is no valid expression.
+    """
+
+    def __init__(self, exclude: Sequence[str], *, source_defaults: bool) -> None:
+        self._excluded = compile_pattern_list("config.properties.exclude", exclude)
+        self._source_defaults = source_defaults
+
+    def should_replicate_config_property(self, key: str) -> bool:
+        return not _matches(self._excluded, key)
+
+    def should_replicate_source_default(self, key: str) -> bool:
+        return self._source_defaults
 
 
 def compile_pattern_list(key: str, elements: Sequence[str]) -> re.Pattern[str] | None:

@@ -7,7 +7,7 @@ difference: a flow between clusters that the file does not declare is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,10 +17,13 @@ from connect.core.config import ConfigDef, Importance, Setting, Type, ValidList
 from connect.core.errors import ConfigError
 from connect.core.properties import Properties, load_properties
 from connect.core.providers import ConfigTransformer
-from connect.kafka.keys import CONNECTION_KEYS, SECURITY
+from connect.core.security_defs import SECURITY
+from connect.kafka.keys import CONNECTION_KEYS
 from connectors.clients import FlowClients, Kind, Side, flow_clients, properties_with_prefix
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.notices import Notice, notices
+from connectors.policies import sees_cycles
+from connectors.remote_names import RemoteNames
 from connectors.settings import BYTE_ARRAY_CONVERTER, WORKER, MirrorSourceSettings, source_settings
 
 _TOP_LEVEL: Final = SECURITY | ConfigDef.of(
@@ -87,7 +90,7 @@ class Flow:
         try:
             return source_settings(self.config.resolved(self.connector_config()), self.worker_config())
         except ConfigError as error:
-            raise self.config.located(error, self._places(error.key or "")) from None
+            raise self.located(error) from None
 
     def clients(self) -> FlowClients:
         """The connections of the flow, key stores read.
@@ -104,6 +107,14 @@ class Flow:
             target=self.target,
             locate=self._located_client_error,
         )
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """An error of the flow's worker or source connector with its place in the file."""
+        return self.config.located(error, self._places(error.key or ""))
+
+    def written(self, key: str) -> tuple[str, int | None]:
+        """A key of its worker or connectors as the file has it, and its line; the key as it is where it has none."""
+        return self.config.written(self._places(key), key)
 
     def _places(self, key: str) -> list[str]:
         """Where the file may hold a key of the connector or its worker, the place that wins first."""
@@ -126,6 +137,11 @@ class Flow:
             case _:
                 places = [f"{self}.{side}.{kind}.{key}", f"{alias}.{kind}.{key}", *inherited, f"{self}.{kind}.{key}"]
         return self.config.located(error, places, missing=f"{alias}.{key}")
+
+
+def mirrored(flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """Those that mirror records; others are for heartbeats alone."""
+    return tuple(flow for flow in flows if flow.enabled)
 
 
 def load(path: str | Path) -> MirrorMakerConfig:
@@ -168,6 +184,16 @@ class MirrorMakerConfig:
         self._refuse_unknown_flows()
 
     @property
+    def raw(self) -> Properties:
+        """The file as written, references included."""
+        return self._raw
+
+    @property
+    def transformer(self) -> ConfigTransformer:
+        """What resolves its references."""
+        return self._transformer
+
+    @property
     def file(self) -> str | None:
         """The file as its user named it."""
         return self._raw.file
@@ -192,8 +218,8 @@ class MirrorMakerConfig:
             and (not targets or flow.target in targets)
         )
 
-    def enabled_flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
-        """The flows that mirror records.
+    def flows_to_run(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
+        """The flows that a node runs workers for, those for heartbeats alone included.
 
         Args:
             targets: Only flows to these clusters; empty means all.
@@ -201,7 +227,7 @@ class MirrorMakerConfig:
         Raises:
             ConfigError: There is none, or one of their clusters has no address.
         """
-        flows = tuple(flow for flow in self.flows(targets) if flow.enabled)
+        flows = self.flows(targets)
         if not flows:
             raise self._no_flow(targets)
         for alias in dict.fromkeys(alias for flow in flows for alias in (flow.source, flow.target)):
@@ -266,6 +292,15 @@ class MirrorMakerConfig:
         """``props`` with references to config providers resolved."""
         return self._transformer.transform(props)
 
+    def top_level_properties(self) -> dict[str, str]:
+        """What a node's REST server is configured by: the keys of the file that are no cluster's and no flow's."""
+        prefixes = tuple(f"{alias}{end}" for alias in self.clusters for end in (".", "->"))
+        return self.resolved({key: value for key, value in self._raw.items() if not key.startswith(prefixes)})
+
+    def key_notices(self) -> list[Notice]:
+        """Those of :meth:`notices` that keys alone bring, whether values are right or not."""
+        return notices(self._raw, self.clusters)
+
     def secret_variables(self) -> frozenset[str]:
         """The environment variables that the file refers to: no other process needs to have them."""
         return self._transformer.variables(self._raw)
@@ -280,7 +315,28 @@ class MirrorMakerConfig:
         forgiven = [
             Notice(text.partition(" ")[0], "forgiven", text) for text in dict.fromkeys([*self._warnings, *of_flows])
         ]
-        return forgiven + notices(self._raw, self.clusters)
+        return forgiven + self._circles() + notices(self._raw, self.clusters)
+
+    def _circles(self) -> list[Notice]:
+        """Pairs of flows there and back whose names do not tell what came from where (Java says nothing)."""
+        enabled = {(flow.source, flow.target): flow for flow in mirrored(self.flows())}
+        found = []
+        for (source, target), flow in enabled.items():
+            back = enabled.get((target, source))
+            if back is None or source > target:
+                continue
+            names, back_names = flow.settings().names, back.settings().names
+            if not (_sees_cycles(names, back_names) and _sees_cycles(back_names, names)):
+                found.append(
+                    Notice(
+                        "replication.policy.class",
+                        "risky",
+                        f"replication.policy.class: names do not tell where a topic came from, and {flow} and {back} "
+                        "are both enabled: a topic that both select is copied in a circle without an end; see that "
+                        "their topics and topics.exclude have nothing in common",
+                    )
+                )
+        return found
 
     def located(self, error: ConfigError, places: Sequence[str], missing: str = "") -> ConfigError:
         """The error with file and line of the first of ``places`` that the file holds, and its key as written there.
@@ -290,9 +346,14 @@ class MirrorMakerConfig:
             places: Keys as the file may have them.
             missing: The key to name where the file holds none.
         """
-        written = next((place for place in places if place in self._raw), missing or error.key or "")
+        written, line = self.written(places, missing or error.key or "")
         message = error.message.replace(error.key, written, 1) if error.key else error.message
-        return ConfigError(message, written or None, self.file, self._raw.line(written))
+        return ConfigError(message, written or None, self.file, line)
+
+    def written(self, places: Sequence[str], missing: str) -> tuple[str, int | None]:
+        """The first of ``places`` that the file holds, else ``missing``, and its line."""
+        found = next((place for place in places if place in self._raw), missing)
+        return found, self._raw.line(found)
 
     def _providers(self) -> dict[str, str]:
         return {key: value for key, value in self._raw.items() if key.startswith("config.providers")}
@@ -327,3 +388,7 @@ class MirrorMakerConfig:
                 raise self._raw.error(f"{key} names the cluster '{stranger}', which clusters ({known}) does not", key)
             if source == target:
                 raise self._raw.error(f"{key} is a flow from {source} to itself", key)
+
+
+def _sees_cycles(there: RemoteNames, back: RemoteNames) -> bool:
+    return sees_cycles(there.policy, back.policy, there.source_alias, are_renamed=not there.are_the_policys)

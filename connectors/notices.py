@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal
 
-from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SECURITY, SUPPORTED_SECURITY
+from connect.core.security_defs import SECURITY
+from connect.core.worker_defs import WORKER
+from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SUPPORTED_SECURITY
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.settings import PRODUCER
 
 #: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
-#: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right.
-NoticeKind = Literal["unsupported", "pointless", "misplaced", "unknown", "forgiven"]
+#: heeded elsewhere. ``unknown``: to anybody. ``forgiven``: a mistake that was put right. ``risky``: it does
+#: what it says, which may be more than is meant.
+NoticeKind = Literal["unsupported", "pointless", "misplaced", "unknown", "forgiven", "risky"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ _CONNECTOR_SUPPORTED: Final = _OURS | {
     "name",
     "connector.class",
     "enabled",
+    "admin.timeout.ms",
     "tasks.max",
     "source.cluster.alias",
     "target.cluster.alias",
@@ -58,16 +62,44 @@ _CONNECTOR_SUPPORTED: Final = _OURS | {
     "replication.policy.class",
     "replication.policy.separator",
     "replication.policy.internal.topic.separator.enabled",
+    "config.properties.exclude",
+    "config.property.filter.class",
+    "use.defaults.from",
+    "sync.topic.configs.enabled",
+    "sync.topic.configs.interval.seconds",
     "refresh.topics.enabled",
     "refresh.topics.interval.seconds",
+    "sync.topic.acls.enabled",
+    "sync.topic.acls.interval.seconds",
     "heartbeats.replication.enabled",
+    "emit.heartbeats.enabled",
+    "emit.heartbeats.interval.seconds",
+    "heartbeats.topic.replication.factor",
+    "groups",
+    "groups.exclude",
+    "group.filter.class",
+    "refresh.groups.enabled",
+    "refresh.groups.interval.seconds",
+    "emit.checkpoints.enabled",
+    "emit.checkpoints.interval.seconds",
+    "sync.group.offsets.enabled",
+    "sync.group.offsets.interval.seconds",
+    "checkpoints.topic.replication.factor",
+    "emit.offset-syncs.enabled",
+    "offset-syncs.topic.location",
+    "offset-syncs.topic.replication.factor",
+    "offset.lag.max",
     "errors.tolerance",
     "errors.log.enable",
+    "transforms",
+    "predicates",
     "config.providers",
     "key.converter",
     "value.converter",
     "header.converter",
     "exactly.once.support",
+    "transaction.boundary",
+    "transaction.boundary.interval.ms",
 }
 _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
     "use.defaults.from",
@@ -77,49 +109,21 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
     "topic.creation.groups",
     "exactly.once.support",
 }
-_CONNECTOR_PREFIXES: Final = ("transforms.", "predicates.", "topic.creation.", "config.providers.")
+_CONNECTOR_PREFIXES: Final = ("topic.creation.", "config.providers.")
+_OF_TRANSFORMS: Final = ("transforms.", "predicates.")
 #: Java heeds these where a flow is named, and drops them without a word at the top.
 _FLOW_ONLY: Final = _CONNECTOR_KNOWN - {*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}
 
-_WORKER_SUPPORTED: Final = frozenset(
-    {
-        "group.id",
-        "client.id",
-        "offset.flush.interval.ms",
-        "offset.storage.topic",
-        "offset.storage.partitions",
-        "offset.storage.replication.factor",
-        "key.converter",
-        "value.converter",
-        "header.converter",
-        "request.timeout.ms",
-        "connections.max.idle.ms",
-    }
-)
-_WORKER_KNOWN: Final = (
-    ADMIN_KEYS
-    | _WORKER_SUPPORTED
-    | _names(
-        """
-        access.control.allow.methods access.control.allow.origin admin.listeners config.storage.replication.factor
-        config.storage.topic connect.protocol connector.client.config.override.policy exactly.once.source.support
-        header.converter.plugin.version heartbeat.interval.ms inter.worker.key.generation.algorithm
-        inter.worker.key.size inter.worker.key.ttl.ms inter.worker.signature.algorithm
-        inter.worker.verification.algorithms key.converter.plugin.version listeners offset.flush.timeout.ms
-        plugin.discovery plugin.path rebalance.timeout.ms response.http.headers.config rest.advertised.host.name
-        rest.advertised.listener rest.advertised.port rest.extension.classes scheduled.rebalance.max.delay.ms
-        session.timeout.ms ssl.client.auth status.storage.partitions status.storage.replication.factor
-        status.storage.topic task.shutdown.graceful.timeout.ms topic.creation.enable topic.tracking.allow.reset
-        topic.tracking.enable value.converter.plugin.version worker.sync.timeout.ms worker.unsync.backoff.ms
-        """
-    )
-)
+#: What Java heeds and we do not, or have nothing to do with.
+_WORKER_UNSUPPORTED: Final = frozenset({"plugin.path", "plugin.discovery", "rest.extension.classes"})
+_WORKER_KNOWN: Final = ADMIN_KEYS | WORKER.settings.keys()
 _WORKER_PREFIXES: Final = ("offset.storage.", "config.storage.", "status.storage.")
 _TOP_KNOWN: Final = _names(
     """
-    dedicated.mode.enable.internal.rest listeners rest.advertised.host.name rest.advertised.port
-    rest.advertised.listener access.control.allow.origin access.control.allow.methods response.http.headers.config
-    ssl.client.auth admin.listeners
+    dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest listeners rest.advertised.host.name
+    rest.advertised.port rest.advertised.listener access.control.allow.origin access.control.allow.methods
+    response.http.headers.config
+    ssl.client.auth
     """
 )
 
@@ -153,6 +157,17 @@ def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[Notice]:
     return [Notice(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
 
 
+def connector_notices(props: Mapping[str, str]) -> list[Notice]:
+    """The same of one connector's own config, as REST takes it."""
+    keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_alias(key)]
+    found = ((key, _of_flow(key)) for key in keys)
+    return [Notice(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
+
+
+def _is_alias(key: str) -> bool:
+    return key in ("source.cluster.alias", "target.cluster.alias")
+
+
 def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
     if key == "clusters" or key.startswith(("spark.", "config.providers")):
         return None
@@ -176,12 +191,12 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN:
-        return _UNSUPPORTED
+        return None
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key != "consumer.poll.timeout.ms"):
         flow = f"{clusters[0]}->{clusters[-1]}"
         return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
     if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
-        return None if key in _WORKER_SUPPORTED else _UNSUPPORTED
+        return _UNSUPPORTED if key in _WORKER_UNSUPPORTED else None
     if _is_connection(key):
         return _of_connection(key)
     word = _of_connector(key)
@@ -197,10 +212,10 @@ def _of_cluster(rest: str) -> _Word | None:
     kind = _client_kind(rest)
     if kind is not None:
         return _of_client(kind, rest.partition(".")[2])
-    if rest in _WORKER_SUPPORTED or _is_connection(rest):
-        return _of_connection(rest)
-    if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES):
+    if rest in _WORKER_UNSUPPORTED:
         return _UNSUPPORTED
+    if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
+        return _of_connection(rest)
     return _unknown(rest, _WORKER_KNOWN)
 
 
@@ -247,7 +262,7 @@ def _of_client(kind: str, key: str) -> _Word | None:
 
 
 def _of_connector(key: str) -> _Word | None:
-    if key in _CONNECTOR_SUPPORTED or key.startswith("spark."):
+    if key in _CONNECTOR_SUPPORTED or key.startswith(("spark.", *_OF_TRANSFORMS)):
         return None
     if key == "consumer.poll.timeout.ms":
         return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")

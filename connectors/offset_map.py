@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from connectors.positions import VERSION, Kind, Reader, check_version, front, text, topic_id
+from connectors.positions import VERSION, Kind, Position, Reader, check_version, front, text, topic_id
 
 MAX_RUNS_PER_CHUNK: Final = 4096
 _NO_LIMIT: Final = (2**63, 2**63)
@@ -47,7 +47,7 @@ class Place(Enum):
     """How an offset that was looked up lies to the map."""
 
     INSIDE = "inside"  # within a run, or right behind the last: exact
-    GAP = "gap"  # between runs: nothing of it was mirrored, so the neighbour is exact as well
+    GAP = "gap"  # between runs: nothing of it was mirrored as far as the map knows, so the neighbour is as good
     BELOW = "below"  # before the map begins: older copies may exist that it knows nothing of
     BEYOND = "beyond"  # behind its end: not mirrored yet, or dropped
 
@@ -84,6 +84,21 @@ class RunList:
     def last(self) -> Run | None:
         return self._runs[-1] if self._runs else None
 
+    @property
+    def first(self) -> Run | None:
+        return self._runs[0] if self._runs else None
+
+    def beside_upstream(self, upstream: int) -> tuple[Run | None, Run | None]:
+        """The last run that begins at or before a source offset, and the first behind it."""
+        return self._beside(bisect_right(self._upstreams, upstream))
+
+    def beside_downstream(self, downstream: int) -> tuple[Run | None, Run | None]:
+        """The last run that begins at or before a target offset, and the first behind it."""
+        return self._beside(bisect_right(self._downstreams, downstream))
+
+    def _beside(self, at: int) -> tuple[Run | None, Run | None]:
+        return self._runs[at - 1] if at else None, self._runs[at] if at < len(self._runs) else None
+
     def append(self, run: Run) -> None:
         """Add what was copied now.
 
@@ -115,8 +130,9 @@ class RunList:
     def forward(self, upstream: int) -> Translation | None:
         """Where in the target a reader goes on who would read ``upstream`` next; None with an empty map.
 
-        In a gap that is the next run's start. Before the first run it is the first run's start, and behind the last
-        its end, both marked, for the caller to decide.
+        In a gap that is behind the last record mirrored before it: what lies there until the next run was not copied
+        from here, or by somebody who left no map, whose copies then are read as well. Before the first run it is the
+        first run's start, and behind the last its end, both marked, for the caller to decide.
         """
         if not self._runs:
             return None
@@ -127,7 +143,7 @@ class RunList:
         if upstream < run.upstream_end:
             return Translation(run.downstream + upstream - run.upstream, Place.INSIDE)
         if at + 1 < len(self._runs):
-            return Translation(self._runs[at + 1].downstream, Place.GAP)
+            return Translation(run.downstream_end, Place.GAP)
         return Translation(run.downstream_end, Place.INSIDE if upstream == run.upstream_end else Place.BEYOND)
 
     def reverse(self, downstream: int) -> Translation | None:
@@ -159,6 +175,18 @@ class Pair:
     target_topic_id: UUID | None
     target_partition: int
 
+    @classmethod
+    def of(cls, position: Position) -> Pair:
+        """The pair that a position is about."""
+        return cls(
+            position.source_topic,
+            position.source_topic_id,
+            position.source_partition,
+            position.target_topic,
+            position.target_topic_id,
+            position.target_partition,
+        )
+
     def is_predecessor_of(self, other: Pair) -> bool:
         """Whether this is the same pair of partitions by name, of which a topic has been made anew since."""
         if self.names() != other.names():
@@ -175,10 +203,17 @@ class ChunkKey(NamedTuple):
     first_upstream: int
 
 
-def encode_chunk_key(key: ChunkKey) -> bytes:
+def map_partition_key(source_topic: str, source_partition: int) -> bytes:
+    """What places a record in the map topic: all that is stored of a source partition shares a partition. So it keeps
+    its order there, and a task reads only where its own partitions lie."""
+    return f"{source_topic}-{source_partition}".encode()
+
+
+def encode_chunk_key(key: ChunkKey, kind: Kind = Kind.CHUNK) -> bytes:
+    """``kind``: CHUNK, or REBUILT, which has the same form."""
     pair = key.pair
     return (
-        front(Kind.CHUNK)
+        front(kind)
         + topic_id(pair.source_topic_id)
         + _INT32.pack(pair.source_partition)
         + topic_id(pair.target_topic_id)
@@ -230,7 +265,8 @@ def encode_chunk(runs: Sequence[Run]) -> bytes:
 class _OpenChunk:
     """Encodes a growing chunk, each run once: a chunk is written again with every commit until it is full."""
 
-    def __init__(self, first: Run, begin: tuple[int, int]) -> None:
+    def __init__(self, first: Run, begin: tuple[int, int], max_runs: int | None = None) -> None:
+        self._max_runs = max_runs or MAX_RUNS_PER_CHUNK
         self.begin = begin  # (upstream, downstream), at or before the first run
         self.last = first
         self._count = 1
@@ -238,11 +274,12 @@ class _OpenChunk:
         self._settled_upstream, self._settled_downstream = begin
 
     @classmethod
-    def of(cls, runs: Sequence[Run], begin: tuple[int, int]) -> _OpenChunk:
+    def of(cls, runs: Sequence[Run], begin: tuple[int, int], max_runs: int | None = None) -> _OpenChunk:
         chunk = cls(runs[0], begin)
         for run in runs[1:]:
             if not chunk.take(run):
                 raise ValueError(f"more than {MAX_RUNS_PER_CHUNK} runs in a chunk")
+        chunk._max_runs = max_runs or MAX_RUNS_PER_CHUNK
         return chunk
 
     def take(self, run: Run) -> bool:
@@ -251,7 +288,7 @@ class _OpenChunk:
         if last.upstream_end == run.upstream and last.downstream_end == run.downstream:
             self.last = Run(last.upstream, last.downstream, last.length + run.length)
             return True
-        if self._count == MAX_RUNS_PER_CHUNK:
+        if self._count >= self._max_runs:
             return False
         self._settled += self._encoded_last()
         self._settled_upstream, self._settled_downstream = last.upstream_end, last.downstream_end
@@ -278,11 +315,12 @@ class MapWriter:
     """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk.
 
     ``append``, ``cut`` and ``trim`` collect changes; ``changes`` gives them as records to write, again and again until
-    ``written`` says that they are.
+    ``written`` says that they are. With ``max_runs`` a chunk is full; till then it is written with every commit.
     """
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, *, max_runs: int | None = None) -> None:
         self.pair = pair
+        self._max_runs = max_runs
         #: (first upstream, first downstream) of every chunk, ascending; the open one is the last, if there is one.
         self._begins: list[tuple[int, int]] = []
         self._open: _OpenChunk | None = None
@@ -291,18 +329,25 @@ class MapWriter:
         self._limit = _NO_LIMIT  # where the next chunk begins at the latest
 
     @classmethod
-    def load(cls, pair: Pair, chunks: Mapping[int, int], last_chunk: bytes | None) -> MapWriter:
+    def load(
+        cls,
+        pair: Pair,
+        chunks: Mapping[int, int],
+        last_chunk: bytes | None,
+        *,
+        max_runs: int | None = None,
+    ) -> MapWriter:
         """Go on with what is stored.
 
         Args:
             chunks: First downstream of every stored chunk by its first upstream.
             last_chunk: The value of the one with the highest first upstream; None where nothing is stored.
         """
-        writer = cls(pair)
+        writer = cls(pair, max_runs=max_runs)
         writer._begins = sorted(chunks.items())
         if last_chunk is not None:
             begin = writer._begins[-1]
-            writer._open = _OpenChunk.of(decode_chunk(begin[0], last_chunk), begin)
+            writer._open = _OpenChunk.of(decode_chunk(begin[0], last_chunk), begin, max_runs)
         return writer
 
     @property
@@ -314,6 +359,16 @@ class MapWriter:
     def chunks(self) -> int:
         return len(self._begins)
 
+    @property
+    def begin(self) -> tuple[int, int] | None:
+        """Where it begins in the source and in the target; None where it is empty."""
+        return self._begins[0] if self._begins else None
+
+    @property
+    def upstreams(self) -> list[int]:
+        """Where each chunk begins in the source: what is in its key."""
+        return [upstream for upstream, _ in self._begins]
+
     def append(self, run: Run) -> None:
         """Add what was copied now; a run that begins before the end of what is known replaces it from there on."""
         _check(run)
@@ -321,7 +376,7 @@ class MapWriter:
         if self._open is None or not self._open.take(run):
             self._close()
             begin = min(self._limit[0], run.upstream), min(self._limit[1], run.downstream)
-            self._open, self._limit = _OpenChunk(run, begin), _NO_LIMIT
+            self._open, self._limit = _OpenChunk(run, begin, self._max_runs), _NO_LIMIT
             self._begins.append(begin)
         self._open_changed = True
 
@@ -329,12 +384,32 @@ class MapWriter:
         """Forget what is at or behind ``downstream_end``: the target was truncated there."""
         self._cut(_NO_LIMIT[0], downstream_end)
 
+    def cut_source(self, upstream_end: int) -> None:
+        """Forget what is at or behind ``upstream_end``: the source was truncated there, or is copied again."""
+        self._cut(upstream_end, _NO_LIMIT[1])
+
+    def open_runs(self) -> list[Run]:
+        """The runs of the open chunk, ascending; empty where a cut left only closed chunks."""
+        return self._open.runs() if self._open else []
+
     def trim(self, log_start: int) -> None:
         """Delete the chunks that lie wholly below the target's log start; never the last."""
         below = bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1
         for upstream, _ in self._begins[: max(below, 0)]:
             self._changed[upstream] = None
         del self._begins[: max(below, 0)]
+
+    def values(self) -> list[tuple[int, bytes]]:
+        """First upstream and value of all chunks, ascending, of a map of which nothing is stored yet."""
+        return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
+
+    def prepend(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Add chunks, ascending, of which nobody knew; those that do not begin below all that is known are left out."""
+        floor = self._begins[0] if self._begins else self._limit
+        begins = [(upstream, first_downstream(value)) for upstream, value in chunks]
+        below = [begin for begin in begins if begin[0] < floor[0] and begin[1] < floor[1]]
+        self._begins[:0] = below
+        self._changed.update(chunks[: len(below)])
 
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """Records to write: key, and value or None for a tombstone; tombstones first, then ascending.
@@ -379,7 +454,7 @@ class MapWriter:
             kept.cut(upstream_end, downstream_end)
             if not kept:
                 return False
-            self._open, self._open_changed = _OpenChunk.of(list(kept), self._open.begin), True
+            self._open, self._open_changed = _OpenChunk.of(list(kept), self._open.begin, self._max_runs), True
         return True
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from connect.api.policy import ReplicationPolicy
-from connect.core.errors import ConfigError
 
 _HEARTBEATS: Final = "heartbeats"
 _DEFAULT_SEPARATOR: Final = "."
@@ -93,67 +92,27 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         self._source_alias = source_alias
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        return super().format_remote_topic(source_alias, topic) if _looks_like_heartbeat(topic) else topic
+        return super().format_remote_topic(source_alias, topic) if looks_like_heartbeat(topic) else topic
 
     def topic_source(self, topic: str) -> str | None:
-        return super().topic_source(topic) if _looks_like_heartbeat(topic) else self._source_alias
+        return super().topic_source(topic) if looks_like_heartbeat(topic) else self._source_alias
 
     def upstream_topic(self, topic: str) -> str | None:
-        return super().upstream_topic(topic) if _looks_like_heartbeat(topic) else topic
+        return super().upstream_topic(topic) if looks_like_heartbeat(topic) else topic
 
 
-def _looks_like_heartbeat(topic: str) -> bool:
+def looks_like_heartbeat(topic: str) -> bool:
+    """Whether a policy that keeps names must not keep this one (Kafka ``IdentityReplicationPolicy``)."""
     return topic.endswith(_HEARTBEATS)
 
 
-def _separators(props: Mapping[str, str]) -> tuple[str, str]:
+def separators(props: Mapping[str, str]) -> tuple[str, str]:
     """The separator and the one for internal topics; the switch counts only where a separator is given."""
     separator = props.get("replication.policy.separator")
     if separator is None:
         return _DEFAULT_SEPARATOR, _DEFAULT_SEPARATOR
     enabled = props.get("replication.policy.internal.topic.separator.enabled", "true").strip().lower() == "true"
     return separator, separator if enabled else _DEFAULT_SEPARATOR
-
-
-def _default(props: Mapping[str, str]) -> ReplicationPolicy:
-    return DefaultReplicationPolicy(*_separators(props))
-
-
-def _identity(props: Mapping[str, str]) -> ReplicationPolicy:
-    return IdentityReplicationPolicy(*_separators(props), props.get("source.cluster.alias"))
-
-
-DEFAULT_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
-IDENTITY_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-
-#: Java's names and our own.
-POLICIES: Final[Mapping[str, Callable[[Mapping[str, str]], ReplicationPolicy]]] = {
-    DEFAULT_POLICY_CLASS: _default,
-    IDENTITY_POLICY_CLASS: _identity,
-    "connectors.policy.DefaultReplicationPolicy": _default,
-    "connectors.policy.IdentityReplicationPolicy": _identity,
-}
-
-
-def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
-    """The policy that a connector's or client's properties ask for.
-
-    Raises:
-        ConfigError: ``replication.policy.class`` is not known, or the separator is empty.
-    """
-    key = "replication.policy.class"
-    name = props.get(key, DEFAULT_POLICY_CLASS).strip()
-    if name not in POLICIES:
-        raise ConfigError(
-            f"{key} {name} is not known; it can be {' or '.join(list(POLICIES)[:2])}",
-            key,
-        )
-    if props.get("replication.policy.separator") == "":
-        raise ConfigError(
-            "replication.policy.separator must not be empty",
-            "replication.policy.separator",
-        )
-    return POLICIES[name](props)
 
 
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:

@@ -1,7 +1,7 @@
 """Where the copy of a partition stands, with all that an exact resume after a crash needs (pure).
 
-Positions and the chunks of the offset map share one compacted topic on the target; the second byte of a key says
-which is which. Everything is big endian; both key and value begin with a version.
+Positions, the chunks of the offset map and the access rules that a flow has made share one compacted topic on the
+target; the second byte of a key says which is which. Everything is big endian; both key and value begin with a version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from connect.core.errors import PermanentError
 VERSION: Final = 1
 _FRONT: Final = struct.Struct(">bb")  # version, kind
 _POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
-_FLAG: Final = struct.Struct(">?")
+_FLAGS: Final = struct.Struct(">B")
+_HANDED_OVER: Final = 1
+_ATOMIC: Final = 2
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NO_ID: Final = UUID(int=0)
@@ -28,6 +30,12 @@ class Kind(IntEnum):
 
     POSITION = 1
     CHUNK = 2
+    GAP = 3
+    GONE = 4
+    ACL = 5
+    STATE = 6
+    REBUILT = 7
+    FAILOVER = 8
 
 
 class UnknownFormat(PermanentError):
@@ -56,6 +64,8 @@ class Position:
         producer_id: Who wrote, with ``producer_epoch``; -1 where nothing was written yet.
         next_sequence: The sequence of the first record not copied (Q), 0 to 2^31-1.
         is_handed_over: The writer ended with everything acknowledged: its successor has nothing to fence or prove.
+        is_atomic: Stored in the transaction that wrote the records: once the writer is fenced, what it wrote behind T
+            is aborted, so there is nothing to prove.
     """
 
     source_topic: str
@@ -72,6 +82,7 @@ class Position:
     producer_epoch: int
     next_sequence: int
     is_handed_over: bool = False
+    is_atomic: bool = False
 
 
 def encode_position_key(key: PositionKey) -> bytes:
@@ -95,21 +106,23 @@ def encode_position(position: Position) -> bytes:
         + topic_id(position.target_topic_id)
         + text(position.target_topic)
         + text(position.transactional_id)
-        + bytes((position.is_handed_over,))
+        + bytes((position.is_handed_over * _HANDED_OVER | position.is_atomic * _ATOMIC,))
     )
 
 
-def decode_kind(key: bytes | None) -> Kind:
-    """What a record's key is about. Raises UnknownFormat where this version cannot know."""
+def decode_kind(key: bytes | None) -> Kind | None:
+    """What a record's key is about; None for a kind that a later Heliograph has added, which is passed over: nodes of
+    both may share a topic while they are upgraded one by one. Raises UnknownFormat where the key is of another version.
+    """
     if key is None or len(key) < _FRONT.size:
         raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's; delete it")
     version, kind = _FRONT.unpack_from(key)
-    if version != VERSION or kind not in tuple(Kind):
+    if version != VERSION:
         raise UnknownFormat(
             f"offset map record of version {version}, kind {kind}: this Heliograph knows version {VERSION} only; "
             "run the version that wrote it, or a later one"
         )
-    return Kind(kind)
+    return Kind(kind) if kind in tuple(Kind) else None
 
 
 def decode_position_key(key: bytes) -> PositionKey:
@@ -125,7 +138,7 @@ def decode_position(key: PositionKey, value: bytes) -> Position:
     offset, leader_epoch, target_partition, target_end, producer_id, producer_epoch, sequence = reader.fixed(_POSITION)
     source_id, target_id = reader.topic_id(), reader.topic_id()
     target_topic, transactional_id = reader.text(), reader.text()
-    (is_handed_over,) = reader.fixed(_FLAG)
+    (flags,) = reader.fixed(_FLAGS)
     reader.end()
     return Position(
         source_topic=key.source_topic,
@@ -141,7 +154,8 @@ def decode_position(key: PositionKey, value: bytes) -> Position:
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         next_sequence=sequence,
-        is_handed_over=bool(is_handed_over),
+        is_handed_over=bool(flags & _HANDED_OVER),
+        is_atomic=bool(flags & _ATOMIC),
     )
 
 

@@ -2,119 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from connect.api.filters import ConfigPropertyFilter, TopicFilter
 from connect.api.policy import ReplicationPolicy
-from connect.core.config import AtLeast, ConfigDef, InvalidValue, OneOf, Setting, Type, Value, Values
+from connect.api.transformations import NamedStep, named_steps
+from connect.core import client_defs, worker_defs
+from connect.core.config import AtLeast, ConfigDef, OneOf, Values
 from connect.core.errors import ConfigError
 from connect.wire.batch import CODEC_NAMES
+from connectors.access.settings import AccessSettings, access_settings
 from connectors.clients import connector_client, record_producer
 from connectors.config_defs import SOURCE
 from connectors.dataplane.plan import Compression
-from connectors.filters import DefaultTopicFilter, TopicFilter, should_mirror
-from connectors.policy import make_policy
+from connectors.dataplane.records_query import KEY as QUERY_KEY
+from connectors.dataplane.records_query import RecordsQuery, parse_query
+from connectors.exactly_once import Rhythm, rhythm
+from connectors.filter_classes import make_property_filter, make_topic_filter
+from connectors.filters import should_mirror
+from connectors.gaps import GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.policies import make_policy
+from connectors.remote_names import RemoteNames, renames_topics, renaming_steps
+from connectors.topic_routes import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, UNCHANGED, TopicRoutes, topic_routes
 
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
-_DEFAULT_TOPIC_FILTERS: Final = (
-    "org.apache.kafka.connect.mirror.DefaultTopicFilter",
-    "connectors.filters.DefaultTopicFilter",
-)
+CONVERTERS: Final = ("key.converter", "value.converter", "header.converter")
+#: Its names, as Java's plugins are found by.
+_COPY: Final = (BYTE_ARRAY_CONVERTER, "ByteArrayConverter", "ByteArray")
 
-
-@dataclass(frozen=True, slots=True)
-class PositiveOrBrokerDefault:
-    """At least 1, or -1 for the broker's default."""
-
-    what: str
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, int) or not (value == -1 or value >= 1):
-            raise InvalidValue(
-                f"Invalid value {value} for configuration {name}: {self.what} must be positive, "
-                "or -1 to use the broker's default"
-            )
-
-    def __str__(self) -> str:
-        return "-1 or [1,...]"
-
-
-@dataclass(frozen=True, slots=True)
-class GzipLevel:
-    """1 to 9, or -1 for the codec's default (Kafka's ``CompressionType.GZIP``)."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if not isinstance(value, int) or not (value == -1 or 1 <= value <= 9):
-            raise InvalidValue(f"Invalid value {value} for configuration {name}: Value must be 1 to 9, or -1")
-
-    def __str__(self) -> str:
-        return "-1 or [1,...,9]"
-
-
-#: The worker's settings that a copy heeds (Kafka's ``DistributedConfig``).
+#: The worker's settings that a copy heeds.
 WORKER: Final = ConfigDef.of(
     # Java flushes every minute and, after a crash, copies that minute again. Here positions are cheap.
-    Setting("offset.flush.interval.ms", Type.LONG, 1000, "How often positions are stored.", AtLeast(1)),
-    Setting("offset.storage.topic", Type.STRING, None, "Topic of source offsets."),
-    Setting(
-        "offset.storage.partitions",
-        Type.INT,
-        25,
-        "Its partitions, when it is made.",
-        PositiveOrBrokerDefault("Number of partitions"),
-    ),
-    Setting(
-        "offset.storage.replication.factor",
-        Type.SHORT,
-        3,
-        "Its replication factor, when it is made.",
-        PositiveOrBrokerDefault("Replication factor"),
-    ),
+    replace(worker_defs.WORKER.settings["offset.flush.interval.ms"], default=1000, check=AtLeast(1)),
+) | worker_defs.WORKER.only(
+    "offset.storage.topic",
+    "offset.storage.partitions",
+    "offset.storage.replication.factor",
+    "exactly.once.source.support",
 )
 
-#: The keys of the producer of records that mean something to a copy (Kafka's ``ProducerConfig``).
-PRODUCER: Final = ConfigDef.of(
-    Setting(
-        "compression.type",
-        Type.STRING,
-        "none",
-        "Codec of batches that come uncompressed; compressed ones stay as they are.",
-        OneOf(CODEC_NAMES),
-    ),
-    Setting("compression.gzip.level", Type.INT, -1, "How hard gzip tries; -1 for its default.", GzipLevel()),
-    Setting("compression.lz4.level", Type.INT, 9, "How hard lz4 tries.", AtLeast(1, 17)),
-    Setting("compression.zstd.level", Type.INT, 3, "How hard zstd tries.", AtLeast(-131072, 22)),
+#: The keys of the producer of records that mean something to a copy.
+PRODUCER: Final = client_defs.PRODUCER.only(
+    "compression.type",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "transaction.timeout.ms",
 )
 
-#: The keys of the source's consumer that mean something to a copy. Without a default: the copy's own is better.
-CONSUMER: Final = ConfigDef.of(
-    Setting(
-        "isolation.level",
-        Type.STRING,
-        "read_uncommitted",
-        "Whether aborted transactions are left out.",
-        OneOf(("read_committed", "read_uncommitted")),
+_FETCHING: Final = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms", "fetch.min.bytes")
+#: The keys of the source's consumer that mean something to a copy.
+CONSUMER: Final = client_defs.CONSUMER.only("isolation.level", "client.rack") | ConfigDef.of(
+    replace(
+        client_defs.CONSUMER.settings["auto.offset.reset"], default="earliest", check=OneOf(("earliest", "latest"))
     ),
-    Setting(
-        "auto.offset.reset",
-        Type.STRING,
-        "earliest",
-        "Where a partition without a position begins.",
-        OneOf(("earliest", "latest")),
-    ),
-    Setting("fetch.max.bytes", Type.INT, None, "Most bytes of one fetch.", AtLeast(0, nullable=True)),
-    Setting(
-        "max.partition.fetch.bytes",
-        Type.INT,
-        None,
-        "Most bytes of one partition in a fetch.",
-        AtLeast(0, nullable=True),
-    ),
-    Setting("fetch.max.wait.ms", Type.INT, None, "How long a fetch waits for records.", AtLeast(0, nullable=True)),
-    Setting("fetch.min.bytes", Type.INT, None, "What a fetch waits for.", AtLeast(0, nullable=True)),
-    Setting("client.rack", Type.STRING, "", "Read from followers in this rack."),
+    # Without a default: the copy's own is better.
+    *(replace(client_defs.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True)) for key in _FETCHING),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSyncsSettings:
+    """``topic`` is on the source where ``on_source``, else on the target; ``lag_max`` in records."""
+
+    topic: str
+    on_source: bool
+    replication_factor: int
+    lag_max: int
 
 
 @dataclass(frozen=True)
@@ -122,9 +78,12 @@ class MirrorSourceSettings:
     """The settings of one flow's source connector.
 
     Bytes, milliseconds and seconds as the names say; None in a fetch setting means that the user named nothing.
-    ``refresh_topics_interval_s`` is None where refreshing is off. ``spark`` holds the ``spark.*`` keys.
+    An interval is None where its job is off; ``look_interval_ms`` and ``lag_interval_ms`` are 0 there.
+    ``topic_deletion_delay_ms`` is None where remote topics stay. ``spark`` holds the ``spark.*`` keys.
     ``skips_refused``: records that the target refuses for good are left out, each with a line of its own where
-    ``logs_skipped``. ``compression`` is for batches that come uncompressed. ``warnings`` are sentences for the log.
+    ``logs_skipped``. ``compression`` is for batches that come uncompressed. ``offset_syncs`` is None where none are
+    written, ``transactions`` without exactly-once. Records go through ``transform_sql`` and ``transforms``, where there
+    are any. ``warnings`` are sentences for the log.
     """
 
     name: str
@@ -133,12 +92,21 @@ class MirrorSourceSettings:
     target_alias: str
     tasks_max: int
     topic_filter: TopicFilter
+    property_filter: ConfigPropertyFilter
     policy: ReplicationPolicy
+    names: RemoteNames
     heartbeats_replication: bool
     replication_factor: int
+    admin_timeout_ms: int
     refresh_topics_interval_s: int | None
+    sync_topic_configs_interval_s: int | None
+    look_interval_ms: int
+    lag_interval_ms: int
+    topic_deletion_delay_ms: int | None
+    access: AccessSettings
     read_committed: bool
     auto_offset_reset: str
+    initial_offsets_group: str
     fetch_max_bytes: int | None
     max_partition_fetch_bytes: int | None
     fetch_max_wait_ms: int | None
@@ -147,12 +115,18 @@ class MirrorSourceSettings:
     skips_refused: bool
     logs_skipped: bool
     compression: Compression
+    offset_syncs: OffsetSyncsSettings | None
     offsets_topic: str
     offsets_topic_partitions: int
     offsets_topic_replication_factor: int
     commit_interval_ms: int
+    gap_policy: GapPolicy
+    transactions: Rhythm | None
+    map_rebuild_records: int
     lease_ms: int
     epoch_ms: int
+    transform_sql: str
+    transforms: tuple[NamedStep, ...]
     link_listener: str
     link_advertised_address: str
     spark: Mapping[str, str] = field(repr=False)
@@ -162,8 +136,23 @@ class MirrorSourceSettings:
     def flow(self) -> str:
         return f"{self.source_alias}->{self.target_alias}"
 
+    @property
+    def map_topic(self) -> str:
+        """The topic of the offset map, which holds positions too."""
+        return f"mm2-offset-map.{self.source_alias}.internal"
+
+    @property
+    def changing_key(self) -> str:
+        """The setting that makes copies unlike their sources; empty where none does."""
+        if self.transform_sql:
+            return QUERY_KEY
+        return "" if all(map(renames_topics, self.transforms)) else "transforms"
+
     def should_mirror(self, topic: str) -> bool:
-        """Whether a topic of the source is mirrored."""
+        """Whether a topic of the source is mirrored. Heartbeats say that the flow of the usual topics lives: sent
+        elsewhere nobody would find them, and all would be in one topic."""
+        if not self.names.routes.fills_the_usual and self.policy.is_heartbeats_topic(topic):
+            return False
         return should_mirror(
             topic,
             topic_filter=self.topic_filter,
@@ -173,8 +162,12 @@ class MirrorSourceSettings:
         )
 
     def remote_topic(self, topic: str) -> str:
-        """The name on the target of a topic of the source."""
-        return self.policy.format_remote_topic(self.source_alias, topic)
+        """The name on the target of a topic of the source. Raises PermanentError where it has none."""
+        return self.names.of(topic)
+
+    def remote_topics(self, topic: str) -> Sequence[str]:
+        """Those of all that its records are sent to, by whichever connector; ours first. Raises the same."""
+        return self.names.all_of(topic)
 
 
 def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> MirrorSourceSettings:
@@ -185,22 +178,36 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
             or with its prefix, such as ``consumer.isolation.level``.
     """
     values = SOURCE.parse(connector)
+    policy = make_policy(connector)
+    source_alias, transforms = values.string("source.cluster.alias"), named_steps(connector)
+    query, routes = _query(values), topic_routes(values)
+    _refuse_routes_to_nowhere(routes, query, transforms)
     offsets = WORKER.parse(worker)
     consumer = _client_values(CONSUMER, connector_client(connector, "source", "consumer"), "consumer.")
+    producer = _client_values(PRODUCER, record_producer(connector, worker), "producer.")
     _refuse_what_changes_records(connector, worker)
     return MirrorSourceSettings(
         name=values.string("name"),
         enabled=values.boolean("enabled"),
-        source_alias=values.string("source.cluster.alias"),
+        source_alias=source_alias,
         target_alias=values.string("target.cluster.alias"),
         tasks_max=values.integer("tasks.max"),
-        topic_filter=_topic_filter(values),
-        policy=make_policy(connector),
+        topic_filter=make_topic_filter(connector),
+        property_filter=make_property_filter(connector),
+        policy=policy,
+        names=RemoteNames(source_alias, policy, renaming_steps(transforms), routes, bool(query and query.routes)),
         heartbeats_replication=values.boolean("heartbeats.replication.enabled"),
         replication_factor=values.integer("replication.factor"),
+        admin_timeout_ms=values.integer("admin.timeout.ms"),
         refresh_topics_interval_s=_interval(values, "refresh.topics"),
+        sync_topic_configs_interval_s=_interval(values, "sync.topic.configs"),
+        look_interval_ms=values.integer("refresh.look.interval.ms"),
+        lag_interval_ms=values.integer("lag.interval.ms"),
+        topic_deletion_delay_ms=_deletion_delay_ms(values),
+        access=access_settings(values, connector),
         read_committed=consumer["isolation.level"] == "read_committed",
         auto_offset_reset=consumer.string("auto.offset.reset"),
+        initial_offsets_group=values.string("initial.offsets.group").strip(),
         fetch_max_bytes=_optional(consumer, "fetch.max.bytes"),
         max_partition_fetch_bytes=_optional(consumer, "max.partition.fetch.bytes"),
         fetch_max_wait_ms=_optional(consumer, "fetch.max.wait.ms"),
@@ -208,13 +215,21 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         client_rack=consumer.string("client.rack"),
         skips_refused=values.string("errors.tolerance") == "all",
         logs_skipped=values.boolean("errors.log.enable"),
-        compression=_compression(record_producer(connector, worker)),
-        offsets_topic=offsets.string("offset.storage.topic"),
+        compression=_compression(producer),
+        offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
+        offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
         offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
         offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
         commit_interval_ms=offsets.integer("offset.flush.interval.ms"),
+        gap_policy=GapPolicy(
+            OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
+        ),
+        map_rebuild_records=values.integer("offset.map.rebuild.records"),
+        transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
         lease_ms=values.integer("lease.ms"),
         epoch_ms=values.integer("copy.epoch.ms"),
+        transform_sql=query.text if query else "",
+        transforms=transforms,
         link_listener=values.string("link.listener"),
         link_advertised_address=values.string("link.advertised.address"),
         spark={key: value for key, value in connector.items() if key.startswith("spark.")},
@@ -222,15 +237,45 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
     )
 
 
-def _compression(producer: Mapping[str, str]) -> Compression:
-    values = _client_values(PRODUCER, producer, "producer.")
+def _offset_syncs(values: Values, policy: ReplicationPolicy) -> OffsetSyncsSettings | None:
+    if not values.boolean("emit.offset-syncs.enabled"):
+        return None
+    on_source = values.string("offset-syncs.topic.location") == "source"
+    other = "target.cluster.alias" if on_source else "source.cluster.alias"
+    return OffsetSyncsSettings(
+        topic=policy.offset_syncs_topic(values.string(other)),
+        on_source=on_source,
+        replication_factor=values.integer("offset-syncs.topic.replication.factor"),
+        lag_max=values.integer("offset.lag.max"),
+    )
+
+
+def _compression(values: Values) -> Compression:
     name = values.string("compression.type")
     level = f"compression.{name}.level"
     return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)
 
 
+def _query(values: Values) -> RecordsQuery | None:
+    text = values.string(QUERY_KEY)
+    return parse_query(text) if text else None
+
+
+def _refuse_routes_to_nowhere(routes: TopicRoutes, query: RecordsQuery | None, transforms: Sequence[NamedStep]) -> None:
+    """Raise where topics are named that nothing sends records to."""
+    sends = (query is not None and query.routes) or not all(map(renames_topics, transforms))
+    if not sends and routes != NO_ROUTES:
+        key = TOPIC_KEY if routes.own != UNCHANGED else OTHERS_KEY
+        raise ConfigError(f"{key} is of no use: no column topic of {QUERY_KEY}, no transform sends records there", key)
+
+
 def _interval(values: Values, name: str) -> int | None:
     return values.integer(f"{name}.interval.seconds") if values.boolean(f"{name}.enabled") else None
+
+
+def _deletion_delay_ms(values: Values) -> int | None:
+    deletes = values.string("topic.deletion.policy") == "delete-after"
+    return values.integer("topic.deletion.delay.ms") if deletes else None
 
 
 def _optional(values: Values, name: str) -> int | None:
@@ -245,22 +290,15 @@ def _client_values(config: ConfigDef, props: Mapping[str, str], prefix: str) -> 
         raise ConfigError(error.message.replace(key, prefix + key, 1), prefix + key) from None
 
 
-def _topic_filter(values: Values) -> TopicFilter:
-    key = "topic.filter.class"
-    if values.string(key) not in _DEFAULT_TOPIC_FILTERS:
-        raise ConfigError(f"{key} {values.string(key)} is not known; it can be {_DEFAULT_TOPIC_FILTERS[0]}", key)
-    return DefaultTopicFilter(values.strings("topics"), values.strings("topics.exclude"))
-
-
 def _refuse_what_changes_records(connector: Mapping[str, str], worker: Mapping[str, str]) -> None:
     """Raise where records would have to change, or promises be made that are not kept: a log line is not enough."""
-    for key in ("key.converter", "value.converter", "header.converter"):
-        converter = connector.get(key, worker.get(key, BYTE_ARRAY_CONVERTER)).strip()
-        if converter != BYTE_ARRAY_CONVERTER:
-            raise ConfigError(f"{key} {converter} is not supported yet; it can be {BYTE_ARRAY_CONVERTER}", key)
-    for key in ("transforms", "predicates"):
-        if connector.get(key, "").strip():
-            raise ConfigError(f"{key} is not supported yet: records would arrive unchanged; remove it", key)
-    if connector.get("exactly.once.support", "").strip().lower() == "required":
-        key = "exactly.once.support"
-        raise ConfigError(f"{key} = required is not supported yet; remove it", key)
+    for key in CONVERTERS:
+        own = connector.get(key)
+        converter = (worker.get(key, BYTE_ARRAY_CONVERTER) if own is None else own).strip()
+        if converter not in _COPY:
+            whose = " of the worker" if own is None else ""
+            raise ConfigError(
+                f"{key} {converter}{whose} would make other bytes of every record, and mirrored records are copied as "
+                f"they are: set {', '.join(CONVERTERS)} to {BYTE_ARRAY_CONVERTER} for the connector",
+                key,
+            )

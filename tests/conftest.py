@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +14,13 @@ from connect.embedded.brokers import KafkaCluster
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Retention and compaction look at their work often, so that tests of both wait for a second and not for minutes; and
-# quotas are kept within two seconds, not within eleven.
+# Retention, compaction and time-outs of transactions look at their work often, so that tests of them wait for a second
+# and not for minutes; and quotas are kept within two seconds, not within eleven.
 EAGER = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "quota.window.num": "2",
 }
 
@@ -28,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: where several run at a time, none of them is begun when the others are done."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that runs within a test sets up the log of its process, which is that of all tests."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,10 @@
-"""How remote topics are named: the plugin interface of ``replication.policy.class``."""
+"""How remote topics are named: the plugin interface of ``replication.policy.class``.
+
+A package offers an implementation by an entry point of ``heliograph.replication_policies``. It leads to a callable,
+most often the class itself, that takes the whole configuration of the connector, references resolved, and raises
+:class:`~connect.core.errors.ConfigError` where it is wrong. Files name it by the entry point's name, or by what it
+leads to: ``package.module.Name``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,10 @@ class ReplicationPolicy(Protocol):
     """
 
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
-        """The name on the target of ``topic`` of the cluster ``source_alias``."""
+        """The name on the target of ``topic`` of the cluster ``source_alias``.
+
+        Raises :class:`~connect.core.errors.PermanentError`, with a sentence for the log, where it has none.
+        """
         ...
 
     def topic_source(self, topic: str) -> str | None:

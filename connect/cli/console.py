@@ -32,7 +32,7 @@ EXIT_BAD_ARGUMENTS: Final = 255
 EXIT_INTERRUPTED: Final = 130
 
 #: Libraries that tell at INFO what only their authors want to know.
-_QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3")
+_QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
 #: They write whole requests at DEBUG, those that carry a password included.
 _REVEALING_LOGGERS: Final = ("aiokafka.conn", "kafka.net")
 
@@ -85,8 +85,8 @@ def describe(error: BaseException) -> str:
     return f"{name}: {text}{place}" if text else f"{name}{place}"
 
 
-def run_command(program: str, command: Callable[[], int]) -> int:
-    """Runs a command; whatever it raises becomes one line on stderr and an exit code.
+def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT_ERROR) -> int:
+    """Runs a command; whatever it raises becomes one line on stderr and an exit code, ``exit_error``.
 
     An error nobody expected is our fault: its trace goes to a file of its own that the line names, so that the
     person at the terminal gets a sentence and we get what we need.
@@ -98,18 +98,18 @@ def run_command(program: str, command: Callable[[], int]) -> int:
     except BrokenPipeError:
         # Who read our output went away. Python would complain once more while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
+        return exit_error
     except (HeliographError, OSError) as error:
         print(f"{program}: error: {describe(error)}", file=sys.stderr)
-        return EXIT_ERROR
+        return exit_error
     except ExceptionGroup as group:
         first = _first(group)
         if isinstance(first, (HeliographError, OSError)):
             print(f"{program}: error: {describe(first)}", file=sys.stderr)
-            return EXIT_ERROR
-        return _internal_error(program, group)
+            return exit_error
+        return _internal_error(program, group, exit_error)
     except Exception as error:  # the last border: nothing above could show it to anybody
-        return _internal_error(program, error)
+        return _internal_error(program, error, exit_error)
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
@@ -119,24 +119,27 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     return error
 
 
-def _internal_error(program: str, error: Exception) -> int:
+def _internal_error(program: str, error: Exception, exit_error: int) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="heliograph-", suffix=".trace", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
     text = f"{describe(error)}; this is a defect of Heliograph, please report it with {file.name}"
     print(f"{program}: internal error: {text}", file=sys.stderr)
-    return EXIT_ERROR
+    return exit_error
 
 
 @asynccontextmanager
-async def stop_signals(*, exit_within_s: float | None = None) -> AsyncIterator[asyncio.Event]:
+async def stop_signals(
+    *, exit_within_s: float | None = None, exit_late: int = EXIT_ERROR
+) -> AsyncIterator[asyncio.Event]:
     """An event that SIGTERM and SIGINT set; further signals change nothing.
 
     Args:
         exit_within_s: After the first signal the process ends within this time, whatever hangs. None: no promise.
+        exit_late: The exit code where something had to be left hanging.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    guard = _ExitGuard()
+    guard = _ExitGuard(exit_late)
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
@@ -166,7 +169,8 @@ class _ExitGuard:
 
     _GRACE_S: Final = 0.5
 
-    def __init__(self) -> None:
+    def __init__(self, exit_late: int) -> None:
+        self._exit_late = exit_late
         self._armed = self._stopped = False
 
     def arm(self, seconds: float) -> None:
@@ -186,4 +190,4 @@ class _ExitGuard:
             print("not everything stopped in time; the next start goes on from what was committed", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(EXIT_OK if self._stopped else EXIT_ERROR)
+        os._exit(EXIT_OK if self._stopped else self._exit_late)

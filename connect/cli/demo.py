@@ -124,12 +124,12 @@ def _settings(alias: str, bootstrap: str) -> ConnectionSettings:
 def _mirror_maker(file: Path) -> Callable[[], MirrorMaker]:
     """What ``heliograph mirror`` would do with the file."""
     from connect.cli.maker import MirrorMaker
-    from connect.cli.spark import spark_engine
-    from connectors.flows import load
+    from connect.cli.spark import spark_of_flows
+    from connectors.flows import load, mirrored
 
     config = load(file)
-    flows = config.enabled_flows(())
-    return lambda: MirrorMaker(config, flows, spark_engine(flows))
+    flows = config.flows_to_run()
+    return lambda: MirrorMaker(config, flows, spark_of_flows(mirrored(flows)))
 
 
 def properties(bootstrap: dict[str, str]) -> str:
@@ -147,6 +147,13 @@ def properties(bootstrap: dict[str, str]) -> str:
             "# One broker a cluster, so one copy of everything.",
             "replication.factor = 1",
             "offset.storage.replication.factor = 1",
+            "config.storage.replication.factor = 1",
+            "status.storage.replication.factor = 1",
+            "heartbeats.topic.replication.factor = 1",
+            "",
+            "# REST for users, for each worker below /{source}/{target}; /health and /metrics at the top.",
+            "dedicated.mode.enable.public.rest = true",
+            "listeners = http://127.0.0.1:0",
             "",
         ]
     )
@@ -189,6 +196,9 @@ async def _create_topics(settings: ConnectionSettings) -> None:
 
 async def _watch(running: _Demo, maker: MirrorMaker) -> None:
     """Writes and shows while the flow runs; with a number of records, ends it when all are mirrored."""
+    running.view.say(
+        f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
+    )
     with running.view:
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(_show(running, maker), name="demo view")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
-from connect.cli.console import EXIT_OK, run_command
+from connect.cli import connectors
+from connect.cli.check_command import check
+from connect.cli.completion import completion, prepare
+from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, configure_logging, run_command
 from connect.cli.dev import dev
+from connect.cli.init import init
+from connect.cli.teaching import taught
 
 PROGRAM: Final = "heliograph"
 
@@ -23,7 +30,19 @@ app = typer.Typer(
 )
 
 
-@app.command()
+class DetailedExit(TyperCommand):
+    """A command whose exit code 2 says something: wrong arguments end in 1."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # the class of wrong arguments is not one that typer shows
+            if getattr(error, "exit_code", None) == EXIT_ERROR:
+                error.exit_code = EXIT_DIFFERENT  # type: ignore[attr-defined]
+            raise
+
+
+@app.command(short_help="Mirror sample orders between two clusters, and show it.")
 def demo(
     records: Annotated[
         int | None,
@@ -42,10 +61,13 @@ def demo(
     raise typer.Exit(run_demo(records=records, directory=directory, rate=rate))
 
 
-app.command()(dev)
+app.command(short_help="Start Kafka clusters on this machine, until Ctrl-C.")(dev)
+app.command(short_help="Print the script that completes commands in a shell.")(completion)
+app.command(short_help="Write the first files of a mirror.")(init)
+app.add_typer(connectors.app)
 
 
-@app.command()
+@app.command(short_help="Record Spark's classes once, for quicker starts.")
 def warm() -> None:
     """Record the classes that Spark loads, once for this Java and Spark, so that every later start takes less time."""
     from connect.cli.warm import warm as record
@@ -53,14 +75,334 @@ def warm() -> None:
     raise typer.Exit(record())
 
 
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def mirror(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="mm2.properties [--clusters ALIAS ...]")] = None,
+@app.command(cls=DetailedExit, short_help="Print how far each flow is behind.")
+def lag(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.", show_default=False),
+    ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Ask this running worker instead; of a mirror http://host:port/SOURCE/TARGET."
+        ),
+    ] = None,
+    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    top: Annotated[int, typer.Option(min=0, help="Name so many partitions that are furthest behind.")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="How often, in seconds.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Mirror every enabled flow of a file until stopped: connect-mirror-maker under another name."""
-    from connect.cli.mirror_maker import run_with_arguments
+    """Print how far each flow is behind: asked of its clusters, so that no worker has to run, or of a worker.
 
-    raise typer.Exit(run_with_arguments(f"{PROGRAM} mirror", arguments or []))
+    Exit codes: 0 it was told, 1 an error, or a partition that could not be looked at."""
+    from connect.cli.lag import EXIT_UNKNOWN, run_lag
+
+    configure_logging("CRITICAL")
+    told = partial(run_lag, file, flow=flow, top=top, as_json=as_json, rest=rest, watch=watch, every_s=every)
+    raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
+
+
+@app.command(cls=DetailedExit, short_help="Print position, lag and owner by group or by flow.")
+def offsets(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.", show_default=False),
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="A consumer group; more than once for several.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ALIAS", help="Which cluster of the file the groups are of.")
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A cluster by its address, without a file.")
+    ] = None,
+    command_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --bootstrap-server: a client's properties.")
+    ] = None,
+    flow: Annotated[str | None, typer.Option(help="Only this flow of the file, such as us->eu.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="A,B", help="Only these topics.", show_default=False)] = None,
+    broker_info: Annotated[bool, typer.Option("--broker-info", help="Name the brokers as well.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="How often, in seconds.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print offset, log size, lag and owner of every partition of consumer groups, or of the flows of a file.
+
+    The columns are those of the old ConsumerOffsetChecker. Exit codes: 0 it was told, 1 an error, or a partition that
+    could not be looked at."""
+    from connect.cli.offset_check import EXIT_UNKNOWN, Question, run_offsets
+
+    configure_logging("CRITICAL")
+    topics = frozenset(filter(None, (name.strip() for name in (topic or "").split(","))))
+    question = Question(file, cluster, bootstrap_server, command_config, group or (), flow, topics, broker_info)
+    told = partial(run_offsets, question, as_json=as_json, watch=watch, every_s=every)
+    raise typer.Exit(run_command(PROGRAM, told, EXIT_UNKNOWN))
+
+
+@app.command("map", short_help="Print which target offset each source offset has.")
+def offset_map(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic of the source.", show_default=False)] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="Say where this offset of the topic leads.", show_default=False)
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="It is an offset of the remote topic.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Find out from both clusters what the map should say below its beginning.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what the offset map says: which offset of the target each offset of the source has, and the reverse.
+
+    With --rebuild both logs are read and compared; what is proven is kept beside the map, and the flow takes it in at
+    its next start. The flow may run meanwhile."""
+    from connect.cli.offset_map import run_map, run_rebuild
+    from connectors.map_view import Question
+
+    question = Question(topic, partition, offset, reverse)
+    run = run_rebuild if rebuild else run_map
+    raise typer.Exit(run(file, question, flow=flow, as_json=as_json))
+
+
+app.command(cls=DetailedExit, short_help="Print what would come of a file, and change nothing.")(check)
+
+
+@app.command(cls=DetailedExit, short_help="Print what a run would change on the clusters.")
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Name every change, however many there are.")] = False,
+) -> None:
+    """Print what a run would change on the clusters, and change nothing.
+
+    Exit codes: 0 nothing to change, 2 changes, 1 an error, or something that could not be looked at."""
+    from connect.cli.plan import EXIT_UNKNOWN, run_plan
+
+    configure_logging("CRITICAL")  # what is found is printed
+    planned = partial(run_plan, file, flow=flow, as_json=as_json, everything=everything)
+    raise typer.Exit(run_command(PROGRAM, planned, EXIT_UNKNOWN))
+
+
+@app.command(cls=DetailedExit, short_help="Print what differs from what the flows set.")
+def drift(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Leave this kind of difference out, such as acl.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Name every difference, however many there are.")] = False,
+) -> None:
+    """Print what differs from what the flows set: what a run would put right, and what it would leave as it is.
+
+    Exit codes: 0 nothing differs, 2 something does, 1 an error, or something that could not be looked at."""
+    from connect.cli.drift import run_drift
+
+    configure_logging("CRITICAL")
+    looked = partial(run_drift, file, flow=flow, as_json=as_json, everything=everything, ignored=ignore or ())
+    raise typer.Exit(run_command(PROGRAM, looked, EXIT_DIFFERENT))
+
+
+@app.command(cls=DetailedExit, short_help="Draw clusters and flows as their heartbeats show them.")
+def topology(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    stale_after: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="A flow whose last heartbeat is older has stopped.")
+    ] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Draw the clusters and flows of a file as their heartbeats show them: who is alive, and what reaches whom.
+
+    Exit codes: 0 all are alive, 2 one has stopped or never began, 1 an error, or a cluster that does not answer."""
+    from connect.cli.topology import EXIT_UNKNOWN, run_topology
+
+    configure_logging("CRITICAL")
+    looked = partial(run_topology, file, stale_after_s=stale_after, as_json=as_json)
+    raise typer.Exit(run_command(PROGRAM, looked, EXIT_UNKNOWN))
+
+
+@app.command(cls=DetailedExit, short_help="Print what a start would continue, and from where.")
+def takeover(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    check: Annotated[bool, typer.Option("--check", help="Look, and change nothing; a start does the rest.")] = False,
+    flow: Annotated[str | None, typer.Option(help="Only this one, such as us->eu.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Name every partition, however many there are.")] = False,
+) -> None:
+    """Print what a start would continue, of MirrorMaker 2 (Java's or ours) or a MirrorMaker 1 group, and from where.
+
+    Exit codes: 0 it can start, 2 something is in the way, 1 an error, or something that could not be looked at."""
+    from connect.cli.takeover import run_check
+
+    configure_logging("CRITICAL")
+    checked = partial(run_check, file, flow=flow, as_json=as_json, everything=everything, is_asked=check)
+    raise typer.Exit(run_command(PROGRAM, checked, EXIT_DIFFERENT))
+
+
+Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Where readers are now.", show_default=False)]
+Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where they go.", show_default=False)]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="REGEX", help="Only groups whose whole names match; else those of the file."),
+]
+Rest = Annotated[
+    list[str] | None,
+    typer.Option("--rest", metavar="URL", help="A worker of each flow, or the mirror, to stop and start flows by."),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this nothing is changed.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, help="How long to wait for a flow, in seconds.")]
+LeaveStranded = Annotated[
+    bool, typer.Option("--leave-stranded", help="Leave records that only one cluster holds where they are.")
+]
+Accept = Annotated[
+    list[str] | None, typer.Option(metavar="WHAT", help="What is in the way no more: ahead, not-mirrored, checkpoints.")
+]
+UndoFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write it there; else failover-FROM-TO.undo.json.", show_default=False),
+]
+Sample = Annotated[int, typer.Option(min=0, help="Compare so many next records of each partition of a group.")]
+
+
+@app.command(cls=DetailedExit, short_help="Move groups to the other cluster, record by record.")
+def failover(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    source: Source,
+    target: Target,
+    groups: Groups = None,
+    rest: Rest = None,
+    execute: Execute = False,
+    source_gone: Annotated[
+        bool, typer.Option("--source-gone", help="The source is lost: do with what the target knows.")
+    ] = False,
+    deny_writes: Annotated[
+        bool,
+        typer.Option("--deny-writes", help="Refuse writers of the mirrored topics at the source, by access rules."),
+    ] = False,
+    leave_stranded: LeaveStranded = False,
+    accept: Accept = None,
+    rewind: Annotated[bool, typer.Option("--rewind", help="Groups may go back on the target.")] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False),
+    ] = None,
+    undo: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take back what this file says.", show_default=False)
+    ] = None,
+    undo_file: UndoFile = None,
+    sample: Sample = 10,
+    timeout: Timeout = 600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.")] = False,
+) -> None:
+    """Move groups of readers to the other cluster of a flow, each to exactly the record it would read next.
+
+    Without --execute it is a look: what would move, and what is in the way. With it the flow is drained and stopped,
+    the flow back is told where to begin, the groups move, and a sample of their next records is compared. Interrupted
+    anywhere, it is run again, before readers are started.
+
+    Exit codes: 0 go, or done; 2 something is in the way, or differs; 1 an error."""
+    from connect.cli.failover import EXIT_FAILED, Arguments, run_failover
+
+    configure_logging("CRITICAL")
+    arguments = Arguments(
+        file, source, target, groups or (), rest or (), execute, source_gone, deny_writes, rewind, leave_stranded, at,
+        undo, undo_file, sample, timeout, as_json, everything, accept or (),
+    )  # fmt: skip
+    raise typer.Exit(run_command(PROGRAM, partial(run_failover, arguments), EXIT_FAILED))
+
+
+@app.command(cls=DetailedExit, short_help="Move groups back to the cluster they came from.")
+def failback(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    source: Source,
+    target: Target,
+    groups: Groups = None,
+    rest: Rest = None,
+    execute: Execute = False,
+    leave_stranded: LeaveStranded = False,
+    accept: Accept = None,
+    rewind: Annotated[bool, typer.Option("--rewind", help="Groups may go back on the target.")] = False,
+    undo_file: UndoFile = None,
+    sample: Sample = 10,
+    timeout: Timeout = 600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.")] = False,
+) -> None:
+    """Move groups of readers back to the cluster that they came from: --from where they are now, --to the old primary.
+
+    The flow to there begins where the flow from there ended, and copies nothing that came from there; then it is
+    drained and stopped, and the groups move. Writers must have stopped by then. Without --execute it is a look.
+
+    Exit codes: 0 go, or done; 2 something is in the way, or differs; 1 an error."""
+    from connect.cli.failover import EXIT_FAILED, Arguments, run_failback
+
+    configure_logging("CRITICAL")
+    arguments = Arguments(
+        file, source, target, groups or (), rest or (), execute, rewinds=rewind, leaves_stranded=leave_stranded,
+        undo_file=undo_file, sample=sample, timeout_s=timeout, as_json=as_json, everything=everything,
+        accepts=accept or (),
+    )  # fmt: skip
+    raise typer.Exit(run_command(PROGRAM, partial(run_failback, arguments), EXIT_FAILED))
+
+
+@app.command("stranded", cls=DetailedExit, short_help="Name the records that only the old primary holds.")
+def stranded_records(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The old primary.", show_default=False)],
+    target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write them there, a file a partition.", show_default=False)
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Append them to the new primary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Name the records that only the old primary holds, once it is back after a failover that nobody had planned.
+
+    Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
+    from connect.cli.stranded import EXIT_FAILED, run_stranded
+
+    configure_logging("CRITICAL")
+    found = partial(run_stranded, file, source, target, export_to=export, appends=append, as_json=as_json)
+    raise typer.Exit(run_command(PROGRAM, found, EXIT_FAILED))
+
+
+@app.command(short_help="Print the reference of all settings, as Markdown.")
+def config(
+    pages: Annotated[list[str] | None, typer.Argument(metavar="PAGE...", help="worker, source, mirror, ...")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Print every setting: all pages, or those named.")
+    ] = False,
+) -> None:
+    """Print the reference of all settings, as Markdown."""
+    from connect.cli.reference import pages as known
+    from connect.cli.reference import reference as text
+
+    print(text(pages or ()) if reference or pages else "\n".join(known()))
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Mirror every enabled flow of a file until stopped.",
+)
+def mirror(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="mm2.properties [--clusters ALIAS ...] | -f FILE")
+    ] = None,
+) -> None:
+    """Mirror every enabled flow of a file until stopped: connect-mirror-maker under another name.
+
+    With -f FILE the file is a KafkaMirrorMaker2 resource of Strimzi's; heliograph mirror -f FILE --help says more."""
+    from connect.cli import mirror_maker, strimzi
+
+    run = strimzi if strimzi.is_of_resource(arguments or []) else mirror_maker
+    raise typer.Exit(run.run_with_arguments(f"{PROGRAM} mirror", arguments or []))
 
 
 def main() -> NoReturn:
@@ -69,5 +411,6 @@ def main() -> NoReturn:
 
 
 def _invoke() -> int:
-    app(prog_name=PROGRAM)
+    prepare()
+    taught(typer.main.get_command(app))(prog_name=PROGRAM)
     return EXIT_OK

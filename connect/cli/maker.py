@@ -1,36 +1,35 @@
-"""The composition root of a dedicated mirror: one Spark, one control link, and a connector runner for each flow."""
+"""The composition root of a dedicated mirror: one Spark, one control link, one REST server, and a worker for each
+ordered pair of clusters (Kafka's ``MirrorMaker``)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from typing import Final
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final
 
-from connect.core.errors import ConfigError, PermanentError
-from connect.kafka.admin import Admin
-from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST, LATEST
-from connect.runtime.standalone import ConnectorRunner
-from connectors.clients import FlowClients
-from connectors.dataplane.plan import SliceSettings
-from connectors.flows import Flow, MirrorMakerConfig
-from connectors.settings import MirrorSourceSettings
-from connectors.source.connector import MirrorSourceConnector
+from connect.cli.flow_worker import FlowWorker, check_flow
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.runtime.driver import WorkerFailed
+from connect.runtime.loop_watch import LoopWatch, collect_rarely
+from connectors.flows import Flow, MirrorMakerConfig, mirrored
 from connectors.source.engine import SparkEngine
-from connectors.source.links import LISTENER_KEY, LinkServer, LinkSettings
+from connectors.source.host import SharedSpark
+from connectors.source.links import LISTENER_KEY, LinkSettings
 from connectors.source.progress import FlowProgress
-from connectors.source.second_line import SecondLine
-from connectors.source.store import MirrorPositionStore, StoreSettings
-from connectors.source.takeover import Clusters
-from connectors.source.task import MirrorSourceTask, TaskServices, TaskSettings
-from connectors.source.topology import decode_partitions
+
+if TYPE_CHECKING:
+    from connect.cli.node_rest import NodeRest
 
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.25
+#: Waits before a worker for heartbeats alone is made anew; the last one repeats.
+_ANEW_S: Final = (5.0, 10.0, 30.0)
+INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
+PUBLIC_REST: Final = "dedicated.mode.enable.public.rest"
 
 
 class FlowsFailed(PermanentError):
@@ -42,167 +41,171 @@ class StopFailed(PermanentError):
 
 
 class MirrorMaker:
-    """Mirrors ``flows`` until stopped, on an ``engine`` that may have begun already and is stopped with it."""
+    """Runs ``flows`` until stopped, on an ``engine`` that may have begun already and is stopped with it; None where no
+    flow mirrors.
 
-    def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine) -> None:
+    ``flows`` are those with a worker: the ones that mirror, and those that are there for heartbeats alone.
+
+    Raises:
+        ConfigError: A setting of theirs is refused; its key and line in the file are named.
+        SecurityError: A key store cannot be used.
+    """
+
+    def __init__(self, config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+        for flow in flows:
+            check_flow(flow)
         self._config = config
-        self._mirrors = [_FlowMirror(flow) for flow in flows]
-        self._links = LinkServer(_link_settings(config, [mirror.settings for mirror in self._mirrors]), engine.code)
+        self._flows = flows
         self._engine = engine
+        self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)))
+        self._watch = LoopWatch()
+        self._public = config.flag(PUBLIC_REST, False)
+        self._rest = self._node_rest() if self._public or config.flag(INTERNAL_REST, False) else None
+        self._workers: list[FlowWorker] = []
+        self._beside: list[asyncio.Task[None]] = []
+        #: Workers that have ended by themselves, and why.
+        self._ended: dict[FlowWorker, str] = {}
+
+    @property
+    def rest_url(self) -> str | None:
+        """Where REST is for users, where it is; known once started."""
+        return self._rest.public_url if self._rest is not None else None
 
     async def start(self) -> None:
-        """Start every flow; clusters that do not answer are waited for, and said so every few seconds."""
-        await self._links.start()
-        self._engine.begin()
-        await asyncio.gather(*(mirror.start(self._engine, self._links) for mirror in self._mirrors))
+        """Start every worker; clusters that do not answer are waited for, and said so every few seconds.
+
+        Workers for heartbeats alone start in the background: what keeps them from starting keeps no mirror.
+        """
+        collect_rarely()
+        self._watch.start()
+        if self._rest is not None:
+            await self._rest.start()
+        self._workers = [self._made(flow) for flow in self._flows]
+        if self._rest is not None:
+            self._rest.serve(self._workers)
+        self._beside = [
+            asyncio.create_task(self._keep_up(index), name=f"heartbeats of {worker.flow}")
+            for index, worker in enumerate(self._workers)
+            if not worker.flow.enabled
+        ]
+        await asyncio.gather(*(worker.start() for worker in self._mirrors))
+        self._beside += [
+            asyncio.create_task(self._live(worker), name=f"life of {worker.flow}") for worker in self._mirrors
+        ]
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Until ``stop`` is set; raises :class:`FlowsFailed` when no flow goes on any more."""
+        """Until ``stop`` is set; raises :class:`FlowsFailed` when no flow goes on any more and nobody could mend it
+        over REST."""
         while not stop.is_set():
-            if all(mirror.has_failed for mirror in self._mirrors):
-                reasons = "; ".join(f"{mirror.flow}: {mirror.failure}" for mirror in self._mirrors)
-                raise FlowsFailed(f"no flow goes on: {reasons}")
+            self._raise_if_failed()
             try:
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
             except TimeoutError:
                 continue
 
     async def stop(self) -> None:
-        """Stop copying, store positions, end Spark; within a few seconds.
+        """Stop copying, store positions, leave the groups, end Spark; within a few seconds.
 
-        Raises :class:`StopFailed` where a flow failed meanwhile.
+        Raises :class:`StopFailed` where that did not go in order.
         """
-        failed_before = {mirror.flow for mirror in self._mirrors if mirror.failure is not None}
-        stopped = await asyncio.gather(*(mirror.stop() for mirror in self._mirrors), return_exceptions=True)
-        await self._engine.stop()
-        await self._links.stop()
+        for starting in self._beside:
+            starting.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+        stopped = await asyncio.gather(*(worker.stop() for worker in self._workers), return_exceptions=True)
+        await self._spark.stop()
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._rest is not None:
+            await self._rest.stop()
+        await self._watch.stop()
         failed = []
-        for mirror, raised in zip(self._mirrors, stopped, strict=True):
-            error = raised or (mirror.failure if mirror.flow not in failed_before else None)
+        for worker, error in zip(self._workers, stopped, strict=True):
             if error is not None:
-                log.error("%s did not stop in order", mirror.flow, exc_info=error)
-                failed.append(f"{mirror.flow}: {error}")
+                log.error("%s did not stop in order", worker.flow, exc_info=error)
+                failed.append(f"{worker.flow}: {error}")
         if failed:
             raise StopFailed(f"not all was stopped in order: {'; '.join(failed)}")
 
     def progress(self) -> list[FlowProgress]:
-        """A picture of every flow."""
+        """A picture of every flow that mirrors."""
         now_ms = int(time.time() * 1000)
-        return [mirror.progress(now_ms) for mirror in self._mirrors]
-
-
-class _FlowMirror:
-    """One flow: its clusters, its connector and its tasks."""
-
-    def __init__(self, flow: Flow) -> None:
-        self.flow = str(flow)
-        self.settings = flow.settings()
-        self._clients: FlowClients = flow.clients()
-        self._group = flow.worker_config()["group.id"]
-        self._props = flow.connector_config()
-        self._runner: ConnectorRunner | None = None
-        self._closing = AsyncExitStack()
+        return [worker.progress(now_ms) for worker in self._mirrors]
 
     @property
-    def failure(self) -> BaseException | None:
-        return self._runner.failure if self._runner else None
+    def _mirrors(self) -> list[FlowWorker]:
+        return [worker for worker in self._workers if worker.flow.enabled]
 
-    @property
-    def has_failed(self) -> bool:
-        return self._runner is not None and self._runner.has_failed
+    def _raise_if_failed(self) -> None:
+        reasons = []
+        for worker in self._mirrors:
+            # Over REST a failed connector or task can be started again.
+            reason = self._ended.get(worker) or (None if self._public else worker.failure())
+            if reason is None:
+                return
+            reasons.append(f"{worker.flow}: {reason}")
+        if reasons:
+            raise FlowsFailed(f"no flow goes on: {'; '.join(reasons)}")
 
-    async def start(self, engine: SparkEngine, links: LinkServer) -> None:
-        settings = self.settings
-        source = self._opened(Cluster(self._clients.source_admin(), settings.source_alias))
-        target = self._opened(Cluster(self._clients.target_admin(), settings.target_alias))
-        admin = Admin(self._clients.target_admin(), settings.target_alias)
-        self._closing.push_async_callback(admin.close)
-        waiting = _waiting(self.flow)
-        await asyncio.gather(source.wait_reachable(waiting), target.wait_reachable(waiting))
-        second_line = SecondLine(self.flow, f"{self._group}-{settings.name}-")
-        services = TaskServices(engine, links, Clusters(source, target, second_line=second_line), admin)
-        store_cluster = self._opened(Cluster(self._clients.offsets(), settings.target_alias))
-        self._runner = ConnectorRunner(
-            f"{self.flow} {settings.name}",
-            MirrorSourceConnector(settings, self._props, source, target, admin),
-            lambda props: self._task(props, services, store_cluster),
-            settings.tasks_max,
-        )
-        await self._runner.start()
+    async def _live(self, worker: FlowWorker) -> None:
+        """Until a worker ends by itself; then its group must not wait for what is left of it."""
+        try:
+            await worker.ended()
+        except HeliographError as error:
+            self._ended[worker] = str(error)
+            log.error("%s: its worker has ended, the other flows go on: %s", worker.flow, error)
+            await _put_away(worker)
 
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.stop()
-        await self._closing.aclose()
+    def _made(self, flow: Flow) -> FlowWorker:
+        return FlowWorker(flow, self._spark, None if self._rest is None else self._rest.of_flow(flow))
 
-    def progress(self, now_ms: int) -> FlowProgress:
-        tasks = [task for task in (self._runner.tasks if self._runner else []) if isinstance(task, MirrorSourceTask)]
-        return FlowProgress(
-            flow=self.flow,
-            state=_state([task.state for task in tasks]),
-            spark_epoch=max((task.epoch for task in tasks), default=0),
-            partitions=tuple(view for task in tasks for view in task.view(now_ms)),
-        )
+    async def _keep_up(self, index: int) -> None:
+        """The life of a worker for heartbeats alone: made anew where that may help, and told of where it ends."""
+        delays_s = chain(_ANEW_S, repeat(_ANEW_S[-1]))
+        while True:
+            worker = self._workers[index]
+            try:
+                await worker.start()
+                await worker.ended()
+                return
+            except (RetriableError, WorkerFailed) as error:
+                delay_s = next(delays_s)
+                log.warning("%s: no heartbeats: %s; trying again in %.0f s", worker.flow, error, delay_s)
+            except Exception as error:
+                ours = isinstance(error, HeliographError)
+                log.error("%s: no heartbeats: %s", worker.flow, error, exc_info=None if ours else error)
+                return
+            await _put_away(worker)
+            await asyncio.sleep(delay_s)
+            self._workers[index] = self._made(worker.flow)
+            if self._rest is not None:
+                self._rest.serve(self._workers)
 
-    def _opened(self, cluster: Cluster) -> Cluster:
-        self._closing.push_async_callback(cluster.close)
-        return cluster
+    def _engine_begun(self) -> SparkEngine:
+        assert self._engine is not None, "only flows that mirror have tasks"
+        return self._engine
 
-    def _task(self, props: Mapping[str, str], services: TaskServices, store_cluster: Cluster) -> MirrorSourceTask:
-        settings, index = self.settings, int(props["task.index"])
-        transactional_id = f"{self._group}-{settings.name}-{index}"
-        store = MirrorPositionStore(
-            store_cluster,
-            services.admin,
-            StoreSettings(
-                connector=settings.name,
-                source_alias=settings.source_alias,
-                offsets_topic=settings.offsets_topic,
-                map_topic=f"mm2-offset-map.{settings.source_alias}.internal",
-                transactional_id=f"{transactional_id}-commit",
-                replication_factor=settings.offsets_topic_replication_factor,
-                partitions=settings.offsets_topic_partitions,
-            ),
-            services.clusters.second_line,
-        )
-        task = TaskSettings(
-            flow=self.flow,
-            transactional_id=transactional_id,
-            partitions=tuple(decode_partitions(props["task.assigned.partitions"])),
-            remote_topic=settings.remote_topic,
-            slice=_slice_settings(settings, self._clients, index),
-            epoch_ms=settings.epoch_ms,
-            commit_interval_ms=settings.commit_interval_ms,
-            logs_skipped=settings.logs_skipped,
-            reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
-        )
-        return MirrorSourceTask(task, services, store)
+    def _node_rest(self) -> NodeRest:
+        from connect.cli.node_rest import NodeRest
+
+        try:
+            return NodeRest(self._config.top_level_properties(), self._watch, public=self._public)
+        except ConfigError as error:
+            raise self._config.located(error, [error.key or ""]) from None
 
 
-def _slice_settings(settings: MirrorSourceSettings, clients: FlowClients, index: int) -> SliceSettings:
-    """What a slice is told; fetch settings that the user did not name keep the copy's own defaults."""
-    named = {
-        "fetch_max_bytes": settings.fetch_max_bytes,
-        "partition_max_bytes": settings.max_partition_fetch_bytes,
-        "fetch_max_wait_ms": settings.fetch_max_wait_ms,
-        "fetch_min_bytes": settings.fetch_min_bytes,
-    }
-    return SliceSettings(
-        flow=settings.flow,
-        task=index,
-        source=clients.replication_consumer(index).to_wire(),
-        target=clients.record_producer(index).to_wire(),
-        read_committed=settings.read_committed,
-        lease_ms=settings.lease_ms,
-        skip_refused=settings.skips_refused,
-        compression=settings.compression,
-        **{name: value for name, value in named.items() if value is not None},
-    )
+async def _put_away(worker: FlowWorker) -> None:
+    (error,) = await asyncio.gather(worker.stop(), return_exceptions=True)
+    if error is not None:
+        log.warning("%s did not stop in order: %s", worker.flow, error)
 
 
-def _link_settings(config: MirrorMakerConfig, settings: Sequence[MirrorSourceSettings]) -> LinkSettings:
+def _link_settings(config: MirrorMakerConfig, flows: Sequence[Flow]) -> LinkSettings:
     """One listener serves all flows, so they must agree on it."""
-    found = dict.fromkeys((one.link_listener, one.link_advertised_address) for one in settings)
+    found = dict.fromkeys(
+        (one.link_listener, one.link_advertised_address) for one in (flow.settings() for flow in flows)
+    )
+    if not found:
+        return LinkSettings()
     if len(found) > 1:
         raise config.located(
             ConfigError(
@@ -215,14 +218,3 @@ def _link_settings(config: MirrorMakerConfig, settings: Sequence[MirrorSourceSet
         return LinkSettings.parse(listener, advertised)
     except ConfigError as error:
         raise config.located(error, [error.key or ""]) from None
-
-
-def _state(states: Sequence[str]) -> str:
-    for state in ("failed", "recovering", "starting", "running"):
-        if state in states:
-            return state
-    return "stopped" if states else "starting"
-
-
-def _waiting(flow: str) -> Callable[[str], None]:
-    return lambda line: log.warning("%s: %s", flow, line)

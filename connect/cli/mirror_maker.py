@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -28,11 +28,13 @@ from connect.cli.console import (
     stop_signals,
 )
 from connect.cli.rates import RateMeter, flow_line
+from connect.cli.waiting import unless_stopped
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
     from connectors.flows import Flow, MirrorMakerConfig
+    from connectors.source.engine import SparkEngine
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ SUMMARY_INTERVAL_S: Final = 10.0
 START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse with Java's exit code."""
 
     def error(self, message: str) -> NoReturn:
@@ -69,7 +71,16 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
     Raises:
         SystemExit: 255 for bad arguments, 0 after the help.
     """
-    parser = _Parser(prog=program, description="MirrorMaker 2.0 driver")
+    # The command of that name also takes a resource, and has another parser for it.
+    more = (
+        "" if program == PROGRAM else f"\n\nof a Strimzi resource, which has its own help:\n  {program} -f FILE --help"
+    )
+    parser = Parser(
+        prog=program,
+        description="MirrorMaker 2.0 driver",
+        epilog=f"examples:\n  {program} mm2.properties\n  {program} mm2.properties --clusters eu{more}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("config", metavar="mm2.properties", help="MM2 configuration file.")
     parser.add_argument(
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
@@ -106,15 +117,18 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
 
 
 def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
-    """Mirrors every enabled flow of ``file`` until SIGTERM or Ctrl-C; gives the exit code.
+    """Runs every flow of ``file`` until SIGTERM or Ctrl-C; gives the exit code.
 
     Raises:
         ConfigError: The file or a setting in it is wrong.
     """
-    from connectors.flows import load
+    from connectors.flows import load, mirrored
 
     config = load(file)
-    flows = config.enabled_flows(clusters)
+    flows = config.flows_to_run(clusters)
+    if not mirrored(flows):
+        where = f" to {', '.join(clusters)}" if clusters else ""
+        logger.warning("%s: no flow%s is enabled; this node writes heartbeats only", file, where)
     for notice in config.notices():
         logger.warning("%s: %s", file, notice.text)
     try:
@@ -141,26 +155,35 @@ class StopTimedOut(HeliographError):
 
 
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) -> None:
-    from connect.cli.spark import spark_engine
-
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        engines = [spark_engine(flows)]
-        engines[0].begin()
-        # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
-        await asyncio.sleep(0)
+        engines = [_spark(flows)]
+        if engines[0] is not None:
+            engines[0].begin()
+            # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
+            await asyncio.sleep(0)
 
         from connect.cli.maker import MirrorMaker
 
         def make() -> MirrorMaker:
-            if engines[-1].is_stopped:
-                engines.append(spark_engine(flows))
+            if engines[-1] is not None and engines[-1].is_stopped:
+                engines.append(_spark(flows))
             return MirrorMaker(config, flows, engines[-1])
 
         try:
             await run(make, stop, watch=_log_summaries)
         finally:
             # Also where nothing could be made of it.
-            await engines[-1].stop()
+            if engines[-1] is not None:
+                await engines[-1].stop()
+
+
+def _spark(flows: Sequence[Flow]) -> SparkEngine | None:
+    """The Spark of the flows that mirror; None where none does, as for heartbeats alone."""
+    from connect.cli.spark import spark_of_flows
+    from connectors.flows import mirrored
+
+    enabled = mirrored(flows)
+    return spark_of_flows(enabled) if enabled else None
 
 
 async def run(
@@ -195,7 +218,7 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
     while not stop.is_set():
         maker, delay_s, started = make(), next(delays_s), False
         try:
-            started = await _unless_stopped(maker.start(), stop, "start")
+            started = await unless_stopped(maker.start(), stop, "start")
         except RetriableError as error:
             logger.warning("%s; trying again in %.0f s", error, delay_s)
         except PermanentError as error:
@@ -208,24 +231,8 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
         if started:
             return maker
         if not stop.is_set():
-            await _unless_stopped(asyncio.sleep(delay_s), stop, "delay before the next start")
+            await unless_stopped(asyncio.sleep(delay_s), stop, "delay before the next start")
     return None
-
-
-async def _unless_stopped(work: Awaitable[None], stop: asyncio.Event, name: str) -> bool:
-    """Awaits ``work``, or cancels it as soon as ``stop`` is set; True if it was finished."""
-    task = asyncio.ensure_future(work)
-    stopped = asyncio.create_task(stop.wait(), name=f"stop during {name}")
-    try:
-        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-            return True
-        return False
-    finally:
-        for each in (task, stopped):
-            each.cancel()
-        await asyncio.gather(task, stopped, return_exceptions=True)
 
 
 async def _stop(maker: MirrorMaker) -> None:

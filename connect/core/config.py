@@ -6,27 +6,20 @@ which forgives a repeated list element; :meth:`ConfigDef.validate` is a request 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
+from connect.core.config_values import InvalidValue as InvalidValue
+from connect.core.config_values import Password as Password
+from connect.core.config_values import Type as Type
+from connect.core.config_values import Value as Value
+from connect.core.config_values import convert as convert
+from connect.core.config_values import invalid
+from connect.core.config_values import split_list as split_list
+from connect.core.config_values import trim as trim
 from connect.core.errors import ConfigError
-
-
-class Type(StrEnum):
-    """What a setting's text is converted to. CLASS stays a name: who loads classes checks that it exists."""
-
-    BOOLEAN = "boolean"
-    STRING = "string"
-    INT = "int"
-    SHORT = "short"
-    LONG = "long"
-    DOUBLE = "double"
-    LIST = "list"
-    CLASS = "class"
-    PASSWORD = "password"
 
 
 class Importance(StrEnum):
@@ -35,25 +28,13 @@ class Importance(StrEnum):
     LOW = "low"
 
 
-class Password:
-    """A secret: shown as ``[hidden]`` wherever it is printed; ``value`` is the text."""
+class Width(StrEnum):
+    """How wide a field a form should give the value; REST's definitions show it."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "[hidden]"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Password) and other.value == self.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-Value = bool | str | int | float | tuple[str, ...] | Password | None
+    NONE = "none"
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
 
 
 class Required:
@@ -64,10 +45,6 @@ class Required:
 
 
 REQUIRED: Final = Required()
-
-
-class InvalidValue(ValueError):
-    """A value is refused; the text is Java's whole sentence."""
 
 
 class Check(Protocol):
@@ -88,6 +65,12 @@ class Setting:
         default: Already converted; :data:`REQUIRED` where the key must be set.
         doc: One sentence for the reference.
         check: Looked at after conversion, also for the default.
+        group: The heading it stands under in REST's definitions; None for no heading.
+        order: Its place under that heading, -1 where it has none.
+        display_name: What a form calls it; its key where empty.
+        dependents: Keys that are looked at after this one.
+        recommended: Values that a form offers.
+        visible: Whether a form shows it.
     """
 
     name: str
@@ -96,6 +79,13 @@ class Setting:
     doc: str
     check: Check | None = None
     importance: Importance = Importance.LOW
+    group: str | None = None
+    order: int = -1
+    width: Width = Width.NONE
+    display_name: str = ""
+    dependents: tuple[str, ...] = ()
+    recommended: tuple[str, ...] = ()
+    visible: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +95,12 @@ class ConfigValue:
     name: str
     value: Value
     errors: tuple[str, ...] = ()
+    recommended: tuple[str, ...] = ()
+    visible: bool = True
+
+    def with_error(self, *errors: str) -> ConfigValue:
+        """The same value with further objections to it."""
+        return replace(self, errors=(*self.errors, *errors))
 
 
 class Values(Mapping[str, Value]):
@@ -161,6 +157,42 @@ class ConfigDef:
     def __contains__(self, name: object) -> bool:
         return name in self.settings
 
+    def only(self, *names: str) -> ConfigDef:
+        """The settings of these names."""
+        return ConfigDef({name: self.settings[name] for name in names})
+
+    def groups(self) -> tuple[str, ...]:
+        """The headings, each once, in the order in which settings name them."""
+        return tuple(dict.fromkeys(each.group for each in self.settings.values() if each.group is not None))
+
+    def embedded(self, prefix: str, group: str, first_order: int) -> ConfigDef:
+        """The same settings with ``prefix`` before their keys, under the heading ``group`` (``ConfigDef.embed``)."""
+        return ConfigDef(
+            {
+                prefix + each.name: replace(
+                    each,
+                    name=prefix + each.name,
+                    check=None if each.check is None else _Embedded(prefix, each.check),
+                    group=group if each.group is None else f"{group}: {each.group}",
+                    order=order,
+                    display_name=each.display_name or each.name,
+                    dependents=tuple(prefix + name for name in each.dependents),
+                )
+                for order, each in enumerate(self._in_order(), first_order)
+            }
+        )
+
+    def _in_order(self) -> list[Setting]:
+        groups = self.groups()
+        importances = list(Importance)
+
+        def place(each: Setting) -> tuple[int, int, bool, int, str]:
+            group = -1 if each.group is None else groups.index(each.group)
+            has_default = not isinstance(each.default, Required)
+            return group, each.order, has_default, importances.index(each.importance), each.name
+
+        return sorted(self.settings.values(), key=place)
+
     def parse(self, props: Mapping[str, str]) -> Values:
         """Convert what a file says, defaults filled in; keys without a setting are left out.
 
@@ -181,11 +213,11 @@ class ConfigDef:
             values[name] = value
         return Values(values, warnings)
 
-    def validate(self, props: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Convert and check every setting, collecting all objections instead of raising."""
+    def validate(self, props: Mapping[str, str | None]) -> dict[str, ConfigValue]:
+        """Convert and check every setting, collecting all objections instead of raising. A null is not a default."""
         return {name: self._validated(setting, props) for name, setting in self.settings.items()}
 
-    def _validated(self, setting: Setting, props: Mapping[str, str]) -> ConfigValue:
+    def _validated(self, setting: Setting, props: Mapping[str, str | None]) -> ConfigValue:
         errors: list[str] = []
         value: Value = None
         try:
@@ -198,55 +230,20 @@ class ConfigDef:
                 setting.check(setting.name, value)
             except InvalidValue as error:
                 errors.append(str(error))
-        return ConfigValue(setting.name, value, tuple(errors))
+        return ConfigValue(setting.name, value, tuple(errors), setting.recommended, setting.visible)
 
     @staticmethod
-    def _converted(setting: Setting, props: Mapping[str, str]) -> Value:
-        text = props.get(setting.name)
-        if text is not None:
+    def _converted(setting: Setting, props: Mapping[str, str | None]) -> Value:
+        if setting.name in props:
+            text = props[setting.name]
+            if text is None:
+                return None
+            if isinstance(setting.check, PluginClass):
+                return setting.check.full_name(setting.name, trim(text))
             return convert(setting.name, text, setting.type)
         if isinstance(setting.default, Required):
             raise InvalidValue(f'Missing required configuration "{setting.name}" which has no default value.')
         return setting.default
-
-    def markdown(self) -> str:
-        """The reference: a table, the important ones first."""
-        order = list(Importance)
-        rows = sorted(
-            self.settings.values(),
-            key=lambda each: (order.index(each.importance), each.name),
-        )
-        lines = [
-            "| key | type | default | valid values | meaning |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for each in rows:
-            check = "" if each.check is None else str(each.check)
-            cells = (
-                f"`{each.name}`",
-                str(each.type),
-                _default_text(each.default),
-                check,
-                each.doc,
-            )
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        return "\n".join(lines) + "\n"
-
-
-def _default_text(default: Value | Required) -> str:
-    match default:
-        case Required():
-            return "required"
-        case None:
-            return "null"
-        case bool():
-            return str(default).lower()
-        case tuple():
-            return f"`{','.join(default)}`" if default else "empty"
-        case "":
-            return "empty"
-        case _:
-            return f"`{default}`"
 
 
 def _without_repeats(name: str, value: tuple[str, ...], warnings: list[str]) -> tuple[str, ...]:
@@ -258,63 +255,21 @@ def _without_repeats(name: str, value: tuple[str, ...], warnings: list[str]) -> 
     return value
 
 
-# Conversion
-
-#: What Java's ``String.trim`` removes: everything up to the space.
-_TRIMMED: Final = "".join(map(chr, range(33)))
-_BOUNDS: Final = {Type.SHORT: 2**15, Type.INT: 2**31, Type.LONG: 2**63}
-_INTEGER: Final = re.compile(r"[+-]?\d+")
-_DOUBLE: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?")
-_COMMA: Final = re.compile(r"\s*,\s*", re.ASCII)
-
-
-def trim(text: str) -> str:
-    """``text`` as Java's ``String.trim`` leaves it."""
-    return text.strip(_TRIMMED)
-
-
-def convert(name: str, text: str, type_: Type) -> Value:
-    """The value of ``text``.
-
-    Raises:
-        InvalidValue: It is no value of that type.
-    """
-    trimmed = trim(text)
-    match type_:
-        case Type.BOOLEAN:
-            if trimmed.lower() not in ("true", "false"):
-                raise _invalid(name, text, "Expected value to be either true or false")
-            return trimmed.lower() == "true"
-        case Type.INT | Type.SHORT | Type.LONG:
-            if _INTEGER.fullmatch(trimmed) is None or not -_BOUNDS[type_] <= int(trimmed) < _BOUNDS[type_]:
-                raise _invalid(name, text, f"Not a number of type {type_.name}")
-            return int(trimmed)
-        case Type.DOUBLE:
-            match = _DOUBLE.fullmatch(trimmed)
-            if match is None:
-                raise _invalid(name, text, f"Not a number of type {type_.name}")
-            return float(match.group(1))
-        case Type.LIST:
-            return split_list(trimmed)
-        case Type.PASSWORD:
-            return Password(trimmed)
-        case Type.STRING | Type.CLASS:
-            return trimmed
-
-
-def split_list(text: str) -> tuple[str, ...]:
-    """The elements of a list's text, as ``ConfigDef`` splits it: nothing for a blank text, empty ones kept."""
-    trimmed = trim(text)
-    return tuple(_COMMA.split(trimmed)) if trimmed else ()
-
-
-def _invalid(name: str, value: object, why: str) -> InvalidValue:
-    if isinstance(value, tuple):
-        value = f"[{', '.join(value)}]"
-    return InvalidValue(f"Invalid value {'null' if value is None else value} for configuration {name}: {why}")
-
-
 # Checks
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedded:
+    """A check of an embedded setting, which names the key without its prefix, as Java's does."""
+
+    prefix: str
+    check: Check
+
+    def __call__(self, name: str, value: Value) -> None:
+        self.check(name.removeprefix(self.prefix), value)
+
+    def __str__(self) -> str:
+        return str(self.check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +284,12 @@ class AtLeast:
         if value is None and self.nullable:
             return
         if value is None:
-            raise _invalid(name, value, "Value must be non-null")
+            raise invalid(name, value, "Value must be non-null")
         assert isinstance(value, int | float)
         if value < self.least:
-            raise _invalid(name, value, f"Value must be at least {self.least}")
+            raise invalid(name, value, f"Value must be at least {self.least}")
         if self.most is not None and value > self.most:
-            raise _invalid(name, value, f"Value must be no more than {self.most}")
+            raise invalid(name, value, f"Value must be no more than {self.most}")
 
     def __str__(self) -> str:
         return f"[{self.least},...]" if self.most is None else f"[{self.least},...,{self.most}]"
@@ -353,7 +308,7 @@ class OneOf:
             known = isinstance(value, str) and value.upper() in {word.upper() for word in self.words}
         if not known:
             how = " (case insensitive)" if self.any_case else ""
-            raise _invalid(name, value, f"String must be one of{how}: {', '.join(self.words)}")
+            raise invalid(name, value, f"String must be one of{how}: {', '.join(self.words)}")
 
     def __str__(self) -> str:
         return f"{'(case insensitive) ' if self.any_case else ''}[{', '.join(self.words)}]"
@@ -379,56 +334,32 @@ class ValidList:
             raise InvalidValue(f"Configuration '{name}' values must not be empty.")
         for each in value if self.words else ():
             if each not in self.words:
-                raise _invalid(name, each, f"String must be one of: {', '.join(self.words)}")
+                raise invalid(name, each, f"String must be one of: {', '.join(self.words)}")
 
     def __str__(self) -> str:
         return f"[{', '.join(self.words)}]" if self.words else ""
 
 
 @dataclass(frozen=True, slots=True)
-class UniqueAliases:
-    """Aliases such as those of ``transforms``: never forgiven, not even in a file."""
+class PluginClass:
+    """The name of a plugin: ``resolve`` gives its full name, or None where there is none. ``check`` sees full names.
+    ``known`` lists the names that there are, where a message is to have them."""
+
+    resolve: Callable[[str], str | None]
+    check: Check | None = None
+    known: Callable[[], Iterable[str]] | None = None
+
+    def full_name(self, name: str, text: str) -> str:
+        """Part of the conversion, as in Java: a class that cannot be found leaves no value."""
+        found = self.resolve(text)
+        if found is None:
+            there = "" if self.known is None else f" There are {', '.join(self.known())}."
+            raise invalid(name, text, f"Class {text} could not be found.{there}")
+        return found
 
     def __call__(self, name: str, value: Value) -> None:
-        assert isinstance(value, tuple)
-        if len(set(value)) < len(value):
-            raise _invalid(name, value, "Duplicate alias provided.")
+        if self.check is not None:
+            self.check(name, value)
 
     def __str__(self) -> str:
-        return "unique aliases"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectorName:
-    """A connector's name: not empty, no ISO control characters."""
-
-    def __call__(self, name: str, value: Value) -> None:
-        if value is None:
-            return
-        assert isinstance(value, str)
-        if not value:
-            raise _invalid(name, value, "String may not be empty")
-        controls = [str(ord(char)) for char in value if ord(char) < 32 or 127 <= ord(char) < 160]
-        if controls:
-            raise _invalid(
-                name,
-                value,
-                "String may not contain control sequences but had the following ASCII chars: " + ", ".join(controls),
-            )
-
-    def __str__(self) -> str:
-        return "non-empty string without ISO control characters"
-
-
-@dataclass(frozen=True, slots=True)
-class KnownClass:
-    """The name of a class that ``is_known`` accepts, in Java's words where it does not."""
-
-    is_known: Callable[[str], bool]
-
-    def __call__(self, name: str, value: Value) -> None:
-        if isinstance(value, str) and not self.is_known(value):
-            raise _invalid(name, value, f"Class {value} could not be found.")
-
-    def __str__(self) -> str:
-        return ""
+        return "" if self.check is None else str(self.check)

@@ -57,6 +57,18 @@ class SecurityError(PermanentError):
     """A broker refuses who we are, we refuse who it is, or a key store cannot be used."""
 
 
+class TooManyTasks(PermanentError):
+    """A connector configures more tasks than ``tasks.max`` allows (KIP-1004)."""
+
+    def __init__(self, connector: str, tasks: int, tasks_max: int) -> None:
+        super().__init__(
+            f"The connector {connector} has generated {tasks} tasks, which is greater than {tasks_max}, the maximum "
+            "number of tasks it is configured to create. This behaviour should be considered a bug and is disallowed. "
+            "If necessary, it can be permitted by reconfiguring the connector with 'tasks.max.enforce' set to false; "
+            "however, this option will be removed in a future release of Kafka Connect."
+        )
+
+
 class JavaNotFound(PermanentError):
     """No Java of a version that Spark and Kafka can run on."""
 

@@ -8,24 +8,18 @@ the format.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: Java allows the primitive types. Its text for floating point numbers is its own, and no connector of ours has any.
-Scalar = str | int | bool | None
+from connect.core.jackson import json_text, string_text
 
-_ESCAPED: Final = re.compile('["\\\\\x00-\x1f]')
-_SHORT: Final = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\t": "\\t",
-    "\n": "\\n",
-    "\f": "\\f",
-    "\r": "\\r",
-}
+#: Java allows the primitive types.
+Scalar = str | int | float | bool | None
+
+#: The first table of a ``java.util.HashMap``, and how full one gets before it is doubled.
+_FIRST_BUCKETS: Final = 16
+_LOAD: Final = 0.75
 
 
 @dataclass(slots=True)
@@ -71,12 +65,12 @@ def apply(state: SourceOffsets, key: bytes | None, value: bytes | None) -> str |
 
 def encode_key(connector: str, partition: Mapping[str, Scalar]) -> bytes:
     """A record's key; the partition's fields keep the order they have."""
-    return f"[{_text(connector)},{_object(partition)}]".encode()
+    return f"[{string_text(connector)},{json_text(partition)}]".encode()
 
 
 def encode_value(offset: Mapping[str, Scalar]) -> bytes:
     """A record's value."""
-    return _object(offset).encode()
+    return json_text(offset).encode()
 
 
 def mirror_key(connector: str, source_alias: str, topic: str, partition: int) -> bytes:
@@ -89,31 +83,30 @@ def mirror_value(offset: int) -> bytes:
     return encode_value({"offset": offset})
 
 
+def in_java_order(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as a ``java.util.HashMap`` yields them, to which they were added in the order they have.
+
+    Java's connectors keep source partitions in such maps, and so does the worker what REST brings
+    (``Worker.normalizeSourceConnectorOffsets``): in another order a task would not find its offset.
+    """
+    buckets = _FIRST_BUCKETS
+    while len(partition) > buckets * _LOAD:
+        buckets *= 2
+    return dict(sorted(partition.items(), key=lambda field: _spread_hash(field[0]) % buckets))
+
+
+def _spread_hash(text: str) -> int:
+    """``String.hashCode`` with its upper half mixed into the lower, as ``HashMap`` takes it."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    hashed = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
+
+
 def _named(parsed: object) -> tuple[str, dict[str, Any]] | None:
     """The connector and the source partition of a key, None where it is none."""
     if not isinstance(parsed, list) or len(parsed) != 2:
         return None
     connector, partition = parsed
     return (connector, partition) if isinstance(connector, str) and isinstance(partition, dict) else None
-
-
-def _object(fields: Mapping[str, Scalar]) -> str:
-    return "{" + ",".join(f"{_text(name)}:{_scalar(value)}" for name, value in fields.items()) + "}"
-
-
-def _scalar(value: Scalar) -> str:
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
-
-
-def _text(value: str) -> str:
-    return '"' + _ESCAPED.sub(_escape, value) + '"'
-
-
-def _escape(match: re.Match[str]) -> str:
-    """Jackson's: short forms where JSON has them, else upper-case hexadecimal; nothing beyond ASCII is escaped."""
-    char = match[0]
-    return _SHORT.get(char) or f"\\u{ord(char):04X}"

@@ -5,6 +5,7 @@ A reference whose provider or key is not there stays as it is, as in Java; a fil
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -13,13 +14,21 @@ from typing import Final
 
 from connect.core.config import split_list
 from connect.core.errors import ConfigError
+from connect.core.java_regex import UnsupportedRegex, compile_java
 from connect.core.properties import parse_properties
+
+log = logging.getLogger(__name__)
 
 #: What a provider answers: the values at a path, by key.
 Provider = Callable[[str], Mapping[str, str]]
 
+#: Makes a provider from its ``config.providers.<name>.param.*``; raises ValueError where one of them is wrong.
+ProviderFactory = Callable[[Mapping[str, str]], Provider]
+
 _REFERENCE: Final = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 _JAVA: Final = "org.apache.kafka.common.config.provider."
+_NAMES: Final = "config.providers"
+NOTHING: Final[Mapping[str, ProviderFactory]] = {}
 
 
 class ConfigTransformer:
@@ -27,25 +36,46 @@ class ConfigTransformer:
 
     Args:
         props: Where ``config.providers`` and the keys below it stand.
+        others: Further classes of providers by name.
 
     Raises:
-        ConfigError: A provider has no class, or one that is not known.
+        ConfigError: A provider has no class, one that is not known, or a parameter that is wrong.
     """
 
-    def __init__(self, props: Mapping[str, str]) -> None:
+    def __init__(self, props: Mapping[str, str], others: Mapping[str, ProviderFactory] = NOTHING) -> None:
+        self._others = others
         self._providers: dict[str, Provider] = {}
         self._of_environment: set[str] = set()
-        for name in split_list(props.get("config.providers", "")):
-            key = f"config.providers.{name}.class"
+        for name in split_list(props.get(_NAMES, "")):
+            key = f"{_NAMES}.{name}.class"
             class_name = props.get(key, "").strip()
-            if class_name not in _PROVIDERS:
-                known = ", ".join(each.removeprefix(_JAVA) for each in _PROVIDERS)
-                raise ConfigError(f"{key} is '{class_name}'; it can be {_JAVA} with {known}", key)
-            prefix = f"config.providers.{name}.param."
+            factory = others.get(class_name) or _BY_NAME.get(class_name)
+            if factory is None:
+                known = ", ".join(("file", "directory", "env", *others))
+                raise ConfigError(f"{key} is '{class_name}'; it can be {known}, or Java's class of these names", key)
+            prefix = f"{_NAMES}.{name}.param."
             params = {each[len(prefix) :]: value for each, value in props.items() if each.startswith(prefix)}
-            self._providers[name] = _PROVIDERS[class_name](params)
-            if _PROVIDERS[class_name] is _environment:
+            try:
+                self._providers[name] = factory(params)
+            except ValueError as error:
+                raise ConfigError(f"{prefix}{error}", key) from None
+            if factory is _environment:
                 self._of_environment.add(name)
+
+    def for_connector(self, props: Mapping[str, str]) -> ConfigTransformer:
+        """One that also knows the providers that a connector's raw ``props`` declare; of two by one name the worker's
+        is heeded, as Java resolves its references first.
+
+        Raises:
+            ConfigError: They are declared wrongly.
+        """
+        if _NAMES not in props:
+            return self
+        declared = {key: value for key, value in props.items() if key.startswith(_NAMES)}
+        found = ConfigTransformer(self.transform(declared), self._others)
+        found._providers |= self._providers
+        found._of_environment |= self._of_environment
+        return found
 
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with references resolved, each path of a provider read once.
@@ -81,9 +111,21 @@ class ConfigTransformer:
 
 def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:
     """Whether a path lies in ``allowed.paths``, everywhere if that is not set."""
-    text = params.get("allowed.paths", "").strip()
-    folders = [Path(part).resolve() for part in split_list(text)]
-    return lambda path: not folders or any(Path(path).resolve().is_relative_to(folder) for folder in folders)
+    folders = [Path(part) for part in split_list(params.get("allowed.paths", ""))]
+    for folder in folders:
+        if not folder.is_absolute():
+            raise ValueError(f"allowed.paths: {folder} is not absolute")
+        if not folder.exists():
+            raise ValueError(f"allowed.paths: {folder} does not exist")
+    resolved = [folder.resolve() for folder in folders]
+
+    def allowed(path: str) -> bool:
+        within = not resolved or any(Path(path).resolve().is_relative_to(folder) for folder in resolved)
+        if not within:
+            log.warning("a config provider was asked for %s, which is not within its allowed.paths", path)
+        return within
+
+    return allowed
 
 
 def _file(params: Mapping[str, str]) -> Provider:
@@ -112,7 +154,10 @@ def _directory(params: Mapping[str, str]) -> Provider:
 
 
 def _environment(params: Mapping[str, str]) -> Provider:
-    pattern = re.compile(params.get("allowlist.pattern", ".*"))
+    try:
+        pattern = compile_java(params.get("allowlist.pattern", ".*"))
+    except UnsupportedRegex as error:
+        raise ValueError(f"allowlist.pattern: {error}") from None
 
     def read(path: str) -> Mapping[str, str]:
         if path:
@@ -122,8 +167,15 @@ def _environment(params: Mapping[str, str]) -> Provider:
     return read
 
 
-_PROVIDERS: Final[Mapping[str, Callable[[Mapping[str, str]], Provider]]] = {
-    _JAVA + "FileConfigProvider": _file,
-    _JAVA + "DirectoryConfigProvider": _directory,
-    _JAVA + "EnvVarConfigProvider": _environment,
+_PROVIDERS: Final[Mapping[str, ProviderFactory]] = {
+    "FileConfigProvider": _file,
+    "DirectoryConfigProvider": _directory,
+    "EnvVarConfigProvider": _environment,
+}
+_BY_NAME: Final[Mapping[str, ProviderFactory]] = {
+    **{_JAVA + name: factory for name, factory in _PROVIDERS.items()},
+    **_PROVIDERS,
+    "file": _file,
+    "directory": _directory,
+    "env": _environment,
 }

@@ -42,8 +42,8 @@ from connect.embedded.settings import (
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM options for a short life on few cores: up a third sooner, and no compiler threads beside what is tested."""
 
-_START_TIMEOUT_S = 120.0
-_STOP_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 240.0
+_STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.02
 _START_ATTEMPTS = 4
 _TAIL_LINES = 15

@@ -16,7 +16,7 @@ from typing import Any
 from connect.core.errors import PermanentError
 from connect.embedded import keeper
 
-_END_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 
 

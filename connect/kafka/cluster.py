@@ -51,12 +51,14 @@ class Broker(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """``leader`` is -1 where there is none, ``leader_epoch`` -1 where the broker is too old to tell."""
+    """``leader`` is -1 where there is none, ``leader_epoch`` -1 where the broker is too old to tell; ``in_sync`` are
+    the replicas that count for ``min.insync.replicas``."""
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     error_code: int
+    in_sync: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Cluster:
         self.settings = settings
         addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
         self.name = f"{name} ({addresses})" if name else addresses
+        self._alias = name
         self._lookup_timeout_ms = min(_LOOKUP_TIMEOUT_MS, settings.request_timeout_ms)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -98,6 +101,10 @@ class Cluster:
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
         self._addresses_stale = True
         self._closed = False
+
+    def seen_by(self, client_id: str) -> Cluster:
+        """The same cluster for another client, with connections of its own; to be closed by itself."""
+        return Cluster(self.settings.with_client_id(client_id), self._alias)
 
     async def wait_reachable(self, waiting: Callable[[str], None], every_s: float = 5.0) -> None:
         """Try until a broker answers, for as long as it takes; ``waiting`` gets one line every ``every_s``.
@@ -188,6 +195,11 @@ class Cluster:
             self._connections[key] = opened
             return opened
 
+    async def disconnect(self, node_id: int, purpose: str) -> None:
+        """Close the connection for a purpose, if it is open; what is in flight on it fails with ConnectionLost."""
+        if current := self._connections.pop((node_id, purpose), None):
+            await current.close()
+
     async def any_connection(self) -> Connection:
         """A control connection to whichever broker answers: an open one, a known broker, or a bootstrap address.
 
@@ -206,6 +218,15 @@ class Cluster:
     async def coordinator(self, key: str, kind: CoordinatorKind) -> Connection:
         """The connection, of its own purpose, to the coordinator of a group or transactional id.
 
+        Raises: as ``find_coordinator``.
+        """
+        return await self.connection(await self.find_coordinator(key, kind), kind)
+
+    async def find_coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: int | None = None) -> int:
+        """The id of the broker that coordinates a group or transactional id.
+
+        ``timeout_ms``: how long the broker that is asked may take; None takes what every look-up gets.
+
         Raises:
             RetriableError: there is none yet; the first request of a cluster's life makes it create its topic.
             NotAuthorized: the right to describe the group or transactional id is missing.
@@ -217,7 +238,7 @@ class Cluster:
             request.coordinator_keys = [key]
         else:
             request.key = key
-        answer = await connection.call(request, version, timeout_ms=self._lookup_timeout_ms)
+        answer = await connection.call(request, version, timeout_ms=timeout_ms or self._lookup_timeout_ms)
         found = answer.coordinators[0] if version >= _COORDINATOR_KEYS_FROM else answer
         what = f"{kind} {key}" if kind == "group" else f"transactional id {key}"
         if found.error_code in _AUTHORIZATION_FAILED:
@@ -231,7 +252,8 @@ class Cluster:
             raise kind_of_error(f"cluster {self.name}: no coordinator for {what}: {error_name(found.error_code)}")
         if found.node_id not in self._brokers:
             self._brokers[found.node_id] = Broker(found.host, found.port)
-        return await self.connection(found.node_id, kind)
+        node_id: int = found.node_id
+        return node_id
 
     async def close(self) -> None:
         """Close every connection; what is in flight fails with ConnectionLost."""
@@ -360,6 +382,7 @@ def _topic(row: MetadataResponse.MetadataResponseTopic) -> TopicMetadata:
                 -1 if part.leader_epoch is None else part.leader_epoch,
                 tuple(part.replica_nodes),
                 part.error_code,
+                tuple(part.isr_nodes),
             )
             for part in row.partitions
         },

@@ -12,8 +12,15 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 
 _TOPIC: Final = 2
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _CLEANUP_POLICY: Final = "cleanup.policy"
+_MIN_IN_SYNC: Final = "min.insync.replicas"
+_BEFORE_MAX: Final = "message.timestamp.before.max.ms"
+_AFTER_MAX: Final = "message.timestamp.after.max.ms"
+#: Until 3.x, of both sides; what the two above leave at their default.
+_DIFFERENCE_MAX: Final = "message.timestamp.difference.max.ms"
+_NO_BOUND_MS: Final = 2**63 - 1
 
 
 async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
@@ -21,38 +28,64 @@ async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
 
     Raises :class:`RetriableError` where no broker tells now.
     """
-    connection = await cluster.any_connection()
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_TOPIC, resource_name=topic, configuration_keys=[_MAX_MESSAGE_BYTES]
-    )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
-    (found,) = (await connection.call(request)).results
-    if found.error_code:
-        error = for_code(found.error_code)
-        if error.retriable:
-            raise RetriableError(f"cluster {cluster.name} does not tell the settings of topic {topic} now")
+    value = (await _describe(cluster, [topic], [_MAX_MESSAGE_BYTES])).get(topic, {}).get(_MAX_MESSAGE_BYTES)
+    return int(value) if value else None
+
+
+async def timestamp_range_ms(cluster: Cluster, topic: str) -> tuple[int, int] | None:
+    """How far behind and ahead of its broker's clock a topic's records may be; None where we may not look.
+
+    Raises as :func:`max_message_bytes`.
+    """
+    keys = [_BEFORE_MAX, _AFTER_MAX, _DIFFERENCE_MAX]
+    settings = (await _describe(cluster, [topic], keys)).get(topic)
+    if settings is None:
         return None
-    return next((int(entry.value) for entry in found.configs if entry.name == _MAX_MESSAGE_BYTES), None)
+    bounds = {key: int(value) for key in keys if (value := settings.get(key))}
+    both = bounds.get(_DIFFERENCE_MAX, _NO_BOUND_MS)
+    before, after = (bounds.get(key, _NO_BOUND_MS) for key in (_BEFORE_MAX, _AFTER_MAX))
+    return (both if before == _NO_BOUND_MS else before, both if after == _NO_BOUND_MS else after)
+
+
+async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+    """``min.insync.replicas`` of those of ``topics`` that we may look at. Raises as :func:`max_message_bytes`."""
+    found = await _describe(cluster, topics, [_MIN_IN_SYNC])
+    return {topic: int(value) for topic, settings in found.items() if (value := settings.get(_MIN_IN_SYNC))}
+
+
+async def compaction(cluster: Cluster, topics: Collection[str]) -> dict[str, bool]:
+    """Whether records of each topic may vanish between two readings; those are missing that we may not ask about.
+
+    Raises as :func:`max_message_bytes`.
+    """
+    found = await _describe(cluster, topics, [_CLEANUP_POLICY])
+    return {topic: "compact" in (settings.get(_CLEANUP_POLICY) or "") for topic, settings in found.items()}
 
 
 async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
     """Those of ``topics`` whose records may vanish between two readings, and those that we may not ask about.
 
-    Raises :class:`RetriableError` where no broker tells now.
+    Raises as :func:`max_message_bytes`.
     """
+    told = await compaction(cluster, topics)
+    return {topic for topic in topics if told.get(topic, True)}
+
+
+async def _describe(
+    cluster: Cluster, topics: Collection[str], keys: Collection[str]
+) -> dict[str, dict[str, str | None]]:
+    """These settings of each topic as they are in force; those are missing that we may not look at or do not exist."""
     if not topics:
-        return set()
+        return {}
     resources = [
         DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_TOPIC, resource_name=topic, configuration_keys=[_CLEANUP_POLICY]
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=list(keys)
         )
         for topic in sorted(topics)
     ]
     request = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
-    answer = await (await cluster.any_connection()).call(request)
-    kept = {
-        row.resource_name
-        for row in answer.results
-        if not row.error_code and not any("compact" in (entry.value or "") for entry in row.configs)
-    }
-    return set(topics) - kept
+    rows = (await (await cluster.any_connection()).call(request)).results
+    for row in rows:
+        if row.error_code not in (0, _UNKNOWN_TOPIC_OR_PARTITION) and for_code(row.error_code).retriable:
+            raise RetriableError(f"cluster {cluster.name} does not tell the settings of topic {row.resource_name} now")
+    return {row.resource_name: {entry.name: entry.value for entry in row.configs} for row in rows if not row.error_code}

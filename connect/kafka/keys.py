@@ -1,175 +1,16 @@
-"""The keys of Java's Kafka clients: the security ones declared, the others by name and by what they mean here.
+"""The keys of Java's Kafka clients by name, and by what they mean here.
 
-Names and defaults are those of Kafka 4.3 (``SslConfigs``, ``SaslConfigs``, ``ConsumerConfig``, ``ProducerConfig``,
-``AdminClientConfig``).
+Names are those of Kafka 4.3 (``ConsumerConfig``, ``ProducerConfig``, ``AdminClientConfig``).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from connect.core.config import AtLeast, ConfigDef, Importance, OneOf, Setting, Type, ValidList, Value
+from connect.core import client_defs
+from connect.core.security_defs import SECURITY
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
-_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
-
-
-def _text(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.STRING, default, doc, importance=importance)
-
-
-def _secret(name: str, doc: str, importance: Importance = Importance.HIGH) -> Setting:
-    return Setting(name, Type.PASSWORD, None, doc, importance=importance)
-
-
-def _number(name: str, type_: Type, default: Value, doc: str, check: AtLeast | None = None) -> Setting:
-    return Setting(name, type_, default, doc, check)
-
-
-def _class(name: str, doc: str, default: Value = None, importance: Importance = Importance.LOW) -> Setting:
-    return Setting(name, Type.CLASS, default, doc, importance=importance)
-
-
-_SSL: Final = ConfigDef.of(
-    Setting("ssl.truststore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
-    Setting("ssl.truststore.location", Type.STRING, None, "File of the trust store.", importance=_HIGH),
-    _secret("ssl.truststore.password", "Password of the trust store; none for PEM."),
-    _secret("ssl.truststore.certificates", "Trusted certificates as PEM text, instead of a file."),
-    Setting("ssl.keystore.type", Type.STRING, "JKS", "PEM, PKCS12 or JKS.", importance=_MEDIUM),
-    Setting("ssl.keystore.location", Type.STRING, None, "File of the key store.", importance=_HIGH),
-    _secret("ssl.keystore.password", "Password of the key store; none for PEM."),
-    _secret("ssl.keystore.key", "Private key as PEM text, instead of a file."),
-    _secret("ssl.keystore.certificate.chain", "Certificate chain of that key as PEM text."),
-    _secret("ssl.key.password", "Password of the private key."),
-    Setting(
-        "ssl.enabled.protocols",
-        Type.LIST,
-        ("TLSv1.2", "TLSv1.3"),
-        "Allowed versions of TLS.",
-        ValidList(),
-        importance=_MEDIUM,
-    ),
-    _text("ssl.endpoint.identification.algorithm", "https checks the broker's host name, empty does not.", "https"),
-    Setting("ssl.cipher.suites", Type.LIST, (), "Allowed cipher suites.", ValidList()),
-    _text("ssl.protocol", "Highest version that Java's own context is made with.", "TLSv1.3", importance=_MEDIUM),
-    _text("ssl.provider", "Java's security provider.", importance=_MEDIUM),
-    _text("ssl.keymanager.algorithm", "Java's key manager.", "SunX509"),
-    _text("ssl.trustmanager.algorithm", "Java's trust manager.", "PKIX"),
-    _text("ssl.secure.random.implementation", "Java's random number generator."),
-    _class("ssl.engine.factory.class", "Java class that makes TLS engines."),
-)
-
-_SASL: Final = ConfigDef.of(
-    Setting("sasl.mechanism", Type.STRING, "GSSAPI", "How to authenticate.", importance=_MEDIUM),
-    Setting("sasl.jaas.config", Type.PASSWORD, None, "Login module, user and password.", importance=_MEDIUM),
-    _text("sasl.kerberos.service.name", "Service part of the brokers' Kerberos principal.", importance=_MEDIUM),
-    _text("sasl.kerberos.kinit.cmd", "Path of kinit.", "/usr/bin/kinit"),
-    _number("sasl.kerberos.ticket.renew.window.factor", Type.DOUBLE, 0.8, "Share of a ticket's life before renewal."),
-    _number("sasl.kerberos.ticket.renew.jitter", Type.DOUBLE, 0.05, "Jitter of that time."),
-    _number("sasl.kerberos.min.time.before.relogin", Type.LONG, 60_000, "Least time between logins, in ms."),
-    _number(
-        "sasl.login.refresh.window.factor",
-        Type.DOUBLE,
-        0.8,
-        "Share of a token's life before renewal.",
-        AtLeast(0.5, 1.0),
-    ),
-    _number("sasl.login.refresh.window.jitter", Type.DOUBLE, 0.05, "Jitter of that time.", AtLeast(0.0, 0.25)),
-    _number("sasl.login.refresh.min.period.seconds", Type.SHORT, 60, "Least time between renewals.", AtLeast(0, 900)),
-    _number("sasl.login.refresh.buffer.seconds", Type.SHORT, 300, "Time to keep before expiry.", AtLeast(0, 3600)),
-    _number("sasl.login.connect.timeout.ms", Type.INT, None, "Connection timeout to a token endpoint."),
-    _number("sasl.login.read.timeout.ms", Type.INT, None, "Read timeout from a token endpoint."),
-    _number("sasl.login.retry.backoff.ms", Type.LONG, 100, "First wait between login attempts."),
-    _number("sasl.login.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between login attempts."),
-    _class("sasl.client.callback.handler.class", "Java class that answers SASL callbacks.", importance=_MEDIUM),
-    _class("sasl.login.callback.handler.class", "Java class that answers login callbacks.", importance=_MEDIUM),
-    _class("sasl.login.class", "Java class that logs in.", importance=_MEDIUM),
-)
-
-_OAUTH: Final = ConfigDef.of(
-    _text("sasl.oauthbearer.token.endpoint.url", "Where tokens are got.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.scope", "Scope to ask for.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.scope.claim.name", "Claim that holds the scope.", "scope"),
-    _text("sasl.oauthbearer.sub.claim.name", "Claim that holds the subject.", "sub"),
-    _text(
-        "sasl.oauthbearer.client.credentials.client.id",
-        "Client id of the client credentials grant.",
-        importance=_MEDIUM,
-    ),
-    _secret("sasl.oauthbearer.client.credentials.client.secret", "Its secret.", importance=_MEDIUM),
-    Setting("sasl.oauthbearer.header.urlencode", Type.BOOLEAN, False, "Encode client id and secret in the header."),
-    _text("sasl.oauthbearer.assertion.file", "File that holds an assertion.", importance=_MEDIUM),
-    _text(
-        "sasl.oauthbearer.assertion.template.file", "File with headers and claims of assertions.", importance=_MEDIUM
-    ),
-    _text("sasl.oauthbearer.assertion.private.key.file", "Key that signs assertions.", importance=_MEDIUM),
-    _secret("sasl.oauthbearer.assertion.private.key.passphrase", "Password of that key.", importance=_MEDIUM),
-    Setting(
-        "sasl.oauthbearer.assertion.algorithm",
-        Type.STRING,
-        "RS256",
-        "How assertions are signed.",
-        OneOf(("ES256", "RS256"), any_case=True),
-        importance=_MEDIUM,
-    ),
-    _text("sasl.oauthbearer.assertion.claim.aud", "Audience of assertions.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.claim.iss", "Issuer of assertions.", importance=_MEDIUM),
-    _text("sasl.oauthbearer.assertion.claim.sub", "Subject of assertions.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.assertion.claim.exp.seconds", Type.INT, 300, "Their life.", AtLeast(0, 86_400)),
-    _number(
-        "sasl.oauthbearer.assertion.claim.nbf.seconds", Type.INT, 60, "How long before now they hold.", AtLeast(0, 3600)
-    ),
-    Setting(
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        Type.BOOLEAN,
-        False,
-        "Give each assertion an id.",
-        importance=_MEDIUM,
-    ),
-    _number("sasl.oauthbearer.clock.skew.seconds", Type.INT, 30, "Difference between clocks that is forgiven."),
-    Setting(
-        "sasl.oauthbearer.expected.audience",
-        Type.LIST,
-        (),
-        "Audiences that a broker accepts.",
-        ValidList(),
-        importance=_HIGH,
-    ),
-    _text("sasl.oauthbearer.expected.issuer", "Issuer that a broker accepts.", importance=_HIGH),
-    _text("sasl.oauthbearer.jwks.endpoint.url", "Where a broker gets keys.", importance=_MEDIUM),
-    _number("sasl.oauthbearer.jwks.endpoint.refresh.ms", Type.LONG, 3_600_000, "How often it gets them."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Type.LONG, 100, "First wait between attempts."),
-    _number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest wait between attempts."),
-    _class(
-        "sasl.oauthbearer.jwt.retriever.class",
-        "Java class that gets tokens.",
-        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        importance=_MEDIUM,
-    ),
-    _class(
-        "sasl.oauthbearer.jwt.validator.class",
-        "Java class that checks tokens.",
-        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        importance=_MEDIUM,
-    ),
-)
-
-#: ``security.protocol``, ``ssl.*`` and ``sasl.*`` of any client.
-SECURITY: Final = (
-    ConfigDef.of(
-        Setting(
-            "security.protocol",
-            Type.STRING,
-            "PLAINTEXT",
-            "How brokers are talked to.",
-            OneOf(("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT"), any_case=True),
-            Importance.MEDIUM,
-        )
-    )
-    | _SSL
-    | _SASL
-    | _OAUTH
-)
 #: What a cluster's settings hand on to every client of it (Kafka's ``MirrorClientConfig.CLIENT_CONFIG_DEF``).
 CONNECTION_KEYS: Final = (BOOTSTRAP_SERVERS, *SECURITY.settings)
 
@@ -195,41 +36,6 @@ SUPPORTED_SECURITY: Final = frozenset(
 )
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_COMMON: Final = _names(
-    """
-    client.dns.lookup client.id config.providers connections.max.idle.ms enable.metrics.push
-    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters
-    metrics.num.samples metrics.recording.level metrics.sample.window.ms receive.buffer.bytes
-    reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms retry.backoff.ms
-    security.providers send.buffer.bytes socket.connection.setup.timeout.max.ms
-    socket.connection.setup.timeout.ms
-    """
-)
-CONSUMER_KEYS: Final = _COMMON | _names(
-    """
-    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset check.crcs client.rack
-    default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms
-    fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
-    interceptor.classes isolation.level key.deserializer max.partition.fetch.bytes max.poll.interval.ms
-    max.poll.records partition.assignment.strategy session.timeout.ms value.deserializer
-    """
-)
-PRODUCER_KEYS: Final = _COMMON | _names(
-    """
-    acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type
-    compression.zstd.level delivery.timeout.ms enable.idempotence interceptor.classes key.serializer linger.ms
-    max.block.ms max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
-    partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
-    partitioner.ignore.keys retries transaction.timeout.ms transaction.two.phase.commit.enable
-    transactional.id value.serializer
-    """
-)
-ADMIN_KEYS: Final = _COMMON | _names(
-    """
-    bootstrap.controllers default.api.timeout.ms retries
-    """
-)
+CONSUMER_KEYS: Final = frozenset(client_defs.CONSUMER.settings) - frozenset(CONNECTION_KEYS)
+PRODUCER_KEYS: Final = frozenset(client_defs.PRODUCER.settings) - frozenset(CONNECTION_KEYS)
+ADMIN_KEYS: Final = frozenset(client_defs.ADMIN.settings) - frozenset(CONNECTION_KEYS)

@@ -1,7 +1,8 @@
 """Tokens for OAUTHBEARER: unsecured ones, as Kafka's own for trials, and those of a token endpoint.
 
 Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``, and the client credentials grant of its
-``OAuthBearerLoginCallbackHandler``.
+``OAuthBearerLoginCallbackHandler``. That grant, and tokens that are given, also by the options of Strimzi's
+``JaasClientOauthLoginCallbackHandler``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"
 _SCOPE: Final = "sasl.oauthbearer.scope"
+#: Options of Strimzi's login, in ``sasl.jaas.config``.
+_STRIMZI: Final = "oauth."
+_STRIMZI_ENDPOINT: Final = "oauth.token.endpoint.uri"
+_STRIMZI_ID: Final = "oauth.client.id"
+_STRIMZI_SECRET: Final = "oauth.client.secret"
+#: Ways of Strimzi's to get a token that are not here.
+_STRIMZI_OTHERS: Final = (
+    "oauth.refresh.token",
+    "oauth.password.grant.",
+    "oauth.client.assertion",
+    "oauth.sasl.extension.",
+)
 _STRING_CLAIM: Final = "unsecuredLoginStringClaim_"
 _NUMBER_CLAIM: Final = "unsecuredLoginNumberClaim_"
 _LIFETIME: Final = "unsecuredLoginLifetimeSeconds"
@@ -37,7 +50,8 @@ _UNKNOWN_LIFE_S: Final = 60.0
 
 @dataclass(frozen=True)
 class OAuthSettings:
-    """Where tokens come from: ``endpoint``, or ``claims`` (a JSON object) of an unsecured one.
+    """Where tokens come from: ``endpoint``, a ``token`` as it is, a file that holds one, which is read anew each time,
+    or ``claims`` (a JSON object) of an unsecured one.
 
     ``lifetime_s`` is that of an unsecured token.
     """
@@ -48,6 +62,9 @@ class OAuthSettings:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     scope: str | None = None
+    audience: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """A JSON-able form; it holds the secret."""
@@ -62,12 +79,13 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
     """The settings in a Java client's properties and its JAAS options.
 
     Raises:
-        ConfigError: neither an endpoint with a client nor the claims of an unsecured token is named.
+        ConfigError: neither an endpoint with a client nor a token, or claims of an unsecured one, is named.
     """
+    if any(name.startswith(_STRIMZI) for name in options):
+        return _strimzi_settings(options, where)
     endpoint = properties.get(_ENDPOINT)
     if endpoint is not None:
-        if not endpoint.startswith(("https://", "http://")):
-            raise ConfigError(f"{where}: {_ENDPOINT} is '{endpoint}'; only http and https are supported", _ENDPOINT)
+        _check_endpoint(endpoint, _ENDPOINT, _ENDPOINT, where)
         client_id = properties.get(_CLIENT_ID, options.get("clientId"))
         secret = properties.get(_CLIENT_SECRET, options.get("clientSecret"))
         if client_id is None or secret is None:
@@ -92,6 +110,41 @@ def oauth_settings(properties: Mapping[str, str], options: Mapping[str, str], wh
             _ENDPOINT,
         )
     return OAuthSettings(claims=json.dumps(claims), lifetime_s=lifetime_s)
+
+
+def _check_endpoint(endpoint: str, name: str, key: str, where: str) -> None:
+    """Messages name the endpoint, so it may hold no secret."""
+    if "@" in endpoint.partition("://")[2].partition("/")[0]:
+        raise ConfigError(f"{where}: {name} has a user in it; the client is named by id and secret", key)
+    if not endpoint.startswith(("https://", "http://")):
+        raise ConfigError(f"{where}: {name} is '{endpoint}'; only http and https are supported", key)
+
+
+def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
+    """As ``JaasClientOauthLoginCallbackHandler`` chooses: a token that is given, else the endpoint."""
+    if "oauth.access.token" in options or "oauth.access.token.location" in options:
+        return OAuthSettings(
+            token=options.get("oauth.access.token"), token_file=options.get("oauth.access.token.location")
+        )
+    for name in options:
+        if name.startswith(_STRIMZI_OTHERS):
+            raise ConfigError(
+                f"{where}: sasl.jaas.config has {name}, which is not supported; it can be {_STRIMZI_SECRET} with "
+                f"{_STRIMZI_ENDPOINT}, or oauth.access.token.location",
+                "sasl.jaas.config",
+            )
+    for name in (_STRIMZI_ENDPOINT, _STRIMZI_ID, _STRIMZI_SECRET):
+        if not options.get(name):
+            raise ConfigError(f"{where}: {name} is missing in sasl.jaas.config", "sasl.jaas.config")
+    endpoint = options[_STRIMZI_ENDPOINT]
+    _check_endpoint(endpoint, _STRIMZI_ENDPOINT, "sasl.jaas.config", where)
+    return OAuthSettings(
+        endpoint=endpoint,
+        client_id=options[_STRIMZI_ID],
+        client_secret=options[_STRIMZI_SECRET],
+        scope=options.get("oauth.scope"),
+        audience=options.get("oauth.audience"),
+    )
 
 
 class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]  # no marker for its types
@@ -136,6 +189,10 @@ class _Tokens:
         settings = self._settings
         if settings.endpoint is not None:
             return _from_endpoint(settings)
+        if settings.token_file is not None:
+            return _from_file(settings.token_file), _UNKNOWN_LIFE_S
+        if settings.token is not None:
+            return settings.token, _UNKNOWN_LIFE_S
         now_s = int(time.time())
         claims = {**json.loads(settings.claims or "{}"), "iat": now_s, "exp": now_s + settings.lifetime_s}
         return f"{_encoded({'alg': 'none'})}.{_encoded(claims)}.", float(settings.lifetime_s)
@@ -148,11 +205,14 @@ def _tokens(settings: OAuthSettings) -> _Tokens:
 
 def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
     # What they load in turn takes a start longer that needs no endpoint.
+    import http.client
     import urllib.error
     import urllib.parse
     import urllib.request
 
-    form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
+    form = {"grant_type": "client_credentials"}
+    form |= {"scope": settings.scope} if settings.scope else {}
+    form |= {"audience": settings.audience} if settings.audience else {}
     client = base64.b64encode(f"{settings.client_id}:{settings.client_secret}".encode()).decode()
     headers = {"Authorization": f"Basic {client}", "Accept": "application/json"}
     endpoint = settings.endpoint or ""
@@ -167,9 +227,18 @@ def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:
         if error.code >= 500 or error.code == 429:
             raise RetriableError(said) from None
         raise SecurityError(f"{said}; check {_CLIENT_ID}, {_CLIENT_SECRET} and {_SCOPE}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "reason", None) or error
         raise RetriableError(f"{where} gives no token: {reason}; check {_ENDPOINT}") from None
+
+
+def _from_file(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as source:
+            return source.read().strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise RetriableError(f"token file {file} cannot be read: {reason}") from None
 
 
 def _encoded(part: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 
 EARLIEST: Final = -2
@@ -31,6 +31,66 @@ async def list_offsets(
 
     Raises :class:`RetriableError` where a leader is missing or moved, :class:`PermanentError` for a refusal.
     """
+    found = {}
+    for partition, (offset, code) in (await _ask(cluster, partitions, timestamp_ms, isolation)).items():
+        if code:
+            raise _refused(partition, code)
+        found[partition] = offset
+    return found
+
+
+async def told_offsets(
+    cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int = READ_UNCOMMITTED
+) -> tuple[dict[Partition, int], dict[Partition, str]]:
+    """As :func:`list_offsets`, of those whose leaders answer now; of the others the reason.
+
+    Raises :class:`RetriableError` where the cluster does not tell its leaders.
+    """
+    metadata = await cluster.metadata({topic for topic, _ in partitions})
+    found: dict[Partition, int] = {}
+    missing: dict[Partition, str] = {}
+    by_leader: dict[int, list[Partition]] = {}
+    for partition in partitions:
+        leader = metadata.leader(*partition)
+        if leader is None:
+            missing[partition] = f"{partition[0]}-{partition[1]} has no leader now"
+        else:
+            by_leader.setdefault(leader, []).append(partition)
+    for leader, led in by_leader.items():
+        try:
+            answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation)
+        except HeliographError as error:
+            missing |= dict.fromkeys(led, str(error))
+            continue
+        for partition, (offset, code) in answered.items():
+            if code:
+                missing[partition] = str(_refused(partition, code))
+            else:
+                found[partition] = offset
+    return found, missing
+
+
+async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> dict[Partition, str]:
+    """Those of ``partitions`` whose leaders do not tell their ends for now, with the reason: after an election a leader
+    does not know how far its log is replicated until enough replicas are in sync (KIP-207).
+
+    Raises as :func:`list_offsets`, but for such partitions.
+    """
+    errors = {
+        partition: _refused(partition, code)
+        for partition, (_, code) in (await _ask(cluster, partitions, LATEST, READ_UNCOMMITTED)).items()
+        if code
+    }
+    for error in errors.values():
+        if not isinstance(error, RetriableError):
+            raise error
+    return {partition: str(error) for partition, error in errors.items()}
+
+
+async def _ask(
+    cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int
+) -> dict[Partition, tuple[int, int]]:
+    """Offset and error code of each partition."""
     metadata = await cluster.metadata({topic for topic, _ in partitions})
     by_leader: dict[int, list[Partition]] = {}
     for topic, index in partitions:
@@ -39,16 +99,22 @@ async def list_offsets(
         if partition is None or partition.leader < 0:
             raise RetriableError(f"{topic}-{index} has no leader now")
         by_leader.setdefault(partition.leader, []).append((topic, index))
-    found: dict[Partition, int] = {}
+    found: dict[Partition, tuple[int, int]] = {}
     for leader, of_leader in by_leader.items():
-        connection = await cluster.connection(leader)
-        answer = await connection.call(_request(of_leader, timestamp_ms, isolation))
-        for topic in answer.topics:
-            for row in topic.partitions:
-                if row.error_code:
-                    _refused(topic.name, row.partition_index, row.error_code)
-                found[topic.name, row.partition_index] = row.offset
+        found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation)
     return found
+
+
+async def _ask_leader(
+    cluster: Cluster, leader: int, partitions: Collection[Partition], timestamp_ms: int, isolation: int
+) -> dict[Partition, tuple[int, int]]:
+    connection = await cluster.connection(leader)
+    answer = await connection.call(_request(partitions, timestamp_ms, isolation))
+    return {
+        (topic.name, row.partition_index): (row.offset, row.error_code)
+        for topic in answer.topics
+        for row in topic.partitions
+    }
 
 
 def _request(partitions: Collection[Partition], timestamp_ms: int, isolation: int) -> ListOffsetsRequest:
@@ -63,9 +129,8 @@ def _request(partitions: Collection[Partition], timestamp_ms: int, isolation: in
     return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=list(topics.values()))
 
 
-def _refused(topic: str, index: int, code: int) -> None:
+def _refused(partition: Partition, code: int) -> RetriableError | PermanentError:
     error = for_code(code)
+    topic, index = partition
     message = f"{topic}-{index}: the broker refuses to list offsets: {getattr(error, 'message', error.__name__)}"
-    if getattr(error, "retriable", False):
-        raise RetriableError(message)
-    raise PermanentError(message)
+    return (RetriableError if getattr(error, "retriable", False) else PermanentError)(message)

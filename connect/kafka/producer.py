@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka.partitioner import murmur2
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -31,7 +31,10 @@ _BATCH_BYTES: Final = 900_000
 #: From version 12 on Produce adds partitions to a transaction by itself (KIP-890), which needs another EndTxn.
 _PRODUCE_AT_MOST: Final = 11
 _ACKS_ALL: Final = -1
-_SEQUENCES: Final = 2**31
+#: What an answer may take beyond the time that its leader waits for the other replicas.
+_LAPSE_MS: Final = 2_000
+#: Of a producer in a partition: after the last comes 0.
+SEQUENCES: Final = 2**31
 _MARKERS_WAIT_S: Final = 0.005
 #: What passes in moments is waited out: a leader that moved, a topic that its broker has not heard of yet.
 _RETRY_FOR_S: Final = 5.0
@@ -41,6 +44,7 @@ _NOBODY: Final = ProducerIdentity(-1, -1)
 
 #: What an error code of a partition (its name) means; raises it.
 Check = Callable[[int, str], None]
+T = TypeVar("T")
 Header = tuple[str, bytes]
 
 
@@ -48,7 +52,7 @@ class OutRecord(NamedTuple):
     """A record to write; ``value`` None is a tombstone.
 
     Its partition follows from its key as with Java's producer, or from ``partition_key`` where records of several keys
-    must keep their order.
+    must keep their order, unless ``partition`` says it.
     """
 
     topic: str
@@ -56,15 +60,16 @@ class OutRecord(NamedTuple):
     value: bytes | None
     partition_key: bytes | None = None
     headers: tuple[Header, ...] = ()
+    partition: int | None = None
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     data: bytes
     records: int
 
 
 #: Batches by leader and partition.
-_Placed = dict[int, dict[Partition, list[_Batch]]]
+Placed = dict[int, dict[Partition, list[Batch]]]
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -76,13 +81,22 @@ def partition_of(key: bytes, partitions: int) -> int:
 class TransactionalWriter:
     """Writes under one transactional id, which it takes over with its first write: earlier writers are shut out.
 
-    Uses the cluster's connections and leaves them open.
+    Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: after so long the cluster aborts
+    what a writer that has died left open, and until then nobody reads past it; None: as long as a claim says.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_s: float = 30.0,
+        transaction_timeout_ms: int | None = None,
+    ) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._timeout_s = timeout_s
+        self._transaction_timeout_ms = transaction_timeout_ms
         self._identity: ProducerIdentity | None = None
         self._sequences: dict[Partition, int] = {}
         self._in_doubt = True
@@ -99,6 +113,19 @@ class TransactionalWriter:
         async with self._lock:
             await self._claim()
 
+    async def end_left_open(self, partitions: Collection[Partition]) -> None:
+        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same. Raises as ``open``."""
+        async with self._lock:
+            assert self._identity is not None, "it was opened"
+            self._identity = await transactions.end_left_open(
+                self._cluster,
+                self._transactional_id,
+                self._identity,
+                partitions,
+                transaction_timeout_ms=self._transaction_timeout_ms,
+            )
+            self._sequences.clear()
+
     async def write(self, records: Iterable[OutRecord]) -> None:
         """Write all of ``records`` or, when this raises, perhaps none.
 
@@ -108,7 +135,7 @@ class TransactionalWriter:
         wanted = list(records)
         if wanted:
             async with self._lock:
-                await _waiting_out(partial(self._write, wanted))
+                await waiting_out(partial(self._write, wanted))
 
     async def _write(self, records: Sequence[OutRecord]) -> None:
         """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
@@ -133,20 +160,22 @@ class TransactionalWriter:
 
     async def _ask_identity(self) -> ProducerIdentity:
         # With the identity held before: only if nobody else has taken it over since.
-        return await transactions.claim(self._cluster, self._transactional_id, self._identity)
+        return await transactions.claim(
+            self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
+        )
 
     async def _transaction(self, records: Sequence[OutRecord]) -> None:
         identity = self._identity
         assert identity is not None
-        by_leader = await _place(self._cluster, records, identity, self._sequences)
+        by_leader = await place(self._cluster, records, identity, self._sequences)
         await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
         check = partial(transactions.check, self._cluster, self._transactional_id, "Produce")
-        await _produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
+        await produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
         await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=True)
         for placed in by_leader.values():
             for partition, batches in placed.items():
                 written = sum(batch.records for batch in batches)
-                self._sequences[partition] = (self._sequences.get(partition, 0) + written) % _SEQUENCES
+                self._sequences[partition] = (self._sequences.get(partition, 0) + written) % SEQUENCES
 
     async def _add(self, identity: ProducerIdentity, partitions: Sequence[Partition]) -> None:
         while True:
@@ -157,8 +186,11 @@ class TransactionalWriter:
 
 
 class PlainWriter:
-    """Writes without a transaction, where the rights for one are missing: who else writes is not shut out, and a
-    write that fails may have written a part. Uses the cluster's connections and leaves them open."""
+    """Writes without a transaction, where none is wanted or its rights are missing: who else writes is not shut out,
+    and a write that fails may have written a part. Uses the cluster's connections and leaves them open.
+
+    ``timeout_s``: how long a leader may take.
+    """
 
     def __init__(self, cluster: Cluster, *, timeout_s: float = 30.0) -> None:
         self._cluster = cluster
@@ -175,11 +207,11 @@ class PlainWriter:
         wanted = list(records)
         if wanted:
             async with self._lock:
-                await _waiting_out(partial(self._write, wanted))
+                await waiting_out(partial(self._write, wanted))
 
     async def _write(self, records: Sequence[OutRecord]) -> None:
-        by_leader = await _place(self._cluster, records, _NOBODY, {})
-        await _produce_all(self._cluster, by_leader, None, self._timeout_s, self._check)
+        by_leader = await place(self._cluster, records, _NOBODY, {})
+        await produce_all(self._cluster, by_leader, None, self._timeout_s, self._check)
 
     def _check(self, code: int, partition: str) -> None:
         if not code:
@@ -190,7 +222,7 @@ class PlainWriter:
         raise (RetriableError if for_code(code).retriable else PermanentError)(what)
 
 
-async def _waiting_out(write: Callable[[], Awaitable[None]]) -> None:
+async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
     """Try for a few seconds; a cluster that does not answer at all is the caller's to wait for."""
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + _RETRY_FOR_S
@@ -206,17 +238,19 @@ async def _waiting_out(write: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(_RETRY_PAUSE_S)
 
 
-async def _place(
+async def place(
     cluster: Cluster, records: Sequence[OutRecord], identity: ProducerIdentity, sequences: Mapping[Partition, int]
-) -> _Placed:
+) -> Placed:
     """``records`` as batches of ``identity``, at their leaders."""
     metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
     for record in records:
         by = record.key if record.partition_key is None else record.partition_key
-        partition = partition_of(by, len(metadata.topics[record.topic].partitions))
+        partition = record.partition
+        if partition is None:
+            partition = partition_of(by, len(metadata.topics[record.topic].partitions))
         by_partition.setdefault((record.topic, partition), []).append(record)
-    by_leader: _Placed = {}
+    by_leader: Placed = {}
     for (topic, partition), placed in by_partition.items():
         leader = metadata.leader(topic, partition)
         if leader is None:
@@ -226,12 +260,19 @@ async def _place(
     return by_leader
 
 
-async def _produce_all(
-    cluster: Cluster, by_leader: _Placed, transactional_id: str | None, timeout_s: float, check: Check
+async def produce_all(
+    cluster: Cluster,
+    by_leader: Placed,
+    transactional_id: str | None,
+    timeout_s: float,
+    check: Check,
+    *,
+    produce_at_most: int = _PRODUCE_AT_MOST,
 ) -> None:
+    """Send what was placed and wait for all answers, of which ``check`` raises what an error means."""
     sending = [
         asyncio.create_task(
-            _produce(cluster, leader, placed, transactional_id, timeout_s, check),
+            _produce(cluster, leader, placed, transactional_id, timeout_s, check, produce_at_most),
             name=f"records of {cluster.settings.client_id} to broker {leader}",
         )
         for leader, placed in by_leader.items()
@@ -247,10 +288,11 @@ async def _produce_all(
 async def _produce(
     cluster: Cluster,
     leader: int,
-    placed: Mapping[Partition, Sequence[_Batch]],
+    placed: Mapping[Partition, Sequence[Batch]],
     transactional_id: str | None,
     timeout_s: float,
     check: Check,
+    at_most: int,
 ) -> None:
     connection = await cluster.connection(leader, "positions")
     # One batch per partition and request is all that a broker takes.
@@ -267,28 +309,29 @@ async def _produce(
             timeout_ms=int(timeout_s * 1000),
             topic_data=list(topics.values()),
         )
-        answer = await connection.call(request, at_most=_PRODUCE_AT_MOST)
+        timeout_ms = min(connection.request_timeout_ms, request.timeout_ms + _LAPSE_MS)
+        answer = await connection.call(request, at_most=at_most, timeout_ms=timeout_ms)
         for topic_row in answer.responses:
             for row in topic_row.partition_responses:
                 check(row.error_code, f"{topic_row.name}-{row.index}")
 
 
-def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[_Batch]:
+def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[Batch]:
     """Batches of ``records`` in order, none larger than a broker takes by default."""
     now_ms = int(time.time() * 1000)
-    batches: list[_Batch] = []
+    batches: list[Batch] = []
     builder, count = None, 0
     for record in records:
         headers = list(record.headers)
         if builder is None or builder.append(count, now_ms, record.key, record.value, headers) is None:
             if builder is not None:
-                batches.append(_Batch(bytes(builder.build()), count))
-                sequence = (sequence + count) % _SEQUENCES
+                batches.append(Batch(bytes(builder.build()), count))
+                sequence = (sequence + count) % SEQUENCES
             builder, count = _builder(identity, sequence), 0
             builder.append(0, now_ms, record.key, record.value, headers)
         count += 1
     if builder is not None:
-        batches.append(_Batch(bytes(builder.build()), count))
+        batches.append(Batch(bytes(builder.build()), count))
     return batches
 
 

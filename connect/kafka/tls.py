@@ -56,6 +56,19 @@ class TlsSettings:
         assert self.certificate_chain_pem is not None
         return x509.load_pem_x509_certificate(self.certificate_chain_pem.encode()).not_valid_after_utc
 
+    def server_context(self, client_auth: ssl.VerifyMode) -> ssl.SSLContext:
+        """The context of a server that shows our certificate, and wants one of its clients as ``client_auth`` says.
+
+        Raises:
+            SecurityError: There is no certificate of ours, or OpenSSL refuses one.
+        """
+        if self.certificate_chain_pem is None or self.private_key_pem is None:
+            raise SecurityError("a TLS server needs a key and a certificate; set ssl.keystore.location or its PEM keys")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _configure(context, self, ssl.Purpose.CLIENT_AUTH)
+        context.verify_mode = client_auth
+        return context
+
     def ssl_context(self) -> ssl.SSLContext:
         """The context for these settings, made once per process.
 
@@ -68,14 +81,19 @@ class TlsSettings:
 @lru_cache(maxsize=64)
 def _context(tls: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.check_hostname
+    _configure(context, tls, ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _configure(context: ssl.SSLContext, tls: TlsSettings, purpose: ssl.Purpose) -> None:
     allowed = [VERSIONS[version] for version in tls.versions]
     context.minimum_version, context.maximum_version = min(allowed), max(allowed)
-    context.check_hostname = tls.check_hostname
     # Java trusts whatever stands in the trust store, intermediates and single broker certificates included.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         if tls.trusted_pem is None:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+            context.load_default_certs(purpose)
         else:
             context.load_verify_locations(cadata=tls.trusted_pem)
         if tls.certificate_chain_pem is not None and tls.private_key_pem is not None:
@@ -83,7 +101,6 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
                 context.load_cert_chain(path)
     except ssl.SSLError as error:
         raise SecurityError(f"the TLS certificates cannot be used: {error.reason or 'not readable'}") from None
-    return context
 
 
 @contextmanager

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import ConsumerRecord
 
-from connect.core.errors import ClusterUnreachable, ConfigError, PermanentError, RetriableError, SecurityError
+from connect.core.errors import (
+    ClusterUnreachable,
+    ConfigError,
+    HeliographError,
+    PermanentError,
+    RetriableError,
+    SecurityError,
+)
 from connect.kafka.admin import Admin, NewTopic, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.transactions import active_producers
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +32,12 @@ _COMPACT: Final = "compact"
 _POLL_MS: Final = 250
 _POLL_RECORDS: Final = 5000
 _RETRY_S: Final = 0.25
+#: What a killed writer left open is aborted a minute after it began, by brokers that look every ten seconds.
+_TIMEOUT_S: Final = 90.0
+#: How long brokers may take to tell what kept a reader from the end.
+_LOOK_S: Final = 5.0
+#: How long a connection that is being opened may hold up the end of a reader.
+_OPENING_S: Final = 3.0
 
 
 class LogRecord(NamedTuple):
@@ -39,12 +55,13 @@ async def read_to_end(
     apply: Callable[[LogRecord], None],
     *,
     partitions: Collection[int] | None = None,
+    after: Mapping[int, int] | None = None,
     read_committed: bool = False,
-    timeout_s: float = 60.0,
+    timeout_s: float = _TIMEOUT_S,
 ) -> int:
     """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now.
 
-    ``partitions`` None reads all.
+    ``partitions`` None reads all. ``after``: where to begin in partitions that were read before.
 
     With ``read_committed`` the end is still that of everything appended, so transactions that are open now are waited
     for: what they commit is not missed. Returns the number of records.
@@ -55,13 +72,37 @@ async def read_to_end(
         PermanentError: a record is damaged.
     """
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _read(cluster, topic, apply, partitions, read_committed)
+        with reading(cluster, topic):
+            async with asyncio.timeout(timeout_s):
+                return await _read(cluster, topic, apply, (partitions, dict(after or {})), read_committed)
     except TimeoutError as error:
-        raise RetriableError(
-            f"cluster {cluster.name}: topic {topic} could not be read to its end within {timeout_s:g} s"
-            + ("; a transaction may be open in it" if read_committed else "")
-        ) from error
+        line = f"cluster {cluster.name}: topic {topic} could not be read to its end within {timeout_s:g} s"
+        raise RetriableError(f"{line}; {await open_in(cluster, topic)}" if read_committed else line) from error
+
+
+async def open_in(cluster: Cluster, topic: str) -> str:
+    """What stands in the way of who reads what is committed, as far as the brokers tell, for people."""
+    try:
+        partitions = [(topic, index) for index in (await cluster.topics({topic})).topics[topic].partitions]
+        producers = await active_producers(cluster, partitions, timeout_s=_LOOK_S)
+    except HeliographError as error:
+        return f"a transaction may be open in it ({error})"
+    found = [
+        f"a transaction of producer id {producer_id} is open in {topic}-{index} since offset {one.open_since}"
+        for (_, index), of_partition in sorted(producers.items())
+        for producer_id, one in of_partition.items()
+        if one.open_since >= 0
+    ]
+    if not found:
+        return "no transaction is open in it any more"
+    return f"{found[0]}; kafka-transactions.sh describes it, and aborts it where its producer is gone"
+
+
+@contextmanager
+def reading(cluster: Cluster, topic: str) -> Iterator[None]:
+    """Turn what aiokafka raises while ``topic`` is read into errors of ours; see ``read_to_end``."""
+    try:
+        yield
     except (
         aiokafka.errors.TopicAuthorizationFailedError,
         aiokafka.errors.GroupAuthorizationFailedError,
@@ -140,30 +181,54 @@ async def _read(
     cluster: Cluster,
     topic: str,
     apply: Callable[[LogRecord], None],
-    wanted: Collection[int] | None,
+    wanted: tuple[Collection[int] | None, Mapping[int, int]],
     read_committed: bool,
 ) -> int:
-    ends = await _ends(cluster, topic, wanted)
+    ends = await _ends(cluster, topic, *wanted)
     if not ends:
         return 0
-    # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
-    # what does not pass arrives as an exception or a time-out as well.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    consumer = AIOKafkaConsumer(
-        **cluster.settings.aiokafka_arguments(),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed" if read_committed else "read_uncommitted",
-    )
-    try:
-        await consumer.start()
+    async with reader(cluster, read_committed=read_committed, auto_offset_reset="earliest") as consumer:
         consumer.assign(list(ends))
         for partition, (begin, _) in ends.items():
             consumer.seek(partition, begin)
         return await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply)
+
+
+@asynccontextmanager
+async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer without a group, started; ``arguments`` are aiokafka's, and win over the cluster's."""
+    # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
+    # what does not pass arrives as an exception or a time-out as well.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    consumer = AIOKafkaConsumer(
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level="read_committed" if read_committed else "read_uncommitted",
+        **{**cluster.settings.aiokafka_arguments(), **arguments},
+    )
+    starting = asyncio.create_task(consumer.start(), name=f"start a reader of cluster {cluster.name}")
+    try:
+        await asyncio.shield(starting)
+        yield consumer
     finally:
-        await consumer.stop()
+        await _stop(consumer, starting)
+
+
+async def _stop(consumer: AIOKafkaConsumer, starting: asyncio.Task[None]) -> None:
+    """aiokafka forgets a connection that it is just opening: stop it when it is not, or when that takes long."""
+    await asyncio.wait({starting}, timeout=_OPENING_S)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(consumer._client._get_conn_lock.acquire(), _OPENING_S)
+    await consumer.stop()
+
+
+def log_record(partition: TopicPartition, record: ConsumerRecord[bytes | None, bytes | None]) -> LogRecord:
+    """What aiokafka's consumer hands out, as a record of ours."""
+    return LogRecord(
+        record.key, record.value, partition.partition, record.offset, record.timestamp, tuple(record.headers)
+    )
 
 
 async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60.0) -> int:
@@ -184,8 +249,10 @@ async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60
         await asyncio.sleep(_RETRY_S)
 
 
-async def _ends(cluster: Cluster, topic: str, wanted: Collection[int] | None) -> dict[TopicPartition, tuple[int, int]]:
-    """(first, end) of each partition that holds anything."""
+async def _ends(
+    cluster: Cluster, topic: str, wanted: Collection[int] | None, after: Mapping[int, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """(first to read, end) of each partition that holds anything there."""
     while True:
         try:
             metadata = await cluster.topics({topic})
@@ -197,10 +264,11 @@ async def _ends(cluster: Cluster, topic: str, wanted: Collection[int] | None) ->
         except RetriableError as error:
             log.info("%s; trying again", error)
         else:
+            firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
             return {
-                TopicPartition(*partition): (begins[partition], end)
+                TopicPartition(*partition): (firsts[partition], end)
                 for partition, end in ends.items()
-                if end > begins[partition]
+                if end > firsts[partition]
             }
         await asyncio.sleep(_RETRY_S)  # just made, or without leaders: brokers learn of it within moments
 
@@ -214,16 +282,7 @@ async def _drain(
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
         for partition, records in batches.items():
             for record in records:
-                apply(
-                    LogRecord(
-                        record.key,
-                        record.value,
-                        partition.partition,
-                        record.offset,
-                        record.timestamp,
-                        tuple(record.headers),
-                    )
-                )
+                apply(log_record(partition, record))
             read += len(records)
         for partition in list(behind):
             # The position, not the last record: the log may end in markers, or in offsets compacted away.

@@ -19,13 +19,17 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTx
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.connection import UnsupportedVersion
 
 log = logging.getLogger(__name__)
 
 Partition = tuple[str, int]
 T = TypeVar("T")
 
-_TIMEOUT_MS: Final = 60_000  # Java's ``transaction.timeout.ms``; an aborted one lives for milliseconds
+#: Java's ``transaction.timeout.ms``; a fence's own transaction lives for milliseconds.
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+#: What is asked for instead where brokers allow less, and nobody has said how long it may be.
+_SHORTER_TIMEOUTS_MS: Final = (1_000, 10_000)
 _BACKOFF_FIRST_S: Final = 0.02
 _BACKOFF_LAST_S: Final = 0.5
 #: From this epoch on, the next InitProducerId hands out another producer id (Kafka ``TransactionMetadata``).
@@ -34,11 +38,17 @@ _EPOCH_EXHAUSTED: Final = 32766
 #: epoch and refuses a transaction without data (KIP-890).
 _ADD_PARTITIONS_AT_MOST: Final = 3
 _END_TXN_AT_MOST: Final = 4
+_END_TXN_RENEWING: Final = 5
+#: Coordinators that load or moved, markers under way: nothing has changed, and soon something may.
+_NOT_YET: Final = frozenset({14, 15, 16, 51})
+_COMMIT_PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _INVALID_PRODUCER_EPOCH: Final = 47
+_INVALID_TRANSACTION_TIMEOUT: Final = 50
 _CONCURRENT_TRANSACTIONS: Final = 51
 _OPERATION_NOT_ATTEMPTED: Final = 55
+_TOPIC_AUTHORIZATION_FAILED: Final = 29
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 _FENCED: Final = frozenset({_INVALID_PRODUCER_EPOCH, 90})  # ... PRODUCER_FENCED
 #: topic, cluster, transactional id: authorisation failed
@@ -55,12 +65,37 @@ class FenceRefused(NotAuthorized):
     """The cluster's rules do not let us fence; names what to grant."""
 
 
+class TopicsRefused(FenceRefused):
+    """The cluster's rules do not let us write to ``partitions``; others may be fenced without them."""
+
+    def __init__(self, message: str, partitions: frozenset[Partition]) -> None:
+        super().__init__(message)
+        self.partitions = partitions
+
+
+class ProducersRefused(NotAuthorized):
+    """The cluster's rules do not let us know who writes to ``partitions``; others may be asked for without them."""
+
+    def __init__(self, message: str, partitions: frozenset[Partition]) -> None:
+        super().__init__(message)
+        self.partitions = partitions
+
+
 class TransactionalIdRefused(FenceRefused):
     """The cluster's rules do not let us use the transactional id at all; what needs none may go on."""
 
 
 class MarkersPending(RetriableError):
     """The transaction before is not wound up yet: ask again in a moment."""
+
+
+class ActiveProducer(NamedTuple):
+    """What a leader knows of a writer; ``last_sequence`` -1: nothing but markers, ``open_since``: the offset at which
+    its open transaction begins, -1 where none is open."""
+
+    epoch: int
+    last_sequence: int
+    open_since: int
 
 
 class ProducerIdentity(NamedTuple):
@@ -76,25 +111,29 @@ async def fence(
     partitions: Collection[Partition],
     *,
     timeout_s: float = 60.0,
+    transaction_timeout_ms: int | None = None,
 ) -> ProducerIdentity:
     """Shut out whoever wrote under ``transactional_id`` and return the identity to write under.
+
+    ``transaction_timeout_ms``: after so long the cluster aborts a transaction of that identity.
 
     When it returns, each partition has a marker of the identity's producer id, behind everything that earlier epochs
     ever got in; the first sequence there must be 0, and any other is refused.
 
     Raises:
-        FenceRefused: rights are missing.
+        TopicsRefused: the right to write to some of the partitions is missing.
+        FenceRefused: other rights are missing.
         Superseded: another one fences at the same time, and won.
         RetriableError: not done within ``timeout_s``; says what stood in the way.
     """
 
     async def attempt() -> ProducerIdentity:
         while True:
-            first = await claim(cluster, transactional_id)
+            first = await claim(cluster, transactional_id, timeout_ms=transaction_timeout_ms)
             if partitions:
                 await add_partitions(cluster, transactional_id, first, partitions)
                 await end_transaction(cluster, transactional_id, first, commit=False)
-            final = await claim(cluster, transactional_id, first)
+            final = await claim(cluster, transactional_id, first, timeout_ms=transaction_timeout_ms)
             # An id whose epochs are used up is exchanged for one that the markers say nothing of. And nobody may
             # write under the last epoch, or the next fence could not mark the same id with a higher one.
             if final.producer_id == first.producer_id and final.epoch < _EPOCH_EXHAUSTED:
@@ -103,15 +142,62 @@ async def fence(
     return await until(timeout_s, f"fencing {transactional_id} on cluster {cluster.name}", attempt)
 
 
-async def init_producer_id(cluster: Cluster, transactional_id: str, *, timeout_s: float = 60.0) -> ProducerIdentity:
+async def end_left_open(
+    cluster: Cluster,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    partitions: Collection[Partition],
+    *,
+    transaction_timeout_ms: int | None = None,
+) -> ProducerIdentity:
+    """Abort what is open of ``identity`` in ``partitions`` though its coordinator knows of nothing (a hanging
+    transaction): until then nobody who reads what is committed gets past its beginning. Call it after a claim and
+    before anything is written; returns as whom to write.
+
+    A request that arrives late can leave one, at brokers that do not ask the coordinator (KIP-890). Where producers are
+    not shown to us, nothing is done.
+
+    ``transaction_timeout_ms`` and errors as of ``fence``.
+    """
+    try:
+        seen = await active_producers(cluster, partitions)
+    except (UnsupportedVersion, ProducersRefused) as error:
+        log.debug("what %s left open is not looked for: %s", transactional_id, error)
+        return identity
+    left = [
+        partition
+        for partition, producers in seen.items()
+        if (ours := producers.get(identity.producer_id)) is not None and ours.open_since >= 0
+    ]
+    if not left:
+        return identity
+    named = ", ".join(f"{topic}-{index}" for topic, index in sorted(left))
+    log.warning(
+        "cluster %s: a transaction of %s was left open in %s, unknown to its coordinator; it is aborted",
+        cluster.name,
+        transactional_id,
+        named,
+    )
+    return await fence(cluster, transactional_id, left, transaction_timeout_ms=transaction_timeout_ms)
+
+
+async def init_producer_id(
+    cluster: Cluster,
+    transactional_id: str,
+    *,
+    timeout_s: float = 60.0,
+    transaction_timeout_ms: int | None = None,
+) -> ProducerIdentity:
     """Take ``transactional_id`` over where there is nothing to shut out of any partition: a first start.
 
-    Raises: as ``fence``.
+    ``transaction_timeout_ms`` and errors as of ``fence``.
     """
 
     async def attempt() -> ProducerIdentity:
-        identity = await claim(cluster, transactional_id)
-        return identity if identity.epoch < _EPOCH_EXHAUSTED else await claim(cluster, transactional_id)
+        identity = await claim(cluster, transactional_id, timeout_ms=transaction_timeout_ms)
+        if identity.epoch < _EPOCH_EXHAUSTED:
+            return identity
+        return await claim(cluster, transactional_id, timeout_ms=transaction_timeout_ms)
 
     return await until(timeout_s, f"claiming {transactional_id} on cluster {cluster.name}", attempt)
 
@@ -126,7 +212,7 @@ async def new_producer_id(cluster: Cluster, *, timeout_s: float = 60.0) -> Produ
 
     async def attempt() -> ProducerIdentity:
         request = InitProducerIdRequest(
-            transactional_id=None, transaction_timeout_ms=_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
+            transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
         )
         answer = await (await cluster.any_connection()).call(request)
         what = f"cluster {cluster.name} gives us no producer id: {error_name(answer.error_code)}"
@@ -144,14 +230,28 @@ async def describe_producers(
 ) -> dict[Partition, dict[int, tuple[int, int]]]:
     """What the leaders know of their writers: per partition, producer id to (epoch, last sequence).
 
-    Includes what is appended and not yet replicated. A last sequence of -1: nothing but markers.
+    As :func:`active_producers`, whose errors it has.
+    """
+    found = await active_producers(cluster, partitions, timeout_s=timeout_s)
+    return {
+        partition: {producer_id: (one.epoch, one.last_sequence) for producer_id, one in producers.items()}
+        for partition, producers in found.items()
+    }
+
+
+async def active_producers(
+    cluster: Cluster, partitions: Collection[Partition], *, timeout_s: float = 30.0
+) -> dict[Partition, dict[int, ActiveProducer]]:
+    """What the leaders know of their writers, by partition and producer id.
+
+    Includes what is appended and not yet replicated.
 
     Raises:
-        NotAuthorized: READ on a topic is missing.
+        ProducersRefused: READ on some topics is missing.
         UnsupportedVersion: brokers older than 2.8.
         RetriableError: a partition had no leader that answered within ``timeout_s``.
     """
-    found: dict[Partition, dict[int, tuple[int, int]]] = {}
+    found: dict[Partition, dict[int, ActiveProducer]] = {}
 
     async def attempt() -> None:
         missing = [partition for partition in partitions if partition not in found]
@@ -169,29 +269,46 @@ async def describe_producers(
     return found
 
 
-async def claim(cluster: Cluster, transactional_id: str, current: ProducerIdentity | None = None) -> ProducerIdentity:
-    """InitProducerId, once: raises the epoch and ends what is open; waits for its markers, without a bound.
+async def claim(
+    cluster: Cluster,
+    transactional_id: str,
+    current: ProducerIdentity | None = None,
+    *,
+    timeout_ms: int | None = None,
+) -> ProducerIdentity:
+    """InitProducerId, once: raises the epoch and ends what is open; waits for its markers, without a bound. The cluster
+    aborts a transaction of the new epoch after ``timeout_ms``; None, for who has none open for long: Java's default, or
+    less where the cluster allows no more.
 
     With ``current`` only if nobody else has done so since; brokers older than 2.5 (KIP-360) cannot tell.
     """
     waiting_s = _BACKOFF_FIRST_S
+    asked_ms = [timeout_ms] if timeout_ms is not None else [*_SHORTER_TIMEOUTS_MS, TRANSACTION_TIMEOUT_MS]
     while True:
         answer = await _ask(
             cluster,
             transactional_id,
             InitProducerIdRequest(
                 transactional_id=transactional_id,
-                transaction_timeout_ms=_TIMEOUT_MS,
+                transaction_timeout_ms=asked_ms[-1],
                 producer_id=current.producer_id if current else -1,
                 producer_epoch=current.epoch if current else -1,
             ),
             None,
         )
+        if answer.error_code == _INVALID_TRANSACTION_TIMEOUT and len(asked_ms) > 1:
+            asked_ms.pop()
+            continue
         if answer.error_code != _CONCURRENT_TRANSACTIONS:
             break
         # Markers are being written; that they are all there is what the caller waits for.
         await asyncio.sleep(waiting_s)
         waiting_s = min(2 * waiting_s, _BACKOFF_LAST_S)
+    if answer.error_code == _INVALID_TRANSACTION_TIMEOUT:
+        raise PermanentError(
+            f"cluster {cluster.name} allows no transaction.timeout.ms of {asked_ms[-1]}; lower it, or raise the "
+            "brokers' transaction.max.timeout.ms"
+        )
     check(cluster, transactional_id, "InitProducerId", answer.error_code)
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
@@ -229,6 +346,14 @@ async def add_partitions(
         for row in result.results_by_partition
         if row.partition_error_code
     ]
+    refused = frozenset((topic, index) for _, topic, index, code in codes if code == _TOPIC_AUTHORIZATION_FAILED)
+    if refused:
+        topics_named = ", ".join(sorted({topic for topic, _ in refused}))
+        raise TopicsRefused(
+            f"cluster {cluster.name}: AddPartitionsToTxn for transactional id {transactional_id}: "
+            f"{error_name(_TOPIC_AUTHORIZATION_FAILED)}; grant WRITE on topic {topics_named}",
+            refused,
+        )
     for _, topic, partition, code in sorted(codes):
         check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
 
@@ -238,15 +363,45 @@ async def end_transaction(cluster: Cluster, transactional_id: str, identity: Pro
     answer = await _ask(
         cluster,
         transactional_id,
-        EndTxnRequest(
-            transactional_id=transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            committed=commit,
-        ),
+        _end(transactional_id, identity, commit=commit),
         _END_TXN_AT_MOST,
     )
     check(cluster, transactional_id, "EndTxn", answer.error_code)
+
+
+async def commit_transaction(
+    cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, renews: bool
+) -> ProducerIdentity:
+    """EndTxn, of a transaction that holds data; returns as whom the next one is written.
+
+    ``renews``: in the form that raises the epoch, or gives a new id where epochs are used up (KIP-890). Only answers
+    that say «not yet» are followed by another attempt: a request that is under way in a lost connection might end the
+    next transaction. Errors as ``fence``.
+    """
+    if not renews:
+        await end_transaction(cluster, transactional_id, identity, commit=True)
+        return identity
+    for waiting_s in (*_COMMIT_PAUSES_S, None):
+        answer = await _ask(
+            cluster,
+            transactional_id,
+            _end(transactional_id, identity, commit=True),
+            _END_TXN_RENEWING,
+        )
+        if answer.error_code not in _NOT_YET or waiting_s is None:
+            break
+        await asyncio.sleep(waiting_s)
+    check(cluster, transactional_id, "EndTxn", answer.error_code)
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def _end(transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        committed=commit,
+    )
 
 
 async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: int | None) -> Any:
@@ -261,7 +416,7 @@ async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: i
 
 
 async def _describe(
-    cluster: Cluster, leader: int, led: Collection[Partition], found: dict[Partition, dict[int, tuple[int, int]]]
+    cluster: Cluster, leader: int, led: Collection[Partition], found: dict[Partition, dict[int, ActiveProducer]]
 ) -> None:
     topics: dict[str, list[int]] = {}
     for topic, partition in led:
@@ -275,24 +430,34 @@ async def _describe(
             ]
         )
     )
-    failed: tuple[str, int, int] | None = None
+    failed: tuple[Partition, int] | None = None
+    refused: dict[Partition, int] = {}
     for result in answer.topics:
         for row in result.partitions:
-            if row.error_code:
-                failed = (result.name, row.partition_index, row.error_code)
-                continue
-            found[result.name, row.partition_index] = {
-                state.producer_id: (state.producer_epoch, state.last_sequence) for state in row.active_producers
-            }
+            one = result.name, row.partition_index
+            if row.error_code in _REFUSED:
+                refused[one] = row.error_code
+            elif row.error_code:
+                failed = one, row.error_code
+            else:
+                found[one] = {
+                    state.producer_id: ActiveProducer(
+                        state.producer_epoch, state.last_sequence, state.current_txn_start_offset
+                    )
+                    for state in row.active_producers
+                }
+    if refused:
+        topics_refused = sorted({topic for topic, _ in refused})
+        raise ProducersRefused(
+            f"cluster {cluster.name} refuses to describe the producers of {', '.join(topics_refused)}: "
+            f"{error_name(next(iter(refused.values())))}; "
+            + ", ".join(f"grant READ on topic {name}" for name in topics_refused),
+            frozenset(refused),
+        )
     if failed:
-        topic, partition, code = failed
-        if code in _REFUSED:
-            raise NotAuthorized(
-                f"cluster {cluster.name} refuses to describe the producers of {topic}: {error_name(code)}; "
-                f"grant READ on topic {topic}"
-            )
+        (topic, number), code = failed
         kind = RetriableError if for_code(code).retriable else PermanentError
-        raise kind(f"broker {leader} does not describe the producers of {topic}-{partition}: {error_name(code)}")
+        raise kind(f"broker {leader} does not describe the producers of {topic}-{number}: {error_name(code)}")
 
 
 def check(cluster: Cluster, transactional_id: str, api: str, code: int, partition: str = "") -> None:

@@ -17,7 +17,7 @@ PRODUCE_TOPIC_IDS_FROM: Final = 13
 FETCH_FLEXIBLE_FROM: Final = 12
 FETCH_TOPIC_IDS_FROM: Final = 13
 
-_PRODUCE_FRONT: Final = struct.Struct(">bhi")  # null transactional id, acks, timeout
+_PRODUCE_FRONT: Final = struct.Struct(">hi")  # acks, timeout
 _FETCH_FRONT: Final = struct.Struct(">ihi")  # throttle, error, session id
 _FETCH_PARTITION: Final = struct.Struct(">ihqqq")  # index, error, high watermark, last stable, log start
 _PRODUCE_PARTITION: Final = struct.Struct(">ihqqq")  # index, error, base offset, append time, log start
@@ -84,7 +84,11 @@ class ProduceAnswer(NamedTuple):
 
 def topic_name_key(name: str) -> bytes:
     """A topic's key on the wire below the topic-id versions: its name as a compact string."""
-    raw = name.encode()
+    return compact_string(name)
+
+
+def compact_string(text: str) -> bytes:
+    raw = text.encode()
     return uvarint(len(raw) + 1) + raw
 
 
@@ -114,16 +118,22 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
+#: In a request of no transaction.
+NO_TRANSACTIONAL_ID: Final = b"\x00"
+
+
 def encode_produce(
-    timeout_ms: int, topics: Sequence[tuple[bytes, Sequence[tuple[int, memoryview]]]]
+    timeout_ms: int,
+    topics: Sequence[tuple[bytes, Sequence[tuple[int, memoryview]]]],
+    transactional_id: bytes = NO_TRANSACTIONAL_ID,
 ) -> list[bytes | memoryview]:
-    """The body of a non-transactional acks=all ProduceRequest as buffers, batches uncopied.
+    """The body of an acks=all ProduceRequest as buffers, batches uncopied; ``transactional_id`` is a compact string.
 
     ``topics``: (topic key, [(partition, batch)]); the key is the 16 bytes of the topic id from version 13 on
     and ``topic_name_key`` below. One batch per partition, each partition once: a broker keeps only the last.
     """
     out: list[bytes | memoryview] = []
-    pending = _PRODUCE_FRONT.pack(0, _ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
+    pending = transactional_id + _PRODUCE_FRONT.pack(_ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
     for key, partitions in topics:
         pending += key + uvarint(len(partitions) + 1)
         for index, batch in partitions:

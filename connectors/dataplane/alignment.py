@@ -21,18 +21,36 @@ from connectors.dataplane.plan import Proof, Run
 #: In place of a timestamp that is the target's own (LogAppendTime).
 _ANY_TIME: Final = -(2**63)
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
+#: Of a record without a key.
+NO_KEY: Final = 0
 #: So many source records in a row may have been left out; then the surplus is not looked for any further.
 MOST_LEFT_OUT: Final = 1_000_000
 
 
 class SurplusRecords:
-    """What the predecessor wrote behind its stored position: 24 bytes a record, however large it is."""
+    """What the predecessor wrote behind its stored position: 40 bytes a record, however large it is.
+
+    ``indexes`` count what arrived, whatever the target has lost of it since.
+    """
 
     def __init__(self, proof: Proof) -> None:
         self.offsets = array("q")
+        self.indexes = array("q")
         self.digests = array("q")
+        self.keys = array("q")
         self.timestamps_ms = array("q")
         self._proof = proof
+
+    @property
+    def has_own_time(self) -> bool:
+        """Whether the target stamped any of its records (LogAppendTime)."""
+        return _ANY_TIME in self.timestamps_ms
+
+    def contents(self) -> array[int]:
+        """One number for each record; those of the source are :func:`content_of`."""
+        if self.has_own_time:
+            return self.digests
+        return array("q", map(_with_time, self.digests, self.timestamps_ms))
 
     def take(self, fetched: memoryview, position: int) -> int:
         """Feed what a fetch of the target at ``position`` brought; returns the next position to fetch."""
@@ -43,9 +61,12 @@ class SurplusRecords:
                 continue
             header = wire.read_header(batch)
             if header.last_offset >= position and self._is_surplus(header):
+                first = (header.base_sequence - self._proof.next_sequence) % wire.SEQUENCE_MODULUS
                 for record in records.decode(batch, 2):
                     self.offsets.append(record.offset)
-                    self.digests.append(_digest(record))
+                    self.indexes.append(first + record.offset - header.base_offset)
+                    self.digests.append(digest_of(record))
+                    self.keys.append(key_of(record))
                     self.timestamps_ms.append(_ANY_TIME if header.is_log_append_time else record.timestamp_ms)
             position = max(position, header.last_offset + 1)
         return position
@@ -87,22 +108,30 @@ class Alignment:
         """Feed what a fetch of the source at ``position`` brought."""
         decided = cut(fetched, self.position, aborted if self._read_committed else None, wire.SEQUENCE_MODULUS)
         for batch, header, decision in decided:
+            if header is not None:  # of the batch that it may end in, or the source seems to diverge from it
+                self.source_epoch = header.leader_epoch
             if decision.kind != "dropped":
-                self._take(batch)
+                self._take(records.decode(batch, batch[16]))
             if self.is_over:
                 return
             if header is not None:
                 self.position = max(self.position, header.last_offset + 1)
-                self.source_epoch = header.leader_epoch
 
-    def _take(self, batch: memoryview) -> None:
+    def take_records(self, found: Iterable[records.Record], following: int, leader_epoch: int) -> None:
+        """As :meth:`take`, of records that were opened before; the source goes on at ``following``."""
+        self.source_epoch = leader_epoch
+        self._take(found)
+        if not self.is_over:
+            self.position = max(self.position, following)
+
+    def _take(self, found: Iterable[records.Record]) -> None:
         surplus = self._surplus
-        for record in records.decode(batch, batch[16]):
+        for record in found:
             if record.offset < self.position or self.is_over:
                 continue
             self.position = record.offset + 1
             time_ms = surplus.timestamps_ms[self._matched]
-            if surplus.digests[self._matched] == _digest(record) and time_ms in (_ANY_TIME, record.timestamp_ms):
+            if surplus.digests[self._matched] == digest_of(record) and time_ms in (_ANY_TIME, record.timestamp_ms):
                 append_run(self.runs, (record.offset, surplus.offsets[self._matched], 1))
                 self._matched += 1
                 self.left_out, self._passed_by = self.left_out + self._passed_by, 0
@@ -110,6 +139,20 @@ class Alignment:
                 self._passed_by += 1
 
 
-def _digest(record: records.Record) -> int:
+def content_of(record: records.Record, *, ignores_time: bool) -> int:
+    """What a copy keeps of a record, as one number; within this process only."""
+    return digest_of(record) if ignores_time else _with_time(digest_of(record), record.timestamp_ms)
+
+
+def key_of(record: records.Record) -> int:
+    """Its key as one number, :data:`NO_KEY` without one; within this process only."""
+    return NO_KEY if record.key is None else hash(record.key) or 1
+
+
+def _with_time(digest: int, timestamp_ms: int) -> int:
+    return hash((digest, timestamp_ms))
+
+
+def digest_of(record: records.Record) -> int:
     """Of what a copy keeps but the time; within this process only."""
     return hash((record.key, record.value, tuple(record.headers)))

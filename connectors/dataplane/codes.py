@@ -6,6 +6,10 @@ from typing import Final
 
 from kafka.errors import for_code
 
+#: An exception that the broker has no code for: it does not say whether it has appended, nor whose fault it was.
+UNKNOWN_SERVER_ERROR: Final = -1
+#: Not Kafka's: a record that a transformation could not take never reached a broker.
+NOT_TRANSFORMED: Final = -1000
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2
@@ -20,6 +24,7 @@ INVALID_TIMESTAMP: Final = 32
 POLICY_VIOLATION: Final = 44
 OUT_OF_ORDER_SEQUENCE: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
+CONCURRENT_TRANSACTIONS: Final = 51
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
 UNSUPPORTED_COMPRESSION: Final = 76
@@ -31,6 +36,8 @@ FETCH_SESSION_TOPIC_ID_ERROR: Final = 106
 SESSION_LOST: Final = frozenset({FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR})
 #: The successor holds the transactional id now: everything of this slice is refused.
 FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+#: The open transaction is over, aborted or unknown: nothing more of it can be committed.
+TRANSACTION_OVER: Final = frozenset({48, 49, 120})  # INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ..._ABORTABLE
 #: Refused for size: smaller batches may be taken.
 TOO_LARGE: Final = frozenset({MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE})
 #: Refused for what some records are like: the others of the batch may be taken.
@@ -42,6 +49,7 @@ NOT_WRITTEN: Final = OF_RECORDS | {
     19,  # NOT_ENOUGH_REPLICAS
     TOPIC_AUTHORIZATION_FAILED,
     OUT_OF_ORDER_SEQUENCE,
+    CONCURRENT_TRANSACTIONS,
 }
 #: Leadership moved or is unknown here, or a broker is on its way up or down: look again and go on.
 RETRIABLE: Final = frozenset(
@@ -58,6 +66,7 @@ RETRIABLE: Final = frozenset(
         19,  # NOT_ENOUGH_REPLICAS
         20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND: appended, not acknowledged
         45,  # OUT_OF_ORDER_SEQUENCE_NUMBER: one before it did not make it
+        CONCURRENT_TRANSACTIONS,  # markers of the transaction before are still being written
         56,  # KAFKA_STORAGE_ERROR
         74,  # FENCED_LEADER_EPOCH
         75,  # UNKNOWN_LEADER_EPOCH
@@ -68,7 +77,7 @@ RETRIABLE: Final = frozenset(
     }
 )
 #: Where the library has another name than Kafka.
-_NAMES: Final = {MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE"}
+_NAMES: Final = {MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE", UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR"}
 
 
 def name(code: int) -> str:

@@ -14,7 +14,7 @@ D. After a failed or lost answer nothing is sent until what the leader really ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -22,7 +22,7 @@ from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import codes, shape
 from connectors.dataplane.cut import cut
-from connectors.dataplane.mending import CopiesUnderWay, Mender, Poison, without_null_keys
+from connectors.dataplane.mending import CopiesUnderWay, Mender, Poison
 from connectors.dataplane.outgoing import Builder, Outgoing, append_run
 from connectors.dataplane.plan import (
     NO_COMPRESSION,
@@ -37,11 +37,10 @@ from connectors.dataplane.plan import (
     Skip,
 )
 from connectors.dataplane.refusals import Refusal
+from connectors.dataplane.screen import Screen, TimestampRange
+from connectors.gaps import Gap
 
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
-#: After a refused null key, so many batches are opened and rid of such records before they are sent. Then one is let
-#: through again: the target may no longer be compacted.
-_NULL_KEY_CHECKS: Final = 1000
 
 
 class TargetTruncated(Exception):
@@ -55,6 +54,9 @@ class AnotherWrites(CopiesUnderWay):
 class PartitionCopier:
     """See the module for what holds at every moment."""
 
+    #: Attribute bits of what is produced, beside the codec's.
+    marks = 0
+
     def __init__(
         self,
         plan: PartitionPlan,
@@ -67,6 +69,8 @@ class PartitionCopier:
         self.plan = plan
         self.producer = plan.producer or producer
         self.max_message_bytes = plan.max_message_bytes
+        #: Which timestamps the target takes, once that was asked.
+        self.timestamps: TimestampRange | None = None
         self.fetch_offset = plan.next_source_offset
         self.last_fetched_epoch = plan.last_source_epoch
         self.next_source_offset = plan.next_source_offset
@@ -82,11 +86,14 @@ class PartitionCopier:
         self.state = RUNNING
         self.stopped_reason = ""
         self.stopped_error = ""
+        self.gap: Gap | None = None
+        self._after_last: tuple[str, str, str, Gap | None] | None = None
         self._read_committed = read_committed
+        self._skip_refused = skip_refused
         self._compresses = compression.codec > 0
         self._builder = Builder(self.producer, compression)
         self._mender = Mender(self._builder, plan.target, skip_refused)
-        self._null_key_checks = 0
+        self._screen = Screen()
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
         self._in_flight: deque[Outgoing] = deque()
@@ -97,6 +104,8 @@ class PartitionCopier:
         self._batches: dict[str, int] = {}
         self._runs: list[Run] = []
         self._skips: list[Skip] = []
+        self._dropped = 0
+        self._changed = 0
         self._reported: tuple[int, int, int, str] | None = None
 
     # -- source side ------------------------------------------------------------------------------
@@ -122,13 +131,12 @@ class PartitionCopier:
             self._pass_over(following, header.leader_epoch)
         elif decision is not shape.SHALLOW:
             self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
-        elif self._null_key_checks and (opened := self._with_null_keys(batch)):
+        elif opened := self._screen.opened(batch):
             self._rebuild(opened, header.codec, following, header.leader_epoch)
         else:
             sequence = self._queued_sequence
-            wire.rewrite(
-                batch, header.attributes & wire.CODEC_MASK, self.producer.producer_id, self.producer.epoch, sequence
-            )
+            attributes = header.attributes & wire.CODEC_MASK | self.marks
+            wire.rewrite(batch, attributes, self.producer.producer_id, self.producer.epoch, sequence)
             self._enqueue(
                 Outgoing(
                     batch,
@@ -152,24 +160,19 @@ class PartitionCopier:
         self.last_fetched_epoch = -1
 
     def _rebuild(self, opened: list[records.Record], codec: int, following: int, epoch: int) -> None:
-        kept = [record for record in opened if record.offset >= self.fetch_offset]
-        skips: list[Skip] = []
-        if self._null_key_checks:
-            self._null_key_checks -= 1
-            kept = without_null_keys(kept, skips)
-        for part in self._builder.fitting(kept, codec, self.max_message_bytes):
-            outgoing = self._builder.outgoing(part, codec, self._queued_sequence, epoch)
+        self._put([record for record in opened if record.offset >= self.fetch_offset], codec, following, epoch)
+
+    def _put(
+        self, kept: list[records.Record], codec: int, following: int, epoch: int, left_out: Sequence[Skip] = ()
+    ) -> None:
+        """Queue what is built of these records, which stand for all up to ``following``."""
+        skips = list(left_out)
+        kept = self._screen.kept(kept, skips)
+        parts = list(self._builder.fitting(kept, codec, self.max_message_bytes))
+        for outgoing in self._builder.outgoings(parts, codec, self._queued_sequence, epoch):
             outgoing.skips, skips = tuple(skips), []
             self._enqueue(outgoing)
         self._pass_over(following, epoch, skips)
-
-    def _with_null_keys(self, batch: memoryview) -> list[records.Record]:
-        """The records of a batch that has some without a key; empty where all have one."""
-        opened = list(records.decode(batch, 2))
-        if any(record.key is None for record in opened):
-            return opened
-        self._null_key_checks -= 1
-        return []
 
     def _enqueue(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
@@ -189,6 +192,11 @@ class PartitionCopier:
     # -- target side ------------------------------------------------------------------------------
 
     @property
+    def parts(self) -> tuple[PartitionCopier, ...]:
+        """Those that write what this one reads: itself, where all goes to one target partition."""
+        return (self,)
+
+    @property
     def has_unsent(self) -> bool:
         return bool(self._queue)
 
@@ -202,6 +210,11 @@ class PartitionCopier:
         return bool(self.stopped_reason)
 
     @property
+    def is_read(self) -> bool:
+        """Whether more of it is to be read: not once it is stopped, or about to, or leaves."""
+        return not (self.stopped_reason or self._is_ending or self._after_last)
+
+    @property
     def has_refused(self) -> bool:
         """Whether :meth:`mend` has something to do."""
         return any(outgoing.refusal is not None for outgoing in self._queue)
@@ -209,8 +222,16 @@ class PartitionCopier:
     @property
     def is_refused_for_size(self) -> bool:
         """Whether the target found a batch larger than we thought it takes."""
+        return any(refusal.is_for_size for refusal in self._refusals())
+
+    @property
+    def is_refused_for_time(self) -> bool:
+        """Whether the target found timestamps out of the range that it takes."""
+        return any(refusal.is_for_time for refusal in self._refusals())
+
+    def _refusals(self) -> Iterator[Refusal]:
         waiting = (*self._in_flight, *self._queue)
-        return any(outgoing.refusal is not None and outgoing.refusal.is_for_size for outgoing in waiting)
+        return (outgoing.refusal for outgoing in waiting if outgoing.refusal is not None)
 
     def next_batch(self) -> Outgoing | None:
         """The next batch to put into a request, now counted as in flight; None if nothing may be sent."""
@@ -263,7 +284,8 @@ class PartitionCopier:
             if outgoing.base_offset is None:
                 unknown.append(outgoing)
         if arrived:
-            raise AnotherWrites(f"the leader of {self.plan.target} has batches of our producer id that we did not send")
+            message = f"the leader of {self.plan.target} has batches of our producer id that we did not send"
+            raise AnotherWrites(message, self.plan.source)
         return unknown
 
     def settle(self, found: Mapping[int, int]) -> None:
@@ -293,26 +315,28 @@ class PartitionCopier:
         waiting = list(self._queue)
         before, refused = waiting[:first], waiting[first:]
         try:
-            mended = self._mender.mend(refused, self.max_message_bytes, self._null_key_checks > 0)
+            mended = self._mender.mend(refused, self.max_message_bytes, self._screen.known, self.timestamps)
         except Poison as poison:
             self.quarantine(poison.reason, poison.error)
             return
-        if any(outgoing.is_doubtful for outgoing in refused):
+        if self.plan.runs_on or any(outgoing.is_doubtful for outgoing in refused):
+            whose = "of a predecessor may still arrive" if self.plan.runs_on else "behind it had no answer"
             raise CopiesUnderWay(
-                f"target {self.plan.target} refused a batch for good while others behind it had no answer: "
-                "fencing before it is taken apart"
+                f"target {self.plan.target} refused a batch for good while others {whose}: taking over before it is "
+                "taken apart",
+                self.plan.source,
             )
         sequence = refused[0].base_sequence
         self._queue = deque(before)
         self._queued_sequence = sequence
-        if mended.has_null_keys and not self._null_key_checks:
-            self._null_key_checks = _NULL_KEY_CHECKS
+        self._screen.learn(mended.known)
         if mended.behind is not None:
             self._pass_over(*mended.behind, mended.skips)
         for outgoing in [] if self._is_ending else mended.batches:
             outgoing.renumber(self._queued_sequence)
             self._enqueue(outgoing)
         self.buffered_bytes = sum(len(outgoing.batch) for outgoing in self._queue)
+        self._stop_after_last()
 
     def discard_unsent(self) -> None:
         """Forget what was never sent, now and later, for a clean end: the position never covered it."""
@@ -320,17 +344,26 @@ class PartitionCopier:
         while self._queue and not self._queue[-1].sent:
             self.buffered_bytes -= len(self._queue.pop().batch)
 
-    def stop(self, reason: str, error: str = "") -> None:
+    def stop(self, reason: str, error: str = "", gap: Gap | None = None) -> None:
         """End this partition with a sentence for people; what was acknowledged stands."""
-        self._end(STOPPED, reason, error)
+        self._end(STOPPED, reason, error, gap)
 
-    def quarantine(self, reason: str, error: str) -> None:
+    def quarantine(self, reason: str, error: str, gap: Gap | None = None) -> None:
         """As :meth:`stop`, where the target refuses for good."""
-        self._end(QUARANTINED, reason, error)
+        self._end(QUARANTINED, reason, error, gap)
 
-    def _end(self, state: str, reason: str, error: str) -> None:
+    def stop_reading(self, reason: str, error: str, gap: Gap | None, state: str = STOPPED) -> None:
+        """As :meth:`stop`, once all that was read is acknowledged: so the position says what exactly is missing."""
+        self._after_last = state, reason, error, gap
+        self._stop_after_last()
+
+    def _stop_after_last(self) -> None:
+        if self._after_last is not None and not self._queue and not self._in_flight and not self._is_ending:
+            self._end(*self._after_last)
+
+    def _end(self, state: str, reason: str, error: str, gap: Gap | None) -> None:
         if not self.stopped_reason:
-            self.state, self.stopped_reason, self.stopped_error = state, reason, error
+            self.state, self.stopped_reason, self.stopped_error, self.gap = state, reason, error, gap
 
     def report(self) -> PartitionProgress | None:
         """What happened since the last report, which the caller sends; None if nothing did."""
@@ -352,11 +385,14 @@ class PartitionCopier:
             batches=self._batches,
             runs=self._runs,
             skips=self._skips,
+            dropped=self._dropped,
+            changed=self._changed,
             state=self.state,
             reason=self.stopped_reason,
             error=self.stopped_error,
+            gap=self.gap,
         )
-        self._records = self._bytes = 0
+        self._records = self._bytes = self._dropped = self._changed = 0
         self._batches, self._runs, self._skips = {}, [], []
         return progress
 
@@ -386,6 +422,7 @@ class PartitionCopier:
             for upstream, count in outgoing.segments:
                 append_run(self._runs, (upstream, base, count))
                 base += count
+        self._stop_after_last()
 
     def _move_to(self, next_source_offset: int, source_epoch: int, skips: Sequence[Skip]) -> None:
         self.next_source_offset = max(self.next_source_offset, next_source_offset)

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +22,32 @@ import pyarrow as pa
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
+from connectors.dataplane.chain import Chain, ChainPlan
+from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
-from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings
-from connectors.dataplane.resuming import Resumed, Resumer
+from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.plan import (
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    SliceSettings,
+    TopicPartition,
+    TransactionTerms,
+)
+from connectors.dataplane.records_copier import RecordsCopier, TransactionalRecordsCopier
+from connectors.dataplane.records_resume import RecordsResumer
+from connectors.dataplane.records_stage import RecordStage, first_half, second_half
+from connectors.dataplane.resumed import Resumed
+from connectors.dataplane.resuming import Resumer
 from connectors.dataplane.shipping import running_code, running_from
 from connectors.dataplane.source import SourceReader
+from connectors.dataplane.spread import SpreadCopier
+from connectors.dataplane.spreading import Spreading
 from connectors.dataplane.target import TargetWriter
 from connectors.dataplane.telling import telling
+from connectors.dataplane.transactional import Filling, TransactionalCopier
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +77,25 @@ def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator
     """
     for batch in batches:
         for _ in range(batch.num_rows):
-            yield asyncio.run(_run(payload))
+            yield asyncio.run(_run(payload, None))
 
 
-async def _run(payload: Message) -> pa.RecordBatch:
+def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As :func:`copy_slices` where records go through ``transform.sql``: yields them, and the balance at the end.
+
+    ``payload`` has also: how many rows Spark puts into a batch.
+    """
+    for batch in batches:
+        for _ in range(batch.num_rows):
+            yield from first_half(payload["arrow_rows"], lambda stage: _run(payload, stage))
+
+
+def collect_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The other half of :func:`transform_slices`; yields the balance."""
+    return second_half(SCHEMA, payload, batches)
+
+
+async def _run(payload: Message, stage: RecordStage | None) -> pa.RecordBatch:
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": _attempt(),
@@ -77,7 +110,7 @@ async def _run(payload: Message) -> pa.RecordBatch:
         # The worker may be gone, then nobody cares; if it is not, it learns from a job that ended without a slice.
         log.warning("%s", error)
         return _balance({})
-    slice_ = Slice(link)
+    slice_ = Slice(link, stage)
     with telling(link.send):
         try:
             await slice_.run()
@@ -107,7 +140,9 @@ class Defect(RetriableError):
 class Slice:
     """One slice of a flow: several partitions in one loop, steered over its link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
+        #: What transforms records, if anything.
+        self._stage: Stage | None = stage
         self.totals: dict[tuple[str, int], PartitionProgress] = {}
         self._link = link
         self._settings: SliceSettings | None = None
@@ -116,11 +151,15 @@ class Slice:
         self._reader: SourceReader | None = None
         self._writer: TargetWriter | None = None
         self._copiers: list[PartitionCopier] = []
+        self._producer: ProducerIdentity | None = None
         self._lease_until = 0.0
         self._ended: asyncio.Future[None] | None = None
-        self._preparing: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
         self._answered = asyncio.Event()
         self._started = False
+        self._filling: Filling | None = None
+        self._filling_task: asyncio.Task[None] | None = None
+        self._spreading: Spreading | None = None
         #: Whether the worker refused this slice before it was told anything.
         self.is_stale = False
 
@@ -135,15 +174,15 @@ class Slice:
         except LinkClosed:
             return
         except HeliographError as error:
-            self._link.send({"type": "failed", "error": str(error), "fault": type(error).__name__})
+            self._link.send(_failed(error))
         finally:
-            tasks = [task for task in (steering, reporting, self._preparing) if task is not None]
+            tasks = [steering, reporting, *self._beside]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        for part in (self._reader, self._writer):
+        for part in (self._reader, self._writer, self._stage):
             if part is not None:
                 await part.stop()
         for cluster in (self._source, self._target):
@@ -174,21 +213,37 @@ class Slice:
         elif kind == "config":
             self._settings = SliceSettings.from_wire(message["settings"])
             self._renew()
-            self._prepare(self._open_clusters(self._settings), "open clusters")
+            if self._settings.chain is not None:
+                self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
+            self._do_beside(self._open_clusters(self._settings), "open clusters")
         elif kind == "resume":
-            self._prepare(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
+            self._do_beside(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
         elif kind == "go":
             await self._go(message)
+        elif kind == "add":
+            self._add(message)
+        elif kind == "remove":
+            leaving = {TopicPartition(*one) for one in message["partitions"]}
+            self._do_beside(self._remove(leaving), "remove partitions")
+        elif kind == "begin":
+            assert self._filling, "«begin» without transactions"
+            self._filling.begin(ProducerIdentity(**message["producer"]), restarts=message["restarts"])
+        elif kind == "enlisted":
+            assert self._filling, "«enlisted» without transactions"
+            self._filling.enlisted([TopicPartition(*one) for one in message["partitions"]])
         elif kind == "refused":
             self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
 
-    def _prepare(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _do_beside(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Do what takes its time beside the link, where the lease has to be answered meanwhile."""
-        self._preparing = asyncio.create_task(work, name=name)
-        self._preparing.add_done_callback(self._ended_early)
+        task = asyncio.create_task(work, name=name)
+        self._beside.add(task)
+        task.add_done_callback(self._ended_early)
+        return task
 
     def _ended_early(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error)
 
@@ -203,28 +258,28 @@ class Slice:
         """So that «go» finds them warm."""
         self._source = Cluster(ConnectionSettings.from_wire(settings.source), "source")
         self._target = Cluster(ConnectionSettings.from_wire(settings.target), "target")
+        if self._stage is not None:
+            await self._stage.start(self._end)
         await asyncio.gather(self._source.metadata(()), self._target.metadata(()))
         self._link.send({"type": "ready"})
 
     async def _resume(self, plans: list[PartitionPlan]) -> None:
         assert self._source and self._target and self._settings, "«resume» before «config»"
-        resumer = Resumer(self._source, self._target, self._settings)
+        clusters = self._source, self._target
+        if self._stage is None:
+            resumer = Resumer(*clusters, self._settings)
+        else:
+            resumer = RecordsResumer(*clusters, self._settings, self._stage)
         found: list[Resumed] = await asyncio.gather(*(resumer.resume(plan) for plan in plans))
         self._link.send({"type": "resumed", "partitions": [one.to_wire() for one in found]})
 
     async def _go(self, message: Message) -> None:
         assert self._source and self._target and self._settings, "«go» before «config»"
-        producer = ProducerIdentity(**message["producer"])
-        self._copiers = [
-            PartitionCopier(
-                PartitionPlan.from_wire(plan),
-                producer,
-                read_committed=self._settings.read_committed,
-                skip_refused=self._settings.skip_refused,
-                compression=self._settings.compression,
-            )
-            for plan in message["plans"]
-        ]
+        self._producer = ProducerIdentity(**message["producer"])
+        transactions = TransactionTerms.from_wire(message["transactions"]) if message["transactions"] else None
+        if transactions is not None:
+            self._filling = Filling(transactions, send=self._link.send, collect=self._collect, offer=self._offer)
+        self._copiers = self._made(message["plans"], self._producer, self._settings)
         self._renew()
         self._reader = SourceReader(self._source, self._settings, self._offer, self._end)
         self._writer = TargetWriter(
@@ -233,39 +288,112 @@ class Slice:
             may_write=self._has_lease,
             room=self._made_room,
             fail=self._end,
+            transactions=transactions,
         )
-        await self._writer.start(self._copiers)
+        await self._writer.start(_parts(self._copiers))
         self._reader.start(self._copiers)
+        if self._filling is not None:
+            self._filling.of([copier for copier in self._copiers if isinstance(copier, TransactionalCopier)])
+            self._filling_task = self._do_beside(self._filling.run(), "transactions")
         self._started = True
+
+    def _add(self, message: Message) -> None:
+        """Copy these partitions as well."""
+        assert self._reader and self._writer and self._producer and self._settings, "«add» before «go»"
+        added = self._made(message["plans"], self._producer, self._settings)
+        self._copiers += added
+        self._writer.add(_parts(added))
+        self._reader.add(added)
+
+    async def _remove(self, sources: Collection[TopicPartition]) -> None:
+        """Drain these partitions and let go of them; the others are copied on meanwhile."""
+        leaving = [copier for copier in self._copiers if copier.plan.source in sources]
+        unclean = await self._settled(leaving)
+        self._report()
+        self._copiers = [copier for copier in self._copiers if copier not in leaving]
+        for copier in leaving:
+            copier.stop("it was taken out of its slice")
+        if self._writer is not None:
+            self._writer.remove(_parts(leaving))
+        self._link.send({"type": "removed", "partitions": sorted(map(list, sources)), "unclean": unclean})
+
+    def _made(
+        self, plans: Iterable[dict[str, Any]], producer: ProducerIdentity, settings: SliceSettings
+    ) -> list[PartitionCopier]:
+        parsed = map(PartitionPlan.from_wire, plans)
+        by: dict[str, Any] = {}
+        if self._stage is not None:
+            by = {"submit": self._stage.submit, "ready": lambda copier: self._offer((copier,))}
+        if (filling := self._filling) is not None:
+            transactional = TransactionalRecordsCopier if by else TransactionalCopier
+            return [transactional(plan, producer, settings, filling, **by) for plan in parsed]
+        told: dict[str, Any] = {
+            "read_committed": settings.read_committed,
+            "skip_refused": settings.skip_refused,
+            "compression": settings.compression,
+        }
+        kind = RecordsCopier if by else PartitionCopier
+        return [
+            SpreadCopier(plan, producer, submit=self._spreads().submit, **told)
+            if plan.spreads
+            else kind(plan, producer, **told, **by)
+            for plan in parsed
+        ]
+
+    def _spreads(self) -> Spreading:
+        """What shares out records among target partitions, begun with the first that asks for it."""
+        if self._spreading is None:
+            assert self._target and self._settings, "«go» before «config»"
+            plan = self._settings.handler
+            self._spreading = Spreading(
+                self._target,
+                self._settings,
+                HandlerPlan(**plan).make() if plan else None,
+                add=self._add_parts,
+                ready=lambda copier: self._offer((copier,)),
+            )
+            self._do_beside(self._spreading.run(), "share out records")
+        return self._spreading
+
+    def _add_parts(self, parts: Sequence[PartitionCopier]) -> None:
+        if self._writer is not None:
+            self._writer.add(parts)
 
     def _offer(self, copiers: Iterable[PartitionCopier]) -> None:
         if self._writer is not None:
-            self._writer.offer(copiers)
+            self._writer.offer(_parts(copiers))
 
     async def _drain(self) -> None:
         """Read no more, wait for what is in flight, and tell where everything stands."""
         if self._reader is not None:
             await self._reader.stop()
-        for copier in self._copiers:
-            copier.discard_unsent()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._all_acknowledged(), _DRAIN_TIMEOUT_S)
-        unclean = [list(copier.plan.source) for copier in self._unanswered()]
-        self._report()
+        if self._filling_task is not None:
+            self._filling_task.cancel()
+        unclean = await self._settled(self._copiers)
+        if self._filling is None:
+            self._report()
+        elif not unclean:
+            self._filling.finish()
         self._link.send({"type": "done", "unclean": unclean})
 
-    async def _all_acknowledged(self) -> None:
-        while self._unanswered():
-            self._answered.clear()
-            await self._answered.wait()
-
-    def _unanswered(self) -> list[PartitionCopier]:
-        """Copiers whose batches may still arrive. A stopped one waits for no answer, and is never handed over."""
-        return [copier for copier in self._copiers if copier.has_unacknowledged and not copier.stopped]
+    async def _settled(self, leaving: Sequence[PartitionCopier]) -> list[list[Any]]:
+        """Have these take and send nothing more; returns the partitions whose last batches got no answer in time."""
+        for copier in leaving:
+            copier.discard_unsent()
+        if self._reader is not None:
+            self._reader.remove(leaving)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                while _unanswered(leaving):
+                    self._answered.clear()
+                    await self._answered.wait()
+        return [list(copier.plan.source) for copier in _unanswered(leaving)]
 
     def _made_room(self) -> None:
         """Answers came: the reader may fetch again, and a drain may be over."""
         self._answered.set()
+        if self._filling is not None:
+            self._filling.answered()
         if self._reader is not None:
             self._reader.wake()
 
@@ -287,17 +415,21 @@ class Slice:
             interval_ms = self._settings.progress_interval_ms if self._settings else 100
             await asyncio.sleep(interval_ms / 1000)
             if self._started:
-                self._report()
+                if self._filling is None or self._filling.is_idle:
+                    self._report()
                 if not self._has_lease():
                     self._end(RetriableError("the lease ran out: nobody renewed it in time"))
 
     def _report(self) -> None:
+        self._link.send({"type": "progress", "partitions": self._collect()})
+
+    def _collect(self) -> list[Any]:
         reports = [report for copier in self._copiers if (report := copier.report()) is not None]
         for report in reports:
-            self._add(report)
-        self._link.send({"type": "progress", "partitions": [report.to_wire() for report in reports]})
+            self._count(report)
+        return [report.to_wire() for report in reports]
 
-    def _add(self, report: PartitionProgress) -> None:
+    def _count(self, report: PartitionProgress) -> None:
         total = self.totals.get(report.source)
         if total is None:
             self.totals[report.source] = PartitionProgress(**{**_plain(report), "runs": []})
@@ -307,6 +439,21 @@ class Slice:
         total.bytes += report.bytes
         for reason, count in report.batches.items():
             total.batches[reason] = total.batches.get(reason, 0) + count
+
+
+def _parts(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
+    """Those that write what these read."""
+    return [part for copier in copiers for part in copier.parts]
+
+
+def _unanswered(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
+    """Copiers whose batches may still arrive. A stopped one waits for no answer, and is never handed over."""
+    return [copier for copier in copiers if copier.has_unacknowledged and not copier.stopped]
+
+
+def _failed(error: HeliographError) -> Message:
+    told: Message = {"type": "failed", "error": str(error), "fault": type(error).__name__}
+    return {**told, "partition": list(error.source)} if isinstance(error, CopiesUnderWay) else told
 
 
 def _place(error: BaseException) -> str:

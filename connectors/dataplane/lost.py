@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from typing import Final
+from uuid import UUID
 
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.offsets import EARLIEST, LATEST, list_offset
@@ -12,6 +13,7 @@ from connectors.dataplane import codes, verdicts
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.plan import PartitionPlan
 from connectors.dataplane.verdicts import Verdict
+from connectors.gaps import GapKind
 
 #: A broker that has just started may not have heard of a topic yet, below KRaft of none at all.
 GONE_AFTER_S: Final = 10.0
@@ -19,15 +21,19 @@ _ASK_AGAIN_S: Final = 0.5
 
 
 async def explain_source(
-    cluster: Cluster, plan: PartitionPlan, read_to: int, diverging: tuple[int, int] | None
+    cluster: Cluster, copier: PartitionCopier, diverging: tuple[int, int] | None
 ) -> Verdict | None:
-    """Why a source refuses to go on at ``read_to``; None where it would take it now.
+    """Why a source refuses to go on where a copier reads; None where it would take it now.
 
     ``diverging`` is (leader epoch, its end) where the source says that its log parts from what was read. Raises
     :class:`RetriableError` where nobody answers now.
     """
+    plan, read_to = copier.plan, copier.fetch_offset
     source = plan.source
-    if gone := await explain_topic(cluster, "source", plan):
+    gone = await explain_topic(cluster, "source", plan)
+    if gone and gone.gap and gone.gap.kind is GapKind.SOURCE_RECREATED and gone.gap.new_id and plan.source_topic_id:
+        return source_made_anew(copier, gone.gap.new_id, plan.source_topic_id)
+    if gone:
         return gone
     if diverging is not None:
         return verdicts.source_truncated(source, read_to, *diverging)
@@ -38,6 +44,12 @@ async def explain_source(
     if read_to > end:
         return verdicts.source_shorter(source, read_to, end)
     return None
+
+
+def source_made_anew(copier: PartitionCopier, current: UUID, before: UUID) -> Verdict:
+    """With what the old topic was seen to have beyond what was read."""
+    source, end = copier.plan.source, copier.high_watermark
+    return verdicts.made_anew("source", source.topic, current, before, source, copier.fetch_offset, end)
 
 
 async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Exception) -> Verdict:

@@ -2,6 +2,10 @@
 
 A refusal leaves a hole in the sequence, so every batch behind it was refused too (OUT_OF_ORDER_SEQUENCE_NUMBER). What
 is sent instead has other boundaries, and what follows other sequences.
+
+Only records are left out that the broker blames (``codes.OF_RECORDS``). UNKNOWN_SERVER_ERROR blames nobody and may come
+of a disk or a defect of the broker: what it hits is sent again unchanged a few times and then stops the partition,
+whatever ``errors.tolerance`` says, where Java's task goes on behind it and loses it.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from connectors.dataplane import codes, refusals
 from connectors.dataplane.outgoing import Builder, Outgoing, halves
 from connectors.dataplane.plan import Skip, TopicPartition
 from connectors.dataplane.refusals import Refusal, add_skip
+from connectors.dataplane.screen import NOTHING, Known, TimestampRange
 
 
 class Poison(Exception):
@@ -27,7 +32,12 @@ class Poison(Exception):
 
 
 class CopiesUnderWay(RetriableError):
-    """A batch must change, but a copy of it or of one behind it may still reach the target: only a fence helps."""
+    """A batch of ``source`` must change, but a copy of it or of one behind it may still reach the target: only a fence
+    helps, or another epoch of the producer."""
+
+    def __init__(self, message: str, source: TopicPartition) -> None:
+        super().__init__(message)
+        self.source = source
 
 
 @dataclass(slots=True)
@@ -40,8 +50,8 @@ class Mended:
     batches: list[Outgoing] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     behind: tuple[int, int] | None = None
-    #: records without a key were among what was refused
-    has_null_keys: bool = False
+    #: what the target is known to refuse, with what was seen here
+    known: Known = NOTHING
 
     def add(self, parts: Sequence[Outgoing], skips: Sequence[Skip], behind: tuple[int, int]) -> None:
         """One batch's successors, in the place of it. What was left out is told with the first: the position may pass
@@ -64,20 +74,24 @@ class Mender:
     target: TopicPartition
     skip: bool
 
-    def mend(self, refused: Sequence[Outgoing], max_message_bytes: int, drop_null_keys: bool) -> Mended:
+    def mend(
+        self, refused: Sequence[Outgoing], max_message_bytes: int, known: Known, times: TimestampRange | None
+    ) -> Mended:
         """What to send instead of ``refused`` and of what is behind it; sequences are the caller's to give.
+
+        ``known`` is left out of all of it; ``times`` is what the topic takes, where that was asked.
 
         Raises :class:`Poison` at the first batch that stops the partition.
         """
-        mended = Mended(has_null_keys=drop_null_keys)
+        mended = Mended(known=known)
         for outgoing in refused:
-            if outgoing.refusal is None and not mended.has_null_keys:
+            if outgoing.refusal is None and mended.known == NOTHING:
                 mended.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
             else:
-                self._mend(outgoing, max_message_bytes, mended)
+                self._mend(outgoing, max_message_bytes, times, mended)
         return mended
 
-    def _mend(self, outgoing: Outgoing, max_message_bytes: int, mended: Mended) -> None:
+    def _mend(self, outgoing: Outgoing, max_message_bytes: int, times: TimestampRange | None, mended: Mended) -> None:
         refusal, fault = outgoing.refusal, _at_fault(outgoing)
         if refusal is not None and not self.skip and (fault or not refusal.is_for_size):
             raise _poison(outgoing, refusal, fault, self.target)
@@ -87,26 +101,17 @@ class Mender:
         parts: Sequence[Sequence[records.Record]] = [opened]
         if refusal is not None:
             if fault:
-                mended.has_null_keys |= refusal.code == codes.INVALID_RECORD and any(
-                    opened[index].key is None for index in fault
-                )
+                mended.known = mended.known.and_seen([opened[index] for index in fault], refusal.code, times)
                 parts = [_without(opened, fault, refusal.code, skips)]
             else:
                 parts = list(self.builder.fitting(opened, codec, max_message_bytes))
                 parts = parts if len(parts) > 1 else halves(opened)
-        if mended.has_null_keys:
-            parts = [without_null_keys(part, skips) for part in parts]
+        parts = [mended.known.kept(part, skips) for part in parts]
         if refusal is None and len(parts[0]) == len(opened):
             mended.add([outgoing], (), (outgoing.next_source_offset, epoch))
             return
-        built = [self.builder.outgoing(part, codec, 0, epoch) for part in parts if part]
+        built = list(self.builder.outgoings([part for part in parts if part], codec, 0, epoch))
         mended.add(built, skips, (outgoing.next_source_offset, epoch))
-
-
-def without_null_keys(part: Sequence[records.Record], skips: list[Skip]) -> list[records.Record]:
-    """``part`` without records that a compacted topic refuses; they are added to ``skips``."""
-    null = [index for index, record in enumerate(part) if record.key is None]
-    return _without(part, null, codes.INVALID_RECORD, skips)
 
 
 def _at_fault(outgoing: Outgoing) -> frozenset[int]:

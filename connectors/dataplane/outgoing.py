@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 
 from connect.wire import batch as wire
 from connect.wire import records
@@ -31,6 +31,7 @@ class Outgoing:
         "skips",
         "source_epoch",
         "timestamp_ms",
+        "unexplained",
     )
 
     def __init__(
@@ -57,6 +58,8 @@ class Outgoing:
         self.sent = False
         #: a copy that was sent has no answer which says that it was not written
         self.is_doubtful = False
+        #: how often its leader failed at it without a reason
+        self.unexplained = 0
         #: why the target will never take it as it is
         self.refusal: Refusal | None = None
         #: what was left out between the batch before and the one behind
@@ -101,12 +104,20 @@ class Builder:
     producer: ProducerIdentity
     compression: Compression
 
-    def outgoing(self, part: Sequence[records.Record], codec: int, sequence: int, source_epoch: int) -> Outgoing:
-        """A batch of ``part``, its offsets the source's, which stands for nothing behind its last record."""
-        built = self._built(part, codec, self.producer, sequence)
-        timestamp_ms = max(record.timestamp_ms for record in part)
-        behind = part[-1].offset + 1
-        return Outgoing(memoryview(built), sequence, len(part), segments(part), behind, source_epoch, timestamp_ms)
+    def outgoings(
+        self, parts: Sequence[Sequence[records.Record]], codec: int, sequence: int, source_epoch: int
+    ) -> Iterator[Outgoing]:
+        """Batches of ``parts``, their offsets the source's, none of which stands for more than its own records. One
+        source record may have become several, so a batch may end inside what has become of one: it is not behind it.
+        """
+        for part, after in zip_longest(parts, parts[1:]):
+            built = self._built(part, codec, self.producer, sequence)
+            timestamp_ms = max(record.timestamp_ms for record in part)
+            behind = part[-1].offset + 1
+            if after is not None:
+                behind = min(behind, after[0].offset)
+            yield Outgoing(memoryview(built), sequence, len(part), segments(part), behind, source_epoch, timestamp_ms)
+            sequence = wire.add_sequence(sequence, len(part))
 
     def fitting(self, kept: Sequence[records.Record], codec: int, max_bytes: int) -> Iterator[Sequence[records.Record]]:
         """``kept`` in parts whose batches are no larger; a single record goes as it is, whatever its size."""

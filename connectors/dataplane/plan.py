@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-LINK_VERSION: Final = 2
+from connectors.gaps import Gap
+
+LINK_VERSION: Final = 10
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 
@@ -63,6 +65,26 @@ class Proof:
     hint: int | None
 
 
+class Ways(NamedTuple):
+    """How records of a source topic are told apart that a query or transforms send to several topics.
+
+    ``seen_as`` is the topic as transforms see it. ``asked`` are the names that a query may give, ``named`` those that
+    transforms may: the first is ours, the others are left to other connectors. Without ``named`` all have to come out
+    of transforms under the one that renaming them gives.
+    """
+
+    seen_as: str = ""
+    asked: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+
+    @classmethod
+    def from_wire(cls, data: list[Any]) -> Self:
+        return cls(data[0], tuple(data[1]), tuple(data[2]))
+
+
+ONE_WAY: Final = Ways()
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """One partition pair of a slice, and where to go on.
@@ -71,7 +93,10 @@ class PartitionPlan:
     batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
     ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
     the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
-    ``producer`` is under whom to write, where that is not the slice's.
+    ``producer`` is under whom to write, where that is not the slice's. ``runs_on``: it wrote before, and was never
+    fenced here, so batches of it may still arrive: sequences must go on standing for the records that they stood for.
+    ``spreads``: its records go to all partitions of the target's topic, and those of others; only the topic of
+    ``target`` counts then, and ``producer`` is one that nothing else writes under.
     """
 
     source: TopicPartition
@@ -86,6 +111,9 @@ class PartitionPlan:
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     proof: Proof | None = None
     producer: ProducerIdentity | None = None
+    runs_on: bool = False
+    ways: Ways = ONE_WAY
+    spreads: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -94,6 +122,7 @@ class PartitionPlan:
             "target": list(self.target),
             "source_topic_id": _id_text(self.source_topic_id),
             "target_topic_id": _id_text(self.target_topic_id),
+            "ways": list(self.ways),
             "proof": asdict(self.proof) if self.proof else None,
             "producer": asdict(self.producer) if self.producer else None,
         }
@@ -106,6 +135,7 @@ class PartitionPlan:
             target=TopicPartition(*data["target"]),
             source_topic_id=_id_from(data["source_topic_id"]),
             target_topic_id=_id_from(data["target_topic_id"]),
+            ways=Ways.from_wire(data["ways"]),
             proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["hint"])
             if proof
             else None,
@@ -121,6 +151,8 @@ _PLAIN: Final = (
     "next_sequence",
     "pipelined",
     "max_message_bytes",
+    "runs_on",
+    "spreads",
 )
 
 
@@ -128,7 +160,9 @@ _PLAIN: Final = (
 class SliceSettings:
     """How a slice copies; bytes and milliseconds. ``source``/``target`` are ConnectionSettings on the wire, secrets
     included: they pass over the control link and nowhere else. ``skip_refused`` leaves out records that the target
-    refuses for good; ``compression`` is for batches that come uncompressed."""
+    refuses for good; ``compression`` is for batches that come uncompressed;
+    ``transform_sql`` is what records go through, if anything, and ``chain`` (a ChainPlan on the wire, secrets included)
+    behind it; ``handler`` (a HandlerPlan's fields) is asked where records go that spread."""
 
     flow: str
     task: int
@@ -146,6 +180,9 @@ class SliceSettings:
     progress_interval_ms: int = 100
     skip_refused: bool = False
     compression: Compression = NO_COMPRESSION
+    transform_sql: str = ""
+    chain: dict[str, Any] | None = field(default=None, repr=False)
+    handler: dict[str, Any] | None = field(default=None, repr=False)
 
     def to_wire(self) -> dict[str, Any]:
         return {**asdict(self), "compression": list(self.compression)}
@@ -155,13 +192,43 @@ class SliceSettings:
         return cls(**{**data, "compression": Compression(*data["compression"])})
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionTerms:
+    """How a slice fills transactions.
+
+    ``version`` is what the target has finalised of ``transaction.version``. A transaction is ended when all that was
+    read is acknowledged, ``spacing_ms`` after the one before at the earliest, or when it has lasted ``length_ms``.
+    """
+
+    transactional_id: str
+    version: int
+    spacing_ms: int
+    length_ms: int
+
+    @property
+    def adds_implicitly(self) -> bool:
+        """Whether Produce adds partitions to the transaction by itself (KIP-890); else the worker does, when asked."""
+        return self.version >= _IMPLICIT_FROM
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Self:
+        return cls(**data)
+
+
+_IMPLICIT_FROM: Final = 2
+
+
 @dataclass(slots=True)
 class PartitionProgress:
     """What a slice did to one partition since its last report, and where it stands now.
 
     ``runs`` are new (upstream, downstream, count), ``skips`` new too; ``batches`` counts by kind; positions are those
     of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``, the latter two with a
-    ``reason`` for people.
+    ``reason`` for people, and with ``gap`` where a log is no longer what it was. ``topics`` are those of the target
+    that a partition's records go to, where they spread.
     """
 
     source: TopicPartition
@@ -177,19 +244,25 @@ class PartitionProgress:
     batches: dict[str, int]
     runs: list[Run] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
+    dropped: int = 0
+    changed: int = 0
     state: str = RUNNING
     reason: str = ""
     error: str = ""
+    gap: Gap | None = None
+    topics: list[str] = field(default_factory=list)
 
     def to_wire(self) -> list[Any]:
-        return [list(self.source), *(getattr(self, name) for name in _PROGRESS)]
+        gap = self.gap.to_wire() if self.gap else None
+        return [list(self.source), gap, *(getattr(self, name) for name in _PROGRESS)]
 
     @classmethod
     def from_wire(cls, data: list[Any]) -> Self:
-        values = dict(zip(_PROGRESS, data[1:], strict=True))
+        values = dict(zip(_PROGRESS, data[2:], strict=True))
         values["runs"] = [tuple(run) for run in values["runs"]]
         values["skips"] = [tuple(skip) for skip in values["skips"]]
-        return cls(source=TopicPartition(*data[0]), **values)
+        gap = Gap.from_wire(data[1]) if data[1] else None
+        return cls(source=TopicPartition(*data[0]), gap=gap, **values)
 
 
 _PROGRESS: Final = (
@@ -205,9 +278,12 @@ _PROGRESS: Final = (
     "batches",
     "runs",
     "skips",
+    "dropped",
+    "changed",
     "state",
     "reason",
     "error",
+    "topics",
 )
 
 

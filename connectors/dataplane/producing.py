@@ -9,18 +9,21 @@ from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
 from connect.kafka.connection import Connection
 from connect.wire import hot
-from connectors.dataplane.plan import PartitionPlan
+from connectors.dataplane.plan import PartitionPlan, TransactionTerms
 
 PRODUCE: Final = 0
 _MAX_VERSION: Final = 13
+#: From version 12 on a broker adds partitions to a transaction by itself (KIP-890).
+_EXPLICIT_AT_MOST: Final = 11
 
 #: One batch on its way to a partition: (plan of the pair, its bytes). Each partition stands once in a request.
 Addressed = tuple[PartitionPlan, memoryview]
 
 
-def produce_version(connection: Connection) -> int:
-    """The highest version that the broker and we know."""
-    return min(_MAX_VERSION, connection.versions[PRODUCE][1])
+def produce_version(connection: Connection, transactions: TransactionTerms | None = None) -> int:
+    """The highest version that the broker and we know, and that the transactions allow."""
+    explicit = transactions is not None and not transactions.adds_implicitly
+    return min(_EXPLICIT_AT_MOST if explicit else _MAX_VERSION, connection.versions[PRODUCE][1])
 
 
 def topic_key(plan: PartitionPlan, version: int) -> bytes:
@@ -31,16 +34,20 @@ def topic_key(plan: PartitionPlan, version: int) -> bytes:
 
 
 def encode_produce(
-    version: int, timeout_ms: int, topics: Mapping[bytes, Sequence[Addressed]]
+    version: int,
+    timeout_ms: int,
+    topics: Mapping[bytes, Sequence[Addressed]],
+    transactions: TransactionTerms | None = None,
 ) -> list[bytes | memoryview]:
-    """The body of a non-transactional acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`."""
+    """The body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`."""
     if version >= hot.PRODUCE_FLEXIBLE_FROM:
         return hot.encode_produce(
             timeout_ms,
             [(key, [(plan.target.partition, batch) for plan, batch in batches]) for key, batches in topics.items()],
+            hot.compact_string(transactions.transactional_id) if transactions else hot.NO_TRANSACTIONAL_ID,
         )
     request = ProduceRequest(
-        transactional_id=None,
+        transactional_id=transactions.transactional_id if transactions else None,
         acks=-1,
         timeout_ms=timeout_ms,
         topic_data=[_topic_of_old(batches) for batches in topics.values()],

@@ -10,17 +10,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.configs import max_message_bytes
-from connect.kafka.transactions import describe_producers
+from connect.kafka.configs import max_message_bytes, timestamp_range_ms
+from connect.kafka.offsets import EARLIEST, list_offset
+from connect.kafka.transactions import ProducersRefused, describe_producers
 from connect.wire import batch as wire
 from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import AnotherWrites, PartitionCopier, TargetTruncated
 from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.refusals import unread
+from connectors.dataplane.screen import TimestampRange
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,15 @@ _FIND_TIMEOUT_S: Final = 10.0
 
 class Fenced(PermanentError):
     """A successor holds the transactional id: this slice may write no more."""
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a target's log was read for what is missing: which leader (and epoch) it was, what was found."""
+
+    leader: tuple[int, int]
+    position: int
+    found: dict[int, int] = field(default_factory=dict)
 
 
 class Recoveries:
@@ -58,6 +71,7 @@ class Recoveries:
         self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
         self._lost: dict[PartitionCopier, TargetTruncated] = {}
         self._gone_since_s: dict[PartitionCopier, float] = {}
+        self._scans: dict[PartitionCopier, _Scan] = {}
 
     def __contains__(self, copier: PartitionCopier) -> bool:
         return copier in self._recovering
@@ -76,6 +90,11 @@ class Recoveries:
     def went_well(self, copier: PartitionCopier) -> None:
         """A batch was acknowledged: its leader takes what it is given."""
         self._attempts.pop(copier, None)
+
+    def forget(self, copier: PartitionCopier) -> None:
+        """It is stopped for good: a recovery under way ends by itself."""
+        for known in (self._attempts, self._lost, self._gone_since_s, self._scans):
+            known.pop(copier, None)
 
     async def stop(self) -> None:
         tasks = list(self._recovering.values())
@@ -113,6 +132,12 @@ class Recoveries:
             except TargetTruncated as error:
                 self._lost[copier] = error
                 continue
+            except ProducersRefused as error:
+                # What became of a batch without an answer stays open: its position asks for a proof.
+                copier.quarantine(
+                    f"target {copier.plan.target}: {error}, then start the flow again", "target-unreadable"
+                )
+                return
             except RetriableError as error:
                 log.warning("%s: target %s: %s; trying again", self._flow, copier.plan.target, error)
             await asyncio.sleep(delay_s)
@@ -134,9 +159,11 @@ class Recoveries:
             return
         found: dict[int, int] = {}
         if copier.has_unacknowledged:
-            found = await self._find_appended(copier, known.leader)
+            found = await self._find_appended(copier, (known.leader, known.leader_epoch))
         if copier.is_refused_for_size:
             await self._learn_size(copier)
+        if copier.is_refused_for_time:
+            await self._learn_timestamps(copier)
         copier.settle(found)
         self._mend(copier)
         if not copier.stopped:
@@ -150,10 +177,10 @@ class Recoveries:
         now_s = time.monotonic()
         if now_s - self._gone_since_s.setdefault(copier, now_s) < lost.GONE_AFTER_S:
             raise RetriableError("it does not exist now")
-        reason, error = verdicts.deleted(
+        reason, error, gap = verdicts.deleted(
             "target", copier.plan.target.topic, copier.plan.source, copier.next_source_offset
         )
-        copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error)
+        copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error, gap)
         return True
 
     def _mend(self, copier: PartitionCopier) -> None:
@@ -177,7 +204,13 @@ class Recoveries:
         if size is not None:
             copier.max_message_bytes = size
 
-    async def _find_appended(self, copier: PartitionCopier, leader: int) -> dict[int, int]:
+    async def _learn_timestamps(self, copier: PartitionCopier) -> None:
+        """Which times the topic takes; where we may not look, each batch with another one is refused and mended."""
+        taken = await timestamp_range_ms(self._cluster, copier.plan.target.topic)
+        if taken is not None:
+            copier.timestamps = TimestampRange(*taken, _now_ms)
+
+    async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
         target = copier.plan.target
         states = await describe_producers(self._cluster, [target])
         epoch, last = states.get(target, {}).get(copier.producer.producer_id, (-1, -1))
@@ -190,21 +223,35 @@ class Recoveries:
             copier, leader, {outgoing.base_sequence: outgoing.last_sequence for outgoing in unknown}
         )
 
-    async def _scan(self, copier: PartitionCopier, leader: int, missing: dict[int, int]) -> dict[int, int]:
-        """Base offsets of our batches with these base (and last) sequences, read from the target's headers."""
+    async def _scan(self, copier: PartitionCopier, leader: tuple[int, int], missing: dict[int, int]) -> dict[int, int]:
+        """Base offsets of our batches with these base (and last) sequences, read from the target's headers.
+
+        Another try goes on where the one before ended: others may write to the partition more than one try can read.
+        """
         plan = copier.plan
-        connection = await self._cluster.connection(leader, "control")
+        scan = self._scans.get(copier)
+        if scan is None or scan.leader != leader:
+            scan = self._scans[copier] = _Scan(leader, copier.target_end)
+        connection = await self._cluster.connection(leader[0], "control")
         topic = reading.TopicOnWire(plan.target.topic, plan.target_topic_id)
         limits = reading.FetchLimits(200, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, reading.READ_UNCOMMITTED)
-        position = copier.target_end
-        found: dict[int, int] = {}
+        found = scan.found
         deadline = time.monotonic() + _FIND_TIMEOUT_S
         while missing.keys() - found.keys():
             if time.monotonic() > deadline:
                 raise RetriableError("appended batches are not yet below the high watermark")
-            row = await reading.fetch_one(connection, topic, plan.target.partition, (position, -1, -1), limits)
+            row = await reading.fetch_one(connection, topic, plan.target.partition, (scan.position, -1, -1), limits)
+            if row.error_code == codes.OFFSET_OUT_OF_RANGE:
+                # Nothing of ours is where the log no longer is, or it ends before: then the next round asks anew.
+                del self._scans[copier]
+                start = await list_offset(self._cluster, plan.target, EARLIEST)
+                if start <= scan.position:
+                    raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
+                self._scans[copier] = scan
+                scan.position = start
+                continue
             if row.error_code:
-                raise RetriableError(f"cannot read back what was appended: {codes.name(row.error_code)}")
+                raise RetriableError(f"what was appended {unread(plan.target.topic, row.error_code)}")
             for start, size, magic in wire.extents(row.records):
                 header = wire.read_header(row.records[start : start + size])
                 if magic == 2 and (header.producer_id, header.producer_epoch) == (
@@ -212,10 +259,16 @@ class Recoveries:
                     copier.producer.epoch,
                 ):
                     if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
-                        raise AnotherWrites(f"{plan.target} has a batch of our producer id that we did not send")
+                        message = f"{plan.target} has a batch of our producer id that we did not send"
+                        raise AnotherWrites(message, plan.source)
                     found[header.base_sequence] = header.base_offset
-                position = max(position, header.last_offset + 1)
+                scan.position = max(scan.position, header.last_offset + 1)
+        del self._scans[copier]
         return {sequence: found[sequence] for sequence in missing}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _backoff_s(failures: int) -> float:

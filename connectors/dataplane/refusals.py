@@ -44,6 +44,11 @@ class Refusal:
         """Whether smaller batches may be taken."""
         return self.code in codes.TOO_LARGE
 
+    @property
+    def is_for_time(self) -> bool:
+        """Whether timestamps are out of the range that the topic takes."""
+        return self.code == codes.INVALID_TIMESTAMP
+
 
 def add_skip(skips: list[Skip], offset: int, code: int) -> None:
     """Append one record, merging with the last skip where it follows it."""
@@ -58,3 +63,9 @@ def explained(code: int, target: TopicPartition, what: str, message: str = "") -
     said = f" ({message})" if message else ""
     advice = _ADVICE.get(code, _ADVICE_ELSE).format(topic=target.topic)
     return f"target {target} refuses {what}: {codes.name(code)}{said}; {advice}"
+
+
+def unread(topic: str, code: int) -> str:
+    """``cannot be read: CODE``, and what to do where somebody can do something."""
+    grant = f"; grant READ on topic {topic}" if code == codes.TOPIC_AUTHORIZATION_FAILED else ""
+    return f"cannot be read: {codes.name(code)}{grant}"

@@ -28,13 +28,15 @@ _HALF: Final = wire.SEQUENCE_MODULUS // 2
 class Surplus:
     """What arrived behind the stored position: ``records`` in the target's ``segments``; ``last_batch`` ends it.
 
-    ``doubt`` says, for people, why the number cannot be trusted; then nothing is skipped.
+    ``doubt`` says, for people, why the records are not all there to be compared; ``is_in_the_log``: whether the
+    target's log itself shows that so many had arrived.
     """
 
     records: int
     segments: tuple[Segment, ...] = ()
     last_batch: bytes | None = None
     doubt: str = ""
+    is_in_the_log: bool = True
 
 
 class TargetScan:
@@ -102,9 +104,11 @@ class TargetScan:
         if expected == 0:
             return Surplus(0)
         if expected is not None:
-            return Surplus(expected, doubt="the leader knows of records that its log does not show")
+            return Surplus(
+                expected, doubt="the leader knows of records that its log does not show", is_in_the_log=False
+            )
         if self._cut_away or self._foreign_records:
-            return Surplus(0, doubt="the leader has forgotten the producer and the log has moved")
+            return Surplus(0, doubt="the leader has forgotten the producer and the log has moved", is_in_the_log=False)
         return Surplus(0)
 
     def _behind(self, last_sequence: int) -> int:

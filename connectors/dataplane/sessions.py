@@ -10,7 +10,7 @@ import os
 import shlex
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 import javaproperties
 
 Lost = Callable[[str], None]
-Mapper = Callable[[Iterable[Any]], Iterator[Any]]
+#: Makes the frame of a job.
+Make = Callable[[Any], Any]
 
 #: So often a lost answer of a Spark Connect server is asked for again; Spark's own patience of ten minutes is too long
 #: for who has to start anew.
@@ -45,8 +46,11 @@ class Session(Protocol):
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         """A thread that a job may run in."""
 
-    def run(self, job: str, description: str, mapper: Mapper, schema: str) -> list[dict[str, Any]]:
-        """One task with ``mapper``; its rows."""
+    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
+        """A job; its rows."""
+
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        """What ``asked`` finds in the session."""
 
     def cancel(self, job: str) -> None:
         """Spark's own cancel: Python may write on for a moment."""
@@ -102,9 +106,12 @@ class ClassicSession:
         thread: threading.Thread = InheritableThread(target=target, args=args, name=name, daemon=True)
         return thread
 
-    def run(self, job: str, description: str, mapper: Mapper, schema: str) -> list[dict[str, Any]]:
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        return asked(self._session)
+
+    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
         self._session.sparkContext.setJobGroup(job, description)
-        return _rows(self._session, mapper, schema)
+        return _rows(make(self._session))
 
     def cancel(self, job: str) -> None:
         self._session.sparkContext.cancelJobGroup(job)
@@ -159,10 +166,13 @@ class ConnectSession:
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         return threading.Thread(target=target, args=args, name=name, daemon=True)
 
-    def run(self, job: str, description: str, mapper: Mapper, schema: str) -> list[dict[str, Any]]:
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        return asked(self._session)
+
+    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
         del description  # what the server shows of an operation is its plan
         self._session.addTag(_tag(job))
-        return _rows(self._session, mapper, schema)
+        return _rows(make(self._session))
 
     def cancel(self, job: str) -> None:
         self._session.interruptTag(_tag(job))
@@ -190,7 +200,6 @@ def _tag(job: str) -> str:
     return f"heliograph-{job}"
 
 
-def _rows(session: Any, mapper: Mapper, schema: str) -> list[dict[str, Any]]:
-    frame = session.range(1, numPartitions=1)
-    rows: list[dict[str, Any]] = frame.mapInArrow(mapper, schema).toArrow().to_pylist()
+def _rows(frame: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
     return rows

@@ -33,6 +33,7 @@ TRIMMED: Final = Decision(Kind.DEEP, "start inside the batch")
 GAPS: Final = Decision(Kind.DEEP, "compacted gaps")
 APPEND_TIME: Final = Decision(Kind.DEEP, "log append time")
 COMPRESSED: Final = Decision(Kind.DEEP, "compressed as the producer is told")
+TRANSFORMED: Final = Decision(Kind.DEEP, "transformed")
 TOO_LARGE: Final = Decision(Kind.DEEP, "larger than the target takes")
 CONTROL: Final = Decision(Kind.DROPPED, "control batch")
 ABORTED: Final = Decision(Kind.DROPPED, "aborted transaction")
@@ -46,6 +47,7 @@ DECISIONS: Final = (
     GAPS,
     APPEND_TIME,
     COMPRESSED,
+    TRANSFORMED,
     TOO_LARGE,
     CONTROL,
     ABORTED,

@@ -23,6 +23,7 @@ from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.fetch_session import FetchSession
 from connectors.dataplane.plan import SliceSettings
 from connectors.dataplane.reading import TopicOnWire
+from connectors.dataplane.refusals import unread
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,21 @@ class SourceReader:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, copiers: Iterable[PartitionCopier]) -> None:
-        self._unplaced = set(copiers)
-        self._placing.set()
+        self.add(copiers)
         self._spawn(self._place_forever(), f"place {self._settings.flow}")
+
+    def add(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Read these as well, from where they stand."""
+        self._unplaced.update(copiers)
+        self._placing.set()
+
+    def remove(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Let go of these, which take nothing more: see ``PartitionCopier.discard_unsent``."""
+        for copier in copiers:
+            self._unplaced.discard(copier)
+            self._refusals.pop(copier, None)
+            for loop in self._loops.values():
+                loop.remove(copier)
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -77,8 +90,9 @@ class SourceReader:
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""
-        self._unplaced.add(copier)
-        self._placing.set()
+        if copier.is_read:
+            self._unplaced.add(copier)
+            self._placing.set()
 
     def look_into(self, copier: PartitionCopier, diverging: tuple[int, int] | None = None) -> None:
         """Its leader does not go on where it stands: it stops with what is found out, or is placed again.
@@ -120,9 +134,11 @@ class SourceReader:
                 self._placing.set()
 
     async def _place(self) -> None:
-        waiting = {copier for copier in self._unplaced if not copier.stopped}
+        waiting = {copier for copier in self._unplaced if copier.is_read}
         metadata = await self._cluster.metadata({copier.plan.source.topic for copier in waiting})
         for copier in waiting:
+            if not copier.is_read:
+                continue
             plan = copier.plan
             topic = metadata.topics.get(plan.source.topic)
             if topic is None or topic.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -130,15 +146,14 @@ class SourceReader:
                 continue
             self._gone_since.pop(plan.source.topic, None)
             if plan.source_topic_id and topic.topic_id and topic.topic_id != plan.source_topic_id:
-                before, current = plan.source_topic_id, topic.topic_id
-                copier.stop(*verdicts.made_anew("source", plan.source.topic, current, before, plan.source))
+                copier.stop_reading(*lost.source_made_anew(copier, topic.topic_id, plan.source_topic_id))
                 continue
             partition = topic.partitions.get(plan.source.partition)
             if partition is None or partition.leader < 0:
                 continue
             self._unplaced.discard(copier)
             self._loop(partition.leader).add(copier, partition.leader_epoch)
-        self._unplaced = {copier for copier in self._unplaced if not copier.stopped}
+        self._unplaced = {copier for copier in self._unplaced if copier.is_read}
         waiting &= self._unplaced
         if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
             log.warning("%s: source topic %s does not exist; trying again", self._settings.flow, ", ".join(gone[:3]))
@@ -148,13 +163,15 @@ class SourceReader:
     def _stop_if_gone(self, copier: PartitionCopier) -> None:
         topic, now_s = copier.plan.source.topic, time.monotonic()
         if now_s - self._gone_since.setdefault(topic, now_s) > lost.GONE_AFTER_S:
-            copier.stop(*verdicts.deleted("source", topic, copier.plan.source, copier.next_source_offset))
+            copier.stop_reading(
+                *verdicts.deleted("source", topic, copier.plan.source, copier.fetch_offset, copier.high_watermark)
+            )
 
     async def _explain(self, copier: PartitionCopier, diverging: tuple[int, int] | None) -> None:
         plan = copier.plan
-        while not copier.stopped:
+        while copier.is_read:
             try:
-                found = await lost.explain_source(self._cluster, plan, copier.fetch_offset, diverging)
+                found = await lost.explain_source(self._cluster, copier, diverging)
             except RetriableError as error:
                 log.warning("%s: source %s refuses its position: %s", self._settings.flow, plan.source, error)
                 await asyncio.sleep(_RETRY_S)
@@ -163,7 +180,7 @@ class SourceReader:
             if found is None and tries < _REFUSED_TRIES:
                 self.lose(copier)
                 return
-            copier.stop(
+            copier.stop_reading(
                 *(found or verdicts.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
             )
 
@@ -194,9 +211,14 @@ class _LeaderLoop:
         plan = copier.plan
         self._placed[copier] = (TopicOnWire(plan.source.topic, plan.source_topic_id), plan.source.partition)
         self._epochs[copier] = leader_epoch
-        self._by_key.clear()
+        self._by_key = {}
         self._ask_for(copier)
         self.wake.set()
+
+    def remove(self, copier: PartitionCopier) -> None:
+        self._drop(copier)
+        self._epochs.pop(copier, None)
+        self._corrupt.pop(copier, None)
 
     async def run(self) -> None:
         while True:
@@ -215,7 +237,7 @@ class _LeaderLoop:
     async def _fetch_while_connected(self) -> None:
         connection = await self._cluster.connection(self._node, "copy")
         version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
-        self._by_key.clear()
+        self._by_key = {}
         while self._placed:
             self.wake.clear()
             for copier in list(self._full):
@@ -233,7 +255,7 @@ class _LeaderLoop:
         key = self._placed.get(copier)
         if key is None:
             return
-        if copier.stopped:
+        if not copier.is_read:
             self._drop(copier)
         elif copier.buffered_bytes < self._settings.partition_max_bytes:
             self._full.discard(copier)
@@ -266,6 +288,8 @@ class _LeaderLoop:
         body = reading.encode_fetch(
             version, limits, (request.session_id, request.epoch), request.partitions, request.forgotten
         )
+        # Of now: whoever takes a partition's place while this is under way did not ask for what is answered.
+        named = self._named(version)
         answer = await reading.fetch(connection, version, body, limits.max_wait_ms)
         if answer.error_code in codes.SESSION_LOST:
             self._session.lost()
@@ -274,7 +298,6 @@ class _LeaderLoop:
             raise RetriableError(f"fetch refused: {codes.name(answer.error_code)}")
         self._session.answered(answer.session_id)
         fed = []
-        named = self._named(version)
         for row in answer.partitions:
             copier = named.get((row.topic, row.partition))
             if copier is None or copier not in self._placed:
@@ -287,7 +310,7 @@ class _LeaderLoop:
             await asyncio.sleep(answer.throttle_time_ms / 1000)
 
     def _take(self, copier: PartitionCopier, row: hot.FetchedPartition) -> bool:
-        if copier.stopped:
+        if not copier.is_read:
             return False
         if row.diverging is not None:
             self._drop(copier)
@@ -324,7 +347,10 @@ class _LeaderLoop:
         elif row.error_code in codes.RETRIABLE:
             self._leave(copier)
         else:
-            copier.stop(f"source {source} refuses a fetch: {codes.name(row.error_code)}", codes.name(row.error_code))
+            copier.stop(
+                f"source {source} {unread(source.topic, row.error_code)}, then start the flow again",
+                codes.name(row.error_code),
+            )
 
     def _found_corrupt(self, copier: PartitionCopier, error: CorruptBatch) -> None:
         tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1

@@ -5,11 +5,13 @@ child. Commands come as JSON lines on standard input, events go out on standard 
 
     in   {"conf": {...}, "archive": path or "", "close_timeout_s": 3.0}
                                                            once, first; the code to ship, and the time to end in order
-         {"type": "start", "job": id, "payload": {...}}    one slice; the payload is shipped to its task
+         {"type": "start", "job": id, "query": text, "payload": {...}}    one slice; its task gets the payload
          {"type": "cancel", "job": id}                     the last resort
+         {"type": "check", "check": id, "query": text}     can this be a transform.sql?
     out  {"type": "ready", "spark": "4.3.0"}, {"type": "alive"}, {"type": "notice", "text"},
          {"type": "done", "job", "rows"}, {"type": "failed", "job", "failure": {...}},
-         {"type": "lost", "reason"}, {"type": "broken", "failure": {...}}
+         {"type": "checked", "check", "problem" or "failure"}, {"type": "lost", "reason"},
+         {"type": "broken", "failure": {...}}
 
 The end of standard input ends the process, so no Spark is left behind by a worker that was killed.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -27,6 +30,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
 from connectors.dataplane.failures import Failure, failure_of
+from connectors.dataplane.records_frame import ARROW_ROWS_KEY, STAGE_DDL, problem_of, transformed
 from connectors.dataplane.sessions import Session, session_for
 
 _LOST: Final = 3
@@ -49,6 +53,8 @@ class Driver:
             self._events.flush()
 
     def open(self, conf: dict[str, str], archive: str) -> None:
+        # Of a query that cannot be used the user is told; pyspark would print pages as well.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
         # While the JVM starts there is time for what the first job needs of Python.
         threading.Thread(target=_load_ahead, name="load ahead", daemon=True).start()
         for text in self._session.open(conf, self._lost):
@@ -73,8 +79,20 @@ class Driver:
                 self._lost(failure_of(error).text)
             self.emit({"type": "alive"})
 
-    def start(self, job: str, payload: dict[str, Any]) -> None:
-        self._session.thread(self._run, (job, payload), f"job {job}").start()
+    def start(self, job: str, query: str, payload: dict[str, Any]) -> None:
+        self._session.thread(self._run, (job, query, payload), f"job {job}").start()
+
+    def check(self, check: str, query: str) -> None:
+        """Whether a query can be used; what is wrong with it is told."""
+        self._session.thread(self._check, (check, query), f"check {check}").start()
+
+    def _check(self, check: str, query: str) -> None:
+        try:
+            self.emit(
+                {"type": "checked", "check": check, "problem": self._session.use(partial(problem_of, text=query))}
+            )
+        except Exception as error:
+            self.emit({"type": "checked", "check": check, "failure": failure_of(error).to_wire()})
 
     def cancel(self, job: str) -> None:
         """In a thread, as a server that does not answer must not hold up the next command."""
@@ -90,13 +108,10 @@ class Driver:
         if self._is_open:
             self._session.close()
 
-    def _run(self, job: str, payload: dict[str, Any]) -> None:
-        from connectors.dataplane import executor
-
+    def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
         try:
             description = f"copy {payload['slice']}, epoch {payload['epoch']}"
-            mapper = partial(executor.copy_slices, payload)
-            rows = self._session.run(job, description, mapper, executor.SCHEMA_DDL)
+            rows = self._session.run(job, description, lambda session: _frame(session, job, query, payload))
             self.emit({"type": "done", "job": job, "rows": rows})
         except Exception as error:
             self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
@@ -117,7 +132,9 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         if command["type"] == "start":
-            driver.start(command["job"], command["payload"])
+            driver.start(command["job"], command["query"], command["payload"])
+        elif command["type"] == "check":
+            driver.check(command["check"], command["query"])
         elif command["type"] == "cancel":
             driver.cancel(command["job"])
     if not first["close_timeout_s"]:
@@ -134,6 +151,19 @@ def _why_broken(error: Exception, conf: dict[str, str]) -> Failure:
         text = f"a package for Spark Connect is missing ({error}); pip install 'heliograph[connect]'"
         return Failure(" ".join(text.split()), settings=True)
     return failure_of(error)
+
+
+def _frame(session: Any, job: str, query: str, payload: dict[str, Any]) -> Any:
+    """The job of a slice: one task that copies, or two Python stages with a query between them."""
+    from connectors.dataplane import executor
+
+    one_row = session.range(1, numPartitions=1)
+    if not query:
+        return one_row.mapInArrow(partial(executor.copy_slices, payload), executor.SCHEMA_DDL)
+    payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
+    records = one_row.mapInArrow(partial(executor.transform_slices, payload), STAGE_DDL)
+    frame = transformed(session, records, query)
+    return frame.mapInArrow(partial(executor.collect_slices, payload), executor.SCHEMA_DDL)
 
 
 def _load_ahead() -> None:

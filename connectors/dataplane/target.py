@@ -19,14 +19,17 @@ from connect.wire import hot
 from connectors.dataplane import codes, producing, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import SliceSettings
+from connectors.dataplane.plan import SliceSettings, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
 from connectors.dataplane.refusals import Refusal
+from connectors.dataplane.transactional import TransactionLost
 
 log = logging.getLogger(__name__)
 
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _WATCH_S: Final = 0.5
+#: So often a batch is sent that its leader fails at without a reason, over some three seconds.
+_UNEXPLAINED_TRIES: Final = 6
 
 Sent = Sequence[tuple[PartitionCopier, Outgoing]]
 
@@ -34,7 +37,8 @@ Sent = Sequence[tuple[PartitionCopier, Outgoing]]
 class TargetWriter:
     """Owns the connections to the target's leaders, and hands partitions to recovery.
 
-    ``may_write`` is the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice.
+    ``may_write`` is the lease; ``room`` is called after acknowledgements; ``fail`` ends the slice. With
+    ``transactions``, batches belong to the one that is open.
     """
 
     def __init__(
@@ -45,9 +49,11 @@ class TargetWriter:
         may_write: Callable[[], bool],
         room: Callable[[], None],
         fail: Callable[[BaseException], None],
+        transactions: TransactionTerms | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._transactions = transactions
         self._may_write = may_write
         self._room = room
         self._fail = fail
@@ -60,8 +66,19 @@ class TargetWriter:
         """Find the leaders; a partition whose leader is unknown recovers in the background."""
         self._watch = asyncio.create_task(self._watch_forever(), name=f"watch produce {self._settings.flow}")
         self._watch.add_done_callback(self._ended)
+        self.add(copiers)
+
+    def add(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Write these as well, once their leaders are found."""
         for copier in copiers:
             self._recover(copier)
+
+    def remove(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Let go of these, which send nothing more: they are stopped."""
+        for copier in copiers:
+            self._recoveries.forget(copier)
+            if pump := self._placed.pop(copier, None):
+                pump.forget(copier)
 
     async def stop(self) -> None:
         await self._recoveries.stop()
@@ -118,7 +135,10 @@ class TargetWriter:
             if row.error_code in codes.FENCED:
                 self._fail(Fenced(f"target {target}: {codes.name(row.error_code)}: a successor took over"))
                 return
-            if row.error_code not in codes.RETRIABLE:
+            if self._transactions and row.error_code in codes.TRANSACTION_OVER:
+                self._fail(TransactionLost(f"target {target}: {codes.name(row.error_code)}"))
+                return
+            if not _is_tried_again(outgoing, row.error_code):
                 copier.quarantine(
                     refusals.explained(row.error_code, target, outgoing.what, row.text), codes.name(row.error_code)
                 )
@@ -142,7 +162,9 @@ class TargetWriter:
         connection = await self._cluster.connection(node, "copy")
         pump = self._pumps.get(node)
         if pump is None or pump.connection is not connection:
-            pump = self._pumps[node] = _LeaderPump(self, connection, self._settings, node, self._may_write)
+            pump = self._pumps[node] = _LeaderPump(
+                self, connection, self._settings, node, self._may_write, self._transactions
+            )
         return pump
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -177,6 +199,7 @@ class _LeaderPump:
         settings: SliceSettings,
         node: int,
         may_write: Callable[[], bool],
+        transactions: TransactionTerms | None,
     ) -> None:
         self.node = node
         self._may_write = may_write
@@ -184,7 +207,8 @@ class _LeaderPump:
         self.ready: dict[PartitionCopier, None] = {}
         self._writer = writer
         self._settings = settings
-        self._version = producing.produce_version(connection)
+        self._transactions = transactions
+        self._version = producing.produce_version(connection, transactions)
         self._in_flight_bytes = 0
         self._sent_at: deque[float] = deque()
         self._muted_until = 0.0
@@ -193,6 +217,10 @@ class _LeaderPump:
     @property
     def closed(self) -> bool:
         return self.connection.closed
+
+    def forget(self, copier: PartitionCopier) -> None:
+        self.ready.pop(copier, None)
+        self._keys.pop(copier, None)
 
     def overdue(self) -> bool:
         limit_s = self.connection.request_timeout_ms / 1000
@@ -240,7 +268,7 @@ class _LeaderPump:
         for copier, outgoing in sent:
             topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
             size += len(outgoing.batch)
-        body = producing.encode_produce(self._version, self.connection.request_timeout_ms, topics)
+        body = producing.encode_produce(self._version, self.connection.request_timeout_ms, topics, self._transactions)
         self._sent_at.append(time.monotonic())
         self._in_flight_bytes += size
         future = self.connection.send(producing.PRODUCE, self._version, body)
@@ -267,3 +295,11 @@ class _LeaderPump:
         self._writer.settled(sent, self, answer, error)
         self._writer.offer(copier for copier, _ in sent if copier.has_unsent)
         self.pump()
+
+
+def _is_tried_again(outgoing: Outgoing, code: int) -> bool:
+    """Whether a refused batch is sent again unchanged. What a broker has no code for may pass, or never."""
+    if code == codes.UNKNOWN_SERVER_ERROR:
+        outgoing.unexplained += 1
+        return outgoing.unexplained < _UNEXPLAINED_TRIES
+    return code in codes.RETRIABLE

@@ -54,7 +54,7 @@ async def record_archive(settings: SparkSettings) -> Path:
         replace(settings, java_options=f"-XX:ArchiveClassesAtExit={unfinished}", close_timeout_s=_RECORD_TIMEOUT_S)
     )
     try:
-        job = await engine.start_job(_NOBODY)
+        job = await engine.start_job(_NOBODY, query="")
         await job.finished
         await engine.stop()
         unfinished.replace(archive)

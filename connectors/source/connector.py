@@ -1,25 +1,47 @@
-"""MirrorSource's connector: keeps remote topics in step with the source's and hands partitions to tasks."""
+"""MirrorSource's connector: keeps remote topics in step with the source's and hands partitions to tasks.
+
+Its jobs, in Java's order (Kafka ``MirrorSourceConnector.start``), are those of one :class:`Schedule`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from connect.api.connector import ConnectorContext
-from connect.core.errors import HeliographError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.api.source import SourceConnectorContext
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.connection import UnsupportedVersion
+from connectors.access.sync import AccessSync
+from connectors.changes import AddPartitions, CreateTopic
 from connectors.dataplane.plan import TopicPartition
+from connectors.schedule import Schedule
 from connectors.settings import MirrorSourceSettings
+from connectors.source.applying import Refusals, add_partitions, make_topics
 from connectors.source.brokers import OF_SOURCE, OF_TARGET, refuse_old_brokers
-from connectors.source.topology import Changes, assign, encode_partitions, missing, selected
+from connectors.source.config_sync import ConfigSync
+from connectors.source.deletion import TopicDeletion
+from connectors.source.remote_topics import Naming
+from connectors.source.sync_topic import LOOK_EVERY_S, OffsetSyncsTopic
+from connectors.source.topic_plan import find_renamed, plan_topics
+from connectors.source.topology import ASSIGNED_PARTITIONS, assign, assigned_before, encode_partitions, selected
 
 log = logging.getLogger(__name__)
 
+#: Names of jobs.
+REFRESH: Final = "refresh topics"
+OFFSET_SYNCS: Final = "make the topic of offset syncs"
+CONFIGS: Final = "sync topic configs"
+LOOK: Final = "look at the source"
+DELETIONS: Final = "delete topics that are gone from the source"
+SYNC_ACLS: Final = "sync topic ACLs"
+
 _APPEAR_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.1
+#: Looks between Java's intervals take at most this share of the time: where one takes long, the next is put off.
+_LOOKS_SHARE: Final = 0.02
 
 
 class MirrorSourceConnector:
@@ -32,101 +54,203 @@ class MirrorSourceConnector:
         source: Cluster,
         target: Cluster,
         admin: Admin,
+        access: AccessSync | None = None,
+        offset_syncs: OffsetSyncsTopic | None = None,
     ) -> None:
         self._settings = settings
         self._props = props
         self._source = source
         self._target = target
         self._admin = admin
-        self._partitions: list[TopicPartition] = []
-        self._refreshing: asyncio.Task[None] | None = None
+        self._access = access
+        #: What is copied, in order; None until the first look at both clusters is done.
+        self._partitions: list[TopicPartition] | None = None
+        #: What is selected, in order; some of it cannot be copied yet.
+        self._selected: list[TopicPartition] = []
+        self._naming = Naming({})
+        self._refusals = Refusals(settings.flow)
+        #: Partitions by source topic, as the last refresh saw them.
+        self._counts: dict[str, int] = {}
+        #: Those of them that the last look missed.
+        self._missed: set[str] = set()
+        #: What is mirrored: remote topics that are there, by source topic.
+        self._remote: dict[str, str] = {}
+        #: Those of them that are the own ones of source topics made anew.
+        self._renamed: Mapping[str, str] = {}
+        self._configs = ConfigSync(settings.flow, source, target, settings.property_filter)
+        self._context: SourceConnectorContext | None = None
+        self._look_again_s = 0.0
+        self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
+        #: Jobs whose first turn is at the start.
+        self._at_once: list[str] = []
+        self._schedule.add(REFRESH, self._refresh_again, settings.refresh_topics_interval_s)
+        if offset_syncs is not None:
+            self._schedule.add(OFFSET_SYNCS, offset_syncs.ensure, LOOK_EVERY_S)
+            self._at_once.append(OFFSET_SYNCS)
+        if settings.sync_topic_configs_interval_s is not None:
+            self._schedule.add(CONFIGS, self._sync_configs, settings.sync_topic_configs_interval_s)
+            self._at_once.append(CONFIGS)
+        if access is not None:
+            self._schedule.add(SYNC_ACLS, access.run, settings.access.interval_s)
+            self._at_once.append(SYNC_ACLS)
+        if settings.look_interval_ms and settings.refresh_topics_interval_s is not None:
+            self._schedule.add(LOOK, self._look, settings.look_interval_ms / 1000)
+        if settings.topic_deletion_delay_ms is not None:
+            delay_ms = settings.topic_deletion_delay_ms
+            deletion = TopicDeletion(settings, delay_ms, source, target, admin)
+            self._schedule.add(DELETIONS, deletion.run, deletion.interval_s)
+            self._at_once.append(DELETIONS)
 
-    async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing at the target, then look again at every interval.
+    async def start(self, context: SourceConnectorContext) -> None:
+        """Create what is missing at the target, then do the jobs, each at its interval.
 
         Raises :class:`RetriableError` where a cluster does not answer, and what refuses for good;
-        :class:`BrokersTooOld` is among it.
+        :class:`BrokersTooOld` is among it. May be called again after an error.
         """
+        self._context = context
         for cluster, needed in ((self._source, OF_SOURCE), (self._target, OF_TARGET)):
             refuse_old_brokers(cluster.name, (await cluster.any_connection()).versions, needed)
         await self._refresh()
-        interval_s = self._settings.refresh_topics_interval_s
-        if interval_s is not None:
-            self._refreshing = asyncio.create_task(
-                self._refresh_forever(context, interval_s), name=f"refresh topics {self._settings.flow}"
-            )
+        self._schedule.begin()
+        for job in self._at_once:
+            self._schedule.hurry(job)
 
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Java's: the connector's props with ``task.assigned.partitions`` and ``task.index``."""
+    def task_configs(self, max_tasks: int, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
+        """Java's: the connector's props with ``task.assigned.partitions`` and ``task.index``.
+
+        ``present`` are the task configs as they are now: what can stay in its task does. A connector that was just
+        started may not have seen its clusters yet, and takes nothing away that ``topics`` still selects.
+        """
+        before = assigned_before(present)
+        there = {partition for own in before for partition in own}
+        if self._partitions is None:
+            wanted = sorted(partition for partition in there if self._settings.should_mirror(partition.topic))
+        else:
+            copied = set(self._partitions)
+            wanted = [partition for partition in self._selected if partition in copied or partition in there]
         return [
-            {**self._props, "task.assigned.partitions": encode_partitions(part), "task.index": str(index)}
-            for index, part in enumerate(assign(self._partitions, max_tasks))
+            {**self._props, ASSIGNED_PARTITIONS: encode_partitions(part), "task.index": str(index)}
+            for index, part in enumerate(assign(wanted, max_tasks, before))
         ]
 
     async def stop(self) -> None:
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        await self._schedule.stop()
 
-    async def _refresh_forever(self, context: ConnectorContext, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            before = self._partitions
-            try:
-                await self._refresh()
-            except HeliographError as error:
-                log.warning("%s: topics could not be refreshed: %s", self._settings.flow, error)
-            except Exception as error:
-                log.error("%s: topics could not be refreshed", self._settings.flow, exc_info=error)
-            if self._partitions != before:
-                context.request_task_reconfiguration()
+    def _sync_acls_soon(self) -> None:
+        if self._access is not None:
+            self._schedule.hurry(SYNC_ACLS)
+
+    async def _refresh_again(self) -> None:
+        assert self._context is not None, "jobs begin with the connector"
+        before, counts = self._partitions, self._counts
+        await self._refresh()
+        if gone := counts.keys() - self._counts.keys():
+            log.warning(
+                "%s: no longer mirrored, as cluster %s does not show them or topics does not take them: %s",
+                self._settings.flow,
+                self._settings.source_alias,
+                ", ".join(sorted(gone)),
+            )
+            if self._settings.topic_deletion_delay_ms is not None:
+                self._schedule.hurry(DELETIONS)
+        if self._partitions != before:
+            self._context.request_task_reconfiguration()
 
     async def _refresh(self) -> None:
         """Look at both clusters, make what is missing, and set the partitions to copy."""
-        settings = self._settings
-        topics = selected(settings.should_mirror, (await self._source.metadata(None)).topics)
-        remote = {settings.remote_topic(topic.name) for topic in topics}
-        target: Mapping[str, TopicMetadata] = (await self._target.metadata(remote)).topics if remote else {}
-        changes = missing(settings.remote_topic, topics, target)
+        before = set(self._partitions or ())
+        flow, copied = self._settings.flow, frozenset(partition.topic for partition in before)
+        plan = await plan_topics(self._settings, self._source, self._target, self._configs, copied, self._named)
+        topics, naming, target = plan.topics, plan.naming, plan.target
+        if not topics:
+            log.warning("%s: no topic of cluster %s is selected by topics", flow, self._settings.source_alias)
+        changes: list[CreateTopic | AddPartitions] = [
+            *await make_topics(self._admin, plan.creations, self._refusals),
+            *await add_partitions(self._admin, plan.growths, self._refusals),
+        ]
         if changes:
-            await self._make(changes)
-            target = await self._appeared(changes, remote)
+            target = await self._appeared(changes, naming)
+        if changes or plan.renamed != self._renamed:
+            self._sync_acls_soon()
+        if plan.renamed != self._renamed and self._settings.sync_topic_configs_interval_s is not None:
+            self._schedule.hurry(CONFIGS)
+        self._renamed = plan.renamed
         # What is copied already stays, whether its target has a leader at this moment or not: the task waits for one.
-        before = set(self._partitions)
-        self._partitions = [
+        self._selected = [
             TopicPartition(topic.name, index)
             for topic in topics
+            if topic.name in naming.remote
             for index in sorted(topic.partitions)
-            if (topic.name, index) in before or _has(target, settings.remote_topic(topic.name), index)
         ]
-        if not topics:
-            log.warning("%s: no topic of cluster %s is selected by topics", settings.flow, settings.source_alias)
+        self._partitions = [
+            partition
+            for partition in self._selected
+            if partition in before or _has(target, naming.remote[partition.topic], partition.partition)
+        ]
+        self._counts = _counts(topics)
+        self._remote = {topic: name for topic, name in naming.remote.items() if _has(target, name, 0)}
 
-    async def _make(self, changes: Changes) -> None:
-        factor = self._settings.replication_factor
-        made = await self._admin.create_topics(NewTopic(name, count, factor) for name, count in changes.create)
-        grown = await self._admin.create_partitions(dict(changes.grow))
-        counts = dict((*changes.create, *changes.grow))
-        for name, error in (*made.items(), *grown.items()):
-            if error is None:
-                log.info("%s: %s now has %d partitions", self._settings.flow, name, counts[name])
-            elif not isinstance(error, TopicExists):
-                # As Java: said, and tried again at the next refresh; the other topics go on.
-                log.error("%s: %s", self._settings.flow, error)
+    def _named(self, naming: Naming) -> None:
+        for topic, problem in naming.problems.items():
+            if self._naming.problems.get(topic) != problem:
+                log.error("%s: %s", self._settings.flow, problem)
+        self._naming = naming
 
-    async def _appeared(self, changes: Changes, remote: set[str]) -> Mapping[str, TopicMetadata]:
+    async def _targets(self, naming: Naming) -> Mapping[str, TopicMetadata]:
+        return (await self._target.metadata(set(naming.remote.values()))).topics if naming.remote else {}
+
+    async def _appeared(
+        self, changes: Sequence[CreateTopic | AddPartitions], naming: Naming
+    ) -> Mapping[str, TopicMetadata]:
         """Metadata once brokers tell of what was made; what does not appear in time is left to the next refresh."""
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
+        wanted = {
+            change.topic: change.partitions if isinstance(change, CreateTopic) else change.want for change in changes
+        }
         while True:
-            target = (await self._target.metadata(remote)).topics
-            wanted = [(name, count) for name, count in (*changes.create, *changes.grow)]
-            if all(_has(target, name, count - 1) for name, count in wanted):
+            target = await self._targets(naming)
+            late = [name for name, count in wanted.items() if not _has(target, name, count - 1)]
+            if not late:
                 return target
             if asyncio.get_running_loop().time() > deadline:
-                late = ", ".join(name for name, count in wanted if not _has(target, name, count - 1))
-                log.warning("%s: the target does not show %s yet", self._settings.flow, late)
+                log.warning("%s: the target does not show %s yet", self._settings.flow, ", ".join(late))
                 return target
             await asyncio.sleep(_LOOK_S)
+
+    async def _sync_configs(self) -> None:
+        assert self._context is not None, "jobs begin with the connector"
+        try:
+            await self._configs.sync(self._remote)
+        except UnsupportedVersion as error:
+            self._context.raise_error(error)
+            raise
+
+    async def _look(self) -> None:
+        """A cheap look between Java's intervals, so that what changes at the source is there within seconds."""
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        if begin_s < self._look_again_s:
+            return
+        topics = selected(self._settings.should_mirror, (await self._source.metadata(None)).topics)
+        counts = _counts(topics)
+        # Topics that are gone wait for Java's interval: until then their tasks say what was copied of them.
+        missed, self._missed = self._missed, self._counts.keys() - counts.keys()
+        if self._missed - missed and self._settings.topic_deletion_delay_ms is not None:
+            self._schedule.hurry(DELETIONS)
+        grown = any(count > self._counts.get(topic, 0) for topic, count in counts.items())
+        if grown or await find_renamed(self._settings, topics, self._target) != self._renamed:
+            self._schedule.hurry(REFRESH)
+        elif self._settings.sync_topic_configs_interval_s is not None and (
+            changed := await self._configs.look(self._remote)
+        ):
+            await self._configs.sync({topic: self._remote[topic] for topic in changed})
+        self._look_again_s = clock() + (clock() - begin_s) / _LOOKS_SHARE
+        if self._access is not None:
+            await self._access.look()
+
+
+def _counts(topics: Sequence[TopicMetadata]) -> dict[str, int]:
+    return {topic.name: len(topic.partitions) for topic in topics}
 
 
 def _has(topics: Mapping[str, TopicMetadata], name: str, index: int) -> bool:

@@ -14,8 +14,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import orjson
@@ -23,6 +21,7 @@ import orjson
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane.failures import Failure
 from connectors.dataplane.shipping import make_archive, running_code
+from connectors.source.scratch import Scratch, remove_left_behind
 from connectors.source.spark_settings import SparkKind, SparkSettings
 
 log = logging.getLogger(__name__)
@@ -30,13 +29,19 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S: Final = 120.0
 _STOP_MARGIN_S: Final = 1.0
 _LAST_ROWS_S: Final = 1.0
+_LAST_WORDS_S: Final = 2.0
 #: The driver says every three seconds that Spark answers; after this silence it is taken for frozen.
 _SILENCE_S: Final = 20.0
+_MOST_PATIENCE: Final = 8
 #: How much of what Spark prints is kept, for the message that says why it ended.
 _TAIL_LINES: Final = 20
 #: pyspark's word for a JVM that ended before anything was asked of it, on this machine and whatever the master.
 _NO_JVM: Final = "[JAVA_GATEWAY_EXITED]"
 _THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
+#: What a JVM that does not like its options says, and Spark's scripts.
+_OBJECTION: Final = re.compile(r"^Error\b|Unrecognized|Invalid|[Cc]ould not|[Nn]ot found|No such|conflict")
+#: So many starts in a row may end without a word.
+_MOST_SILENT_ENDS: Final = 2
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -72,17 +77,21 @@ class SparkEngine:
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._printed: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._silent_ends = 0
         self._ready: asyncio.Future[None] | None = None
         self._jobs: dict[str, Job] = {}
         self._ids = itertools.count(1)
         self._lock = asyncio.Lock()
         self._stopping = False
         self._is_abandoned = False
+        #: So many times longer than usual a job may take to get going: a machine that is busy may take long to start a
+        #: Spark, and is no faster with the next one.
+        self.patience = 1
         self._heard_s = 0.0
-        # Spark leaves its scratch files behind when it is killed; this folder goes with the engine.
-        self._scratch = TemporaryDirectory(prefix="heliograph-spark-", ignore_cleanup_errors=True)
+        # Spark leaves its scratch files behind when it is killed.
+        self._scratch = Scratch()
         # The workers of a local Spark are forked from this installation; others get it sent.
-        self._archive = None if settings.kind is SparkKind.LOCAL else make_archive(Path(self._scratch.name))
+        self._archive = None if settings.kind is SparkKind.LOCAL else make_archive(self._scratch.path)
 
     @property
     def is_stopped(self) -> bool:
@@ -104,16 +113,40 @@ class SparkEngine:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def start_job(self, payload: Mapping[str, Any]) -> Job:
-        """Start one slice; raises :class:`EngineLost` or :class:`EngineBroken` where Spark does not come up."""
+    async def ready(self) -> None:
+        """Start Spark, if that is not done, and return once it takes jobs; raises as :meth:`start_job`."""
+        await self._ensure()
+
+    async def start_job(self, payload: Mapping[str, Any], query: str) -> Job:
+        """Start one slice, behind the ``transform.sql`` in ``query`` where it is not empty.
+
+        Raises :class:`EngineLost` or :class:`EngineBroken` where Spark does not come up.
+        """
         await self._ensure()
         if self._process is None:  # it ended before we were told that it is ready
             raise EngineLost("Spark's driver process ended just after its start")
         job = Job(str(next(self._ids)), asyncio.get_running_loop().create_future())
         job.finished.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._jobs[job.job_id] = job
-        self._tell({"type": "start", "job": job.job_id, "payload": dict(payload)})
+        self._tell({"type": "start", "job": job.job_id, "query": query, "payload": dict(payload)})
         return job
+
+    async def problem_of_query(self, query: str) -> str:
+        """What is wrong with a ``transform.sql``, in Spark's words; empty where nothing is.
+
+        Raises :class:`EngineLost` or :class:`EngineBroken` where Spark cannot be asked.
+        """
+        await self._ensure()
+        check = Job(f"check-{next(self._ids)}", asyncio.get_running_loop().create_future())
+        self._jobs[check.job_id] = check
+        self._tell({"type": "check", "check": check.job_id, "query": query})
+        try:
+            (found,) = await asyncio.wait_for(check.finished, _START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise EngineLost(f"Spark did not look at the query within {_START_TIMEOUT_S:.0f} s") from error
+        finally:
+            self._jobs.pop(check.job_id, None)
+        return str(found["problem"])
 
     def cancel(self, job: Job) -> None:
         """Spark's own cancel, the last resort: the Python worker may write on for a moment."""
@@ -131,10 +164,16 @@ class SparkEngine:
         silent_s = time.monotonic() - self._heard_s
         if self._settings.kind is not SparkKind.LOCAL and silent_s < _SILENCE_S:
             return False
-        log.warning("Spark does not run what it is given; starting another one")
-        self._is_abandoned = True
+        if not self._is_abandoned:  # else another task has found it just now
+            log.warning("Spark does not run what it is given; starting another one")
+            self._is_abandoned = True
+            self.patience = min(2 * self.patience, _MOST_PATIENCE)
         _kill_group(self._process.pid)
         return True
+
+    def has_run(self) -> None:
+        """A job got going: it is no frozen Spark, nor a slow one."""
+        self.patience = 1
 
     async def stop(self) -> None:
         """End the child and its JVM within a few seconds, whatever state they are in."""
@@ -143,7 +182,7 @@ class SparkEngine:
             process = self._process
         if process is None:
             await asyncio.gather(*self._readers, return_exceptions=True)
-            self._scratch.cleanup()
+            self._scratch.remove()
             return
         if self._jobs:
             # Slices that just said «done» are about to hand back their rows.
@@ -157,7 +196,7 @@ class SparkEngine:
             await process.wait()
         _kill_group(process.pid)
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     async def _ensure(self) -> None:
         async with self._lock:
@@ -178,6 +217,8 @@ class SparkEngine:
             raise EngineLost(f"Spark was not ready within {_START_TIMEOUT_S:.0f} s") from error
 
     async def _launch(self) -> None:
+        if removed := await asyncio.to_thread(remove_left_behind):
+            log.info("removed scratch files of %d Sparks whose workers were killed", removed)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -185,7 +226,7 @@ class SparkEngine:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=self._settings.environment(self._scratch.name),
+            env=self._settings.environment(str(self._scratch.path)),
             limit=_MAX_EVENT_BYTES,
             # A group of its own: a terminal's Ctrl-C is for the worker, which then ends Spark in order.
             start_new_session=True,
@@ -197,13 +238,14 @@ class SparkEngine:
         self._heard_s = time.monotonic()
         conf = self._settings.merged()
         if "spark.driver.extraJavaOptions" in conf:
-            conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.name}"
+            conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.path}"
         archive = "" if self._archive is None else str(self._archive)
         self._tell({"conf": conf, "archive": archive, "close_timeout_s": self._settings.closing_s})
         self._printed.clear()
+        printing = asyncio.create_task(self._read_printed(process), name="output of Spark")
         self._readers = [
-            asyncio.create_task(self._read(process), name="events of Spark"),
-            asyncio.create_task(self._read_printed(process), name="output of Spark"),
+            asyncio.create_task(self._read(process, printing), name="events of Spark"),
+            printing,
         ]
 
     def _tell(self, command: Mapping[str, Any]) -> None:
@@ -211,7 +253,7 @@ class SparkEngine:
         if process is not None and process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(orjson.dumps(command) + b"\n")
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: asyncio.subprocess.Process, printing: asyncio.Task[None]) -> None:
         assert process.stdout is not None
         end: Exception | None = None
         try:
@@ -219,6 +261,8 @@ class SparkEngine:
                 self._heard_s = time.monotonic()
                 event = orjson.loads(line)
                 if event["type"] == "broken":
+                    # It ends now, and what its JVM said may arrive behind this.
+                    await asyncio.wait({printing}, timeout=_LAST_WORDS_S)
                     end = self._why_broken(Failure.from_wire(event["failure"]))
                 elif event["type"] == "lost":
                     end = EngineLost(f"Spark ({self._settings.place}) is gone: {event['reason']}")
@@ -234,7 +278,11 @@ class SparkEngine:
             self._lost(end or self._ended_silently())
 
     def _why_broken(self, failure: Failure) -> Exception:
-        """A cluster or a server may be there a moment later; what ends on this machine will end again."""
+        """A cluster or a server may be there a moment later; what ends on this machine will end again, unless it ended
+        without a word: a JVM that somebody killed is started anew, for a while."""
+        if _NO_JVM in failure.text and not _says_why(self._printed) and self._silent_ends < _MOST_SILENT_ENDS:
+            self._silent_ends += 1
+            return EngineLost(f"Spark's JVM ended while it started; {self._last_words()}")
         if self._settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
             failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
         if failure.settings:
@@ -242,8 +290,10 @@ class SparkEngine:
         return EngineLost(f"Spark at {self._settings.place} does not take us: {failure.text}")
 
     def _ended_silently(self) -> EngineLost:
-        printed = " | ".join(self._printed) or "nothing"
-        return EngineLost(f"Spark's driver process ended; it last printed: {printed}")
+        return EngineLost(f"Spark's driver process ended; {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return "it last printed: " + (" | ".join(self._printed) or "nothing")
 
     async def _read_printed(self, process: asyncio.subprocess.Process) -> None:
         """What Spark, its JVM and its Python workers print: for who looks closer, and for the message of an end."""
@@ -262,18 +312,22 @@ class SparkEngine:
     def _happened(self, event: dict[str, Any]) -> None:
         if event["type"] == "ready":
             log.info("Spark %s is ready (%s)", event["spark"], self._settings.place)
+            self._silent_ends = 0
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
             return
         if event["type"] == "notice":
             log.warning("%s", event["text"])
-        if "job" not in event:
+        name = event.get("job") or event.get("check")
+        if name is None:
             return
-        job = self._jobs.pop(event["job"], None)
+        job = self._jobs.pop(name, None)
         if job is None or job.finished.done():
             return
         if event["type"] == "done":
             job.finished.set_result(event["rows"])
+        elif "problem" in event:
+            job.finished.set_result([{"problem": event["problem"]}])
         else:
             job.finished.set_exception(_job_error(Failure.from_wire(event["failure"])))
 
@@ -302,6 +356,10 @@ def _reason(printed: Iterable[str]) -> str:
     """The line of what a JVM printed that says what it ended of: what it threw, else its first word."""
     said = [line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))]
     return next((line for line in said if _THROWN.search(line)), said[0] if said else "")
+
+
+def _says_why(printed: Iterable[str]) -> bool:
+    return any(_THROWN.search(line) or _OBJECTION.search(line) for line in printed if not line.startswith("WARNING"))
 
 
 def _kill_group(pid: int) -> None:

@@ -11,7 +11,7 @@ from connectors.dataplane import shape
 from connectors.dataplane.outgoing import append_run
 from connectors.dataplane.plan import (
     DEFAULT_MAX_MESSAGE_BYTES,
-    QUARANTINED,
+    ONE_WAY,
     RUNNING,
     STOPPED,
     PartitionPlan,
@@ -19,23 +19,43 @@ from connectors.dataplane.plan import (
     ProducerIdentity,
     Run,
     TopicPartition,
+    Ways,
 )
+from connectors.gaps import Gap
 from connectors.positions import Position
-from connectors.source.progress import PartitionView
-from connectors.source.store import Commit
+from connectors.source.progress import PartitionView, is_stopped
+from connectors.source.store import Commit, Start
 
+WAITING: Final = "waiting"
+#: Stopped of a gap that a policy passes over: at the next take-over, which is due.
+HEALING: Final = "healing"
+LEAVING: Final = "leaving"
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in shape.DECISIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source partition and the target partition that it is copied to; ids None where brokers have none."""
+    """A source partition and the target partition that it is copied to; ids None where brokers have none.
+
+    ``ways``: as a plan's.
+    """
 
     source: TopicPartition
     source_topic_id: UUID | None
     target: TopicPartition
     target_topic_id: UUID | None
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    ways: Ways = ONE_WAY
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A gap that is passed over, and where the map ends because of it."""
+
+    found_ms: int
+    gap: Gap
+    target_truncated_to: int | None = None
+    source_truncated_to: int | None = None
 
 
 @dataclass(slots=True)
@@ -46,21 +66,78 @@ class Entry:
     position: Position | None = None
     runs: list[Run] = field(default_factory=list)
     is_dirty: bool = False
+    #: as a plan's
+    runs_on: bool = False
     state: str = "starting"
     reason: str = ""
+    #: what became of its logs, where it stopped of that
+    gap: Gap | None = None
+    #: what the next commit is to tell of a gap that is passed over
+    passing: Passing | None = None
+    #: where the target's log begins, below which the map is let go
+    target_log_start: int | None = None
+    #: source offsets that were passed over, since the task began
+    lost: int = 0
     high_watermark: int = -1
     timestamp_ms: int = -1
     records: int = 0
     bytes: int = 0
     skipped: int = 0
+    dropped: int = 0
+    changed: int = 0
     batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, shape.Kind), 0))
 
     @property
     def is_stopped(self) -> bool:
-        return self.state in (STOPPED, QUARANTINED)
+        return is_stopped(self.state)
 
-    def stop(self, reason: str, state: str = STOPPED) -> None:
-        self.state, self.reason = state, reason
+    @property
+    def is_healing(self) -> bool:
+        """Whether nothing is copied until a take-over that is due."""
+        return self.state == HEALING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it could not be taken over with the others, and nothing is written for it."""
+        return self.state == WAITING
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it heals and all that was sent is acknowledged: a copy that stops reading waits for that."""
+        return self.is_healing and self.gap is not None and self.gap.is_of_source
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a slice is not told of it, though it is not stopped."""
+        return self.is_waiting or self.is_healing
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a slice copies it."""
+        return self.state == RUNNING
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is copied here no more, and what is known of it is still to be stored."""
+        return self.state == LEAVING
+
+    def leave(self) -> None:
+        """Its writer here has ended. What was stopped, or waits, is not handed over: its position stays as it is."""
+        if self.position is not None and not (self.is_stopped or self.holds_back):
+            self.position = replace(self.position, is_handed_over=True)
+            self.is_dirty = True
+        self.state, self.reason = LEAVING, ""
+
+    def wait(self, reason: str) -> None:
+        self.state, self.reason = WAITING, reason
+
+    def stop(self, reason: str, state: str = STOPPED, gap: Gap | None = None) -> None:
+        """With ``gap`` the state is named after what happened, whatever ``state`` says."""
+        self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
+
+    def heal(self) -> None:
+        """A policy goes on behind its gap."""
+        self.state = HEALING
 
     def view(self, now_ms: int) -> PartitionView:
         position = self.position.next_source_offset if self.position else -1
@@ -80,7 +157,11 @@ class Entry:
             lag_records=lag,
             lag_ms=behind_ms,
             reason=self.reason,
+            gap=self.gap,
+            lost=self.lost,
             skipped=self.skipped,
+            dropped=self.dropped,
+            changed=self.changed,
         )
 
 
@@ -88,11 +169,19 @@ class Ledger:
     """The entries of one task, by source partition."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
-        self.entries = {pair.source: Entry(pair) for pair in pairs}
+        self.entries: dict[TopicPartition, Entry] = {}
+        self.enter(pairs)
+
+    def enter(self, pairs: Iterable[Pair]) -> None:
+        self.entries.update((pair.source, Entry(pair)) for pair in pairs)
 
     def going(self) -> list[Entry]:
-        """Entries that are copied: not stopped."""
-        return [entry for entry in self.entries.values() if not entry.is_stopped]
+        """Entries that are copied: neither stopped nor leaving."""
+        return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]
+
+    def drop(self, source: TopicPartition) -> None:
+        """Forget an entry, once all of it is stored."""
+        del self.entries[source]
 
     def apply(self, progress: PartitionProgress) -> str:
         """Take a slice's report; returns the reason if it says that the partition stopped just now."""
@@ -115,27 +204,50 @@ class Ledger:
             entry.batches[_KIND_OF_REASON[reason]] += count
         for run in progress.runs:
             append_run(entry.runs, run)
+        entry.dropped += progress.dropped
+        entry.changed += progress.changed
         entry.skipped += sum(last - first + 1 for first, last, _ in progress.skips)
         if progress.state != RUNNING and not entry.is_stopped:
-            entry.stop(progress.reason, progress.state)
+            entry.stop(progress.reason, progress.state, progress.gap)
             return progress.reason
         return ""
 
-    def begin(self, source: TopicPartition, position: Position, runs: Iterable[Run] = ()) -> None:
-        """Set where a partition goes on, with the runs that a proof found."""
+    def begin(
+        self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, runs_on: bool = False
+    ) -> None:
+        """Set where a partition goes on, with the runs that a proof found; ``runs_on`` as a plan's."""
         entry = self.entries[source]
+        entry.runs_on = runs_on
+        entry.target_log_start = None  # it may be another log
         entry.position = position
         entry.is_dirty = True
-        entry.state = RUNNING
+        entry.state, entry.reason, entry.gap = RUNNING, "", None
+        if entry.passing is not None:
+            entry.lost += entry.passing.gap.lost_offsets
         for run in runs:
             append_run(entry.runs, run)
 
     def hand_over(self, unclean: Collection[TopicPartition]) -> None:
         """The writer ended: mark the positions behind which nothing of it can arrive any more."""
         for entry in self.entries.values():
-            if entry.position is not None and entry.pair.source not in unclean and not entry.is_stopped:
+            is_held = entry.is_leaving or (entry.holds_back and not entry.is_drained)
+            if entry.is_stopped or is_held or entry.pair.source in unclean:
+                continue
+            if entry.position is not None:
                 entry.position = replace(entry.position, is_handed_over=True)
                 entry.is_dirty = True
+
+    def committed_with_records(self) -> None:
+        """Every position is as the transaction of its records left it."""
+        for entry in self.entries.values():
+            if entry.position is not None:
+                entry.position = replace(entry.position, is_atomic=True)
+
+    def forget_unstored(self) -> None:
+        """What was told since the last commit is not so: its transaction was aborted."""
+        for entry in self.entries.values():
+            entry.is_dirty = False
+            entry.runs = []
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> list[PartitionPlan]:
         """Plans that go on at the acknowledged positions, under the producer of those positions.
@@ -143,16 +255,24 @@ class Ledger:
         ``pipelined``: partitions that bear the marker of a fence, written just now. A running sequence is no proof that
         the leader knows the producer: after a day of silence (``producer.id.expiration.ms``) it takes any sequence.
         """
-        return [plan_of(entry, entry.pair.source in pipelined) for entry in self.going()]
+        return [plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back]
+
+    def waiting(self) -> list[Entry]:
+        """Entries that could not be taken over with the others."""
+        return [entry for entry in self.entries.values() if entry.is_waiting]
+
+    def healing(self) -> list[Entry]:
+        """Entries that a take-over lets go on behind a gap."""
+        return [entry for entry in self.entries.values() if entry.is_healing]
 
     def take_commits(self) -> list[Commit]:
         """What changed since the last call; give it back with :meth:`give_back` if storing it failed."""
         commits = []
         for entry in self.entries.values():
             if entry.is_dirty and entry.position is not None:
-                commits.append(Commit(entry.position, tuple(entry.runs)))
+                commits.append(_commit_of(entry, entry.position))
                 entry.is_dirty = False
-                entry.runs = []
+                entry.runs, entry.passing = [], None
         return commits
 
     def give_back(self, commits: Iterable[Commit]) -> None:
@@ -161,9 +281,24 @@ class Ledger:
             key = TopicPartition(commit.position.source_topic, commit.position.source_partition)
             entry = self.entries[key]
             newer, entry.runs = entry.runs, list(commit.runs)
+            if commit.gaps:
+                entry.passing = Passing(*commit.gaps[0], commit.target_truncated_to, commit.source_truncated_to)
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
+
+
+def _commit_of(entry: Entry, position: Position) -> Commit:
+    passing = entry.passing
+    if passing is None:
+        return Commit(position, tuple(entry.runs), target_log_start=entry.target_log_start)
+    return Commit(
+        position,
+        tuple(entry.runs),
+        target_truncated_to=passing.target_truncated_to,
+        source_truncated_to=passing.source_truncated_to,
+        gaps=((passing.found_ms, passing.gap),),
+    )
 
 
 def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
@@ -182,7 +317,15 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
         pipelined=pipelined,
         max_message_bytes=pair.max_message_bytes,
         producer=ProducerIdentity(position.producer_id, position.producer_epoch),
+        runs_on=entry.runs_on,
+        ways=pair.ways,
     )
+
+
+def start_of(entry: Entry) -> Start:
+    """What the store would tell of the entry, once all of it is stored."""
+    position = entry.position
+    return Start(position, None if position is None else position.next_source_offset - 1, False)
 
 
 def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerIdentity) -> Position:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from connectors.dataplane.plan import QUARANTINED, STOPPED, TopicPartition
+from connectors.gaps import STATES, Gap
+from connectors.lag import PartitionLag
+
+
+def is_stopped(state: str) -> bool:
+    """Whether a partition in this state waits for somebody, and does not go on by itself."""
+    return state in (STOPPED, QUARANTINED) or state in STATES
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition pair. ``state`` is ``starting``, ``running``, ``stopped`` or ``QUARANTINED`` (the target refuses
-    for good), the last two with a ``reason``. ``records``, ``bytes``, ``batches`` (by kind: shallow, deep, dropped) and
-    ``skipped`` (records left out, as the target refuses them) count since the task began; ``lag_ms`` is the age of the
-    last copied record while records are waiting, 0 when none are."""
+    """One partition pair. ``state`` is ``starting``, ``running``, ``waiting`` (for a take-over), ``stopped``,
+    ``QUARANTINED`` (the target refuses for good), what became of a log (``connectors.gaps``) or ``healing`` (a policy
+    goes on behind that), all but the first two with a ``reason``, and with ``gap`` where a log is not what it was.
+    ``lost`` counts source offsets that were passed over. ``records``, ``bytes``,
+    ``batches`` (by kind: shallow, deep, dropped), ``skipped`` (records left out, as the target refuses them),
+    ``dropped`` and ``changed`` (records that a transformation left out or changed) count since the task began;
+    ``lag_ms`` is the age of the last copied record while records are waiting, 0 when none are."""
 
     source_topic: str
     source_partition: int
@@ -27,6 +39,10 @@ class PartitionView:
     lag_ms: int
     reason: str = ""
     skipped: int = 0
+    gap: Gap | None = None
+    lost: int = 0
+    dropped: int = 0
+    changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +69,42 @@ class FlowProgress:
     @property
     def lag_records(self) -> int:
         return sum(one.lag_records for one in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A partition whose task is here and does not run; ``state`` as of REST."""
+
+    task: int
+    source: TopicPartition
+    target_topic: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has."""
+
+    flow: str
+    at_ms: int
+    lags: Mapping[TopicPartition, PartitionLag]
+    resting: tuple[Resting, ...]
+
+    def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
+        """Of a partition that its task tells of now; None where it was not seen. No record that waits is older than the
+        last one that was copied."""
+        lag = self.lags.get(TopicPartition(view.source_topic, view.source_partition))
+        if lag is None or view.next_source_offset < 0:
+            return lag
+        end = max(lag.end, view.source_end_offset)
+        stood = view.next_source_offset == lag.position and lag.records > 0 and lag.ms >= 0
+        waits = end > view.next_source_offset
+        ms = lag.ms + now_ms - self.at_ms if stood else view.lag_ms if waits else 0
+        return lag.at(view.next_source_offset, end, ms)
+
+    def resting_lag(self, one: Resting, now_ms: int) -> PartitionLag | None:
+        """Of a partition whose task does not run; None where it was not seen."""
+        lag = self.lags.get(one.source)
+        if lag is None or not lag.records or lag.ms < 0:
+            return lag
+        return replace(lag, ms=lag.ms + now_ms - self.at_ms)

@@ -19,7 +19,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.transactions import TransactionalIdRefused, describe_producers
 from connect.wire.batch import SEQUENCE_MODULUS
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
-from connectors.dataplane.resuming import Resumed
+from connectors.dataplane.resumed import Resumed
 from connectors.positions import Position
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ async def prove(
         states = await describe_producers(target, [plan.target for plan in asked]) if asked else {}
         for plan in waiting:
             one = found[plan.source]
-            if plan.source in unfenced and not one.refusal:
+            if plan.source in unfenced and not one.refusal and not one.later:
                 assert plan.proof is not None, "only a plan with a proof is resumed"
                 wrote = plan.proof.producer
                 epoch, last = states.get(plan.target, {}).get(wrote.producer_id, (wrote.epoch, -1))
@@ -111,7 +111,9 @@ def _is_settled(one: Resumed, plan: PartitionPlan, hint: int | None, is_late: bo
     return arrived == one.surplus_records and (is_late or not one.fallback)
 
 
-def go_on(one: Resumed, position: Position, leader_epoch: int, fresh: ProducerIdentity, *, thinned: bool) -> Resumed:
+def go_on(
+    one: Resumed, position: Position, leader_epoch: int, fresh: ProducerIdentity, *, thinned: bool, changes: bool
+) -> Resumed:
     """The plan of an unfenced partition under the producer and at the sequence that lose nothing.
 
     Args:
@@ -119,18 +121,19 @@ def go_on(one: Resumed, position: Position, leader_epoch: int, fresh: ProducerId
         leader_epoch: Of that producer, as the target's leader knows it now.
         fresh: A producer that nothing was written under.
         thinned: The source may have lost records since the predecessor read them.
+        changes: A batch that it sent was refused for good, so what follows gets other sequences.
     """
     wrote = ProducerIdentity(position.producer_id, position.producer_epoch)
     following = (position.next_sequence + one.surplus_records) % SEQUENCE_MODULUS
     found = sum(count for _, _, count in one.runs)
     if leader_epoch > wrote.epoch:  # which shuts the predecessor out as well as a fence
         return _under(one, fresh, 0)
-    if one.verified and found == one.surplus_records and not thinned:
-        return _under(one, wrote, following)
+    if one.verified and found == one.surplus_records and not thinned and not changes:
+        return _under(one, wrote, following, runs_on=True)
     if not position.transactional_id and wrote.epoch < _LAST_EPOCH:  # nobody else counts its epochs
         return _under(one, ProducerIdentity(wrote.producer_id, wrote.epoch + 1), 0)
     return _under(one, fresh, 0)
 
 
-def _under(one: Resumed, producer: ProducerIdentity, next_sequence: int) -> Resumed:
-    return replace(one, plan=replace(one.plan, producer=producer, next_sequence=next_sequence))
+def _under(one: Resumed, producer: ProducerIdentity, next_sequence: int, *, runs_on: bool = False) -> Resumed:
+    return replace(one, plan=replace(one.plan, producer=producer, next_sequence=next_sequence, runs_on=runs_on))

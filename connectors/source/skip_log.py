@@ -1,4 +1,5 @@
-"""What the log says of records that were left out because the target refuses them (``errors.tolerance = all``)."""
+"""What the log says of records that were left out (``errors.tolerance = all``): the target refuses them, or no
+transformation can take them."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ class SkipLog:
             if self._each:
                 for offset in range(first, last + 1):
                     log.warning(
-                        "%s: skipped the record of topic %s partition %d at offset %d: the target refuses it: %s",
+                        "%s: skipped the record of topic %s partition %d at offset %d: %s",
                         self._flow,
                         *source,
                         offset,
-                        codes.name(code),
+                        _why(code),
                     )
             else:
                 count, _ = self._untold.get((source, code), (0, 0))
@@ -48,15 +49,21 @@ class SkipLog:
         self._told_s = now_s
         total = sum(count for count, _ in self._untold.values())
         parts = [
-            f"{count} of {source}, the last at offset {last}: {codes.name(code)}"
+            f"{count} of {source}, the last at offset {last}: {_why(code)}"
             for (source, code), (count, last) in list(self._untold.items())[:_MOST]
         ]
         more = f"; and {len(self._untold) - _MOST} more partitions" if len(self._untold) > _MOST else ""
         log.warning(
-            "%s: skipped %d records that the target refuses (errors.log.enable = true names each): %s%s",
+            "%s: skipped %d records (errors.log.enable = true names each): %s%s",
             self._flow,
             total,
             "; ".join(parts),
             more,
         )
         self._untold.clear()
+
+
+def _why(code: int) -> str:
+    if code == codes.NOT_TRANSFORMED:
+        return "it could not be transformed"
+    return f"the target refuses it: {codes.name(code)}"

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connectors.dataplane.link import Link, LinkClosed, Message
 from connectors.dataplane.plan import (
     PartitionPlan,
@@ -17,8 +17,9 @@ from connectors.dataplane.plan import (
     ProducerIdentity,
     SliceSettings,
     TopicPartition,
+    TransactionTerms,
 )
-from connectors.dataplane.resuming import Resumed
+from connectors.dataplane.resumed import Resumed
 from connectors.source.engine import Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, Ticket
 from connectors.source.spark_settings import SparkKind
@@ -41,11 +42,29 @@ class SliceDefect(SliceLost):
     """A slice ended of a mistake in this project's code, as far as anybody can tell."""
 
 
+class BatchToChange(SliceLost):
+    """A slice ended since a batch of ``source`` must change while copies of it may still arrive."""
+
+    def __init__(self, message: str, source: TopicPartition) -> None:
+        super().__init__(message)
+        self.source = source
+
+
+class TransformsRefused(PermanentError):
+    """A flow's transforms, or a message handler, cannot be made where records are copied; another try would meet the
+    same."""
+
+
 class SliceFenced(PermanentError):
     """The target's brokers know a successor of ours that we did not start."""
 
 
-_FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced]]] = {"Fenced": SliceFenced, "Defect": SliceDefect}
+_FAULTS: Final[Mapping[str, type[SliceLost | SliceFenced | TransformsRefused]]] = {
+    "Fenced": SliceFenced,
+    "Defect": SliceDefect,
+    "TransformUnusable": TransformsRefused,
+    "HandlerUnusable": TransformsRefused,
+}
 
 
 class SliceHandle:
@@ -53,7 +72,8 @@ class SliceHandle:
 
     Args:
         on_progress: Gets each partition's report, in order.
-        open_timeout_s: How long Spark may take to run the slice before it is suspected of being frozen.
+        open_timeout_s: How long Spark may take to run the slice before it is suspected of being frozen; longer behind
+            one that was.
     """
 
     def __init__(
@@ -68,7 +88,7 @@ class SliceHandle:
         self.epoch = epoch
         self.pid = 0
         #: Set when the slice has ended: None after a clean «done», else the error.
-        self.ended: asyncio.Future[SliceLost | SliceFenced | None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[HeliographError | None] = asyncio.get_running_loop().create_future()
         self._engine = engine
         self._links = links
         self._settings = settings
@@ -82,8 +102,11 @@ class SliceHandle:
         self._heard_s = time.monotonic()
         self._ready = asyncio.Event()
         self._resumed: asyncio.Future[list[Resumed]] | None = None
+        self._removed: asyncio.Future[list[TopicPartition]] | None = None
         self._unclean: list[TopicPartition] = []
         self._tasks: list[asyncio.Task[None]] = []
+        #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
+        self.on_transaction: Callable[[Message], None] | None = None
 
     async def open(self) -> None:
         """Start the job and wait until its slice has its configuration and warm connections.
@@ -101,7 +124,7 @@ class SliceHandle:
             "epoch": ticket.epoch,
         }
         try:
-            self._job = await self._engine.start_job(payload)
+            self._job = await self._engine.start_job(payload, self._settings.transform_sql)
             self._link, hello = await self._linked(ticket, self._job)
         except BaseException:
             if ticket.linked.done() and not ticket.linked.cancelled() and not ticket.linked.exception():
@@ -126,11 +149,13 @@ class SliceHandle:
         """
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
-        until_s = began_s + self._open_timeout_s
+        timeout_s = self._open_timeout_s * self._engine.patience
+        until_s = began_s + timeout_s
         while True:
             left_s = max(until_s - time.monotonic(), 0)
             await asyncio.wait(either, timeout=min(left_s, _NO_SLOT_WORD_S), return_when="FIRST_COMPLETED")
             if ticket.linked.done():
+                self._engine.has_run()
                 return ticket.linked.result()
             if job.finished.done():
                 raise self._no_slice(job)
@@ -138,7 +163,7 @@ class SliceHandle:
             if now_s >= until_s:
                 if self._engine.abandon_if_frozen():
                     raise SliceLost(f"no slice connected within {now_s - began_s:.0f} s")
-                until_s = now_s + self._open_timeout_s
+                until_s = now_s + timeout_s
             if self._engine.settings.kind is not SparkKind.LOCAL:
                 self._say_that_it_waits(now_s - began_s)
 
@@ -176,15 +201,50 @@ class SliceHandle:
         await self._until(self._resumed)
         return self._resumed.result()
 
-    def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
-        """Copy. What the plans say must be stored before."""
+    def go(
+        self, producer: ProducerIdentity, plans: Sequence[PartitionPlan], transactions: TransactionTerms | None = None
+    ) -> None:
+        """Copy, in ``transactions`` if any. What the plans say must be stored before."""
         self._send(
             {
                 "type": "go",
                 "producer": {"producer_id": producer.producer_id, "epoch": producer.epoch},
                 "plans": [plan.to_wire() for plan in plans],
+                "transactions": transactions.to_wire() if transactions else None,
             }
         )
+
+    def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
+        """The transaction is ended: fill the next one, as ``producer``, with sequences from 0 if it ``restarts``."""
+        identity = {"producer_id": producer.producer_id, "epoch": producer.epoch}
+        self._send({"type": "begin", "producer": identity, "restarts": restarts})
+
+    def enlisted(self, targets: Sequence[TopicPartition]) -> None:
+        """These target partitions belong to the transaction now."""
+        self._send({"type": "enlisted", "partitions": [list(one) for one in targets]})
+
+    def give_up(self, error: HeliographError) -> None:
+        """Nothing that the slice does counts any more, because of ``error``."""
+        self._end(error)
+
+    def add(self, plans: Sequence[PartitionPlan]) -> None:
+        """Copy these partitions as well, while it copies. What the plans say must be stored before."""
+        self._send({"type": "add", "plans": [plan.to_wire() for plan in plans]})
+
+    async def remove(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Drain these partitions and let go of them, while the others are copied on.
+
+        One removal at a time. Returns those whose last batches have no answer: they count as unclean at the slice's end
+        too. :class:`SliceLost` if the slice ends meanwhile, or is silent.
+        """
+        self._removed = asyncio.get_running_loop().create_future()
+        self._send({"type": "remove", "partitions": [list(one) for one in partitions]})
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self._until(self._removed)
+        except TimeoutError:
+            raise SliceLost(f"the slice did not let go of partitions within {_STOP_TIMEOUT_S:.0f} s") from None
+        return self._removed.result()
 
     async def stop(self) -> list[TopicPartition]:
         """End cleanly; returns partitions whose last batches have no answer. :class:`SliceLost` if it is silent."""
@@ -257,22 +317,35 @@ class SliceHandle:
         if kind == "progress":
             for partition in message["partitions"]:
                 self._on_progress(PartitionProgress.from_wire(partition))
+        elif kind in ("drained", "enlist"):
+            if self.on_transaction is not None:
+                self.on_transaction(message)
         elif kind == "log":
             log.log(message["level"], "%s", message["text"])
         elif kind == "ready":
             self._ready.set()
         elif kind == "resumed" and self._resumed is not None and not self._resumed.done():
             self._resumed.set_result([Resumed.from_wire(one) for one in message["partitions"]])
+        elif kind == "removed":
+            unclean = [TopicPartition(*one) for one in message["unclean"]]
+            self._unclean += unclean
+            if self._removed is not None and not self._removed.done():
+                self._removed.set_result(unclean)
         elif kind == "done":
-            self._unclean = [TopicPartition(*one) for one in message["unclean"]]
+            self._unclean += [TopicPartition(*one) for one in message["unclean"]]
             self._end(None)
         elif kind == "failed":
-            error = _FAULTS.get(message["fault"], SliceLost)(message["error"])
-            self._end(error)
+            self._end(_error_of(message))
 
-    def _end(self, error: SliceLost | SliceFenced | None) -> None:
+    def _end(self, error: HeliographError | None) -> None:
         if not self.ended.done():
             self.ended.set_result(error)
+
+
+def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:
+    if failed["fault"] == "CopiesUnderWay":
+        return BatchToChange(failed["error"], TopicPartition(*failed["partition"]))
+    return _FAULTS.get(failed["fault"], SliceLost)(failed["error"])
 
 
 async def close_quietly(handle: SliceHandle | None) -> None:

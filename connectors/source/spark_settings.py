@@ -26,6 +26,8 @@ JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:d
 #: What a session of any kind can set.
 _SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
+    # So many rows have to come together before a record on its way through transform.sql goes on.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
 }
 #: What makes a Spark of copying tasks start fast, stay small and stop soon.
@@ -138,6 +140,8 @@ class SparkSettings:
             # numpy's thread pools cost each Python worker memory that a copier never uses
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            # Else modules are looked for in the folder first in which the worker was started, whatever lies there.
+            "PYTHONSAFEPATH": "1",
         }
 
     def slots(self) -> int | None:

@@ -49,11 +49,12 @@ def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | N
     name = (pair.source if side == "source" else pair.target).topic
     if topic is None:
         copied_to = position.next_source_offset if position else 0
-        entry.stop(verdicts.deleted(side, name, pair.source, copied_to).reason)
+        _stop(entry, verdicts.deleted(side, name, pair.source, copied_to))
         return
     stored = _stored_id(side, position, name) if position and not start.moved else None
-    if stored and topic.topic_id and stored != topic.topic_id:
-        entry.stop(verdicts.made_anew(side, name, topic.topic_id, stored, pair.source).reason)
+    if position and stored and topic.topic_id and stored != topic.topic_id:
+        end, next_source_offset = entry.high_watermark, position.next_source_offset
+        _stop(entry, verdicts.made_anew(side, name, topic.topic_id, stored, pair.source, next_source_offset, end))
 
 
 async def refuse_truncated_targets(
@@ -82,8 +83,11 @@ def refuse_truncated(entry: Entry, position: Position, end: int, hint: int | Non
     else:
         return
     target_end, next_source_offset = position.target_end, position.next_source_offset
-    verdict = verdicts.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why)
-    entry.stop(verdict.reason)
+    _stop(entry, verdicts.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why))
+
+
+def _stop(entry: Entry, verdict: verdicts.Verdict) -> None:
+    entry.stop(verdict.reason, gap=verdict.gap)
 
 
 def _stored_id(side: str, position: Position, name: str) -> UUID | None:

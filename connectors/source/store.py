@@ -11,9 +11,9 @@ torn between the two, and the position wins.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
 from connect.kafka.admin import Admin
@@ -22,7 +22,17 @@ from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, 
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
-from connectors.offset_map import ChunkKey, MapWriter, Pair, Run, decode_chunk_key, encode_chunk_key, first_downstream
+from connectors.gaps import Gap, GapKey, GapRecord, encode_gap
+from connectors.offset_map import (
+    ChunkKey,
+    MapWriter,
+    Pair,
+    Run,
+    decode_chunk_key,
+    encode_chunk_key,
+    first_downstream,
+    map_partition_key,
+)
 from connectors.positions import (
     Kind,
     Position,
@@ -39,6 +49,8 @@ log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
+#: Of what lies beside the map, in a commit: some 900 KB at most.
+_TAKEN_IN_AT_ONCE: Final = 64
 #: On Java's record, where it was not written together with its position in a transaction.
 _WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
 
@@ -49,12 +61,21 @@ class Start:
 
     Args:
         committed_source_offset: Offset of the last record copied, in Java's record; None where there is none.
-        moved: The position does not belong to that offset: an operator or a Java worker has changed it since.
+        moved: The position does not belong to that offset: an operator or a Java worker has changed it since, or,
+            where it is ``decided``, a policy has.
     """
 
     position: Position | None
     committed_source_offset: int | None
     moved: bool
+    decided: bool = False
+
+
+def open_writers(starts: Iterable[Start]) -> set[str]:
+    """Transactional ids that may have a transaction open in which positions are stored: what is stored is known for
+    certain once they were claimed."""
+    positions = [start.position for start in starts if start.position is not None]
+    return {position.transactional_id for position in positions if position.is_atomic and not position.is_handed_over}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +86,16 @@ class Commit:
         runs: (upstream, downstream, count) copied since the last commit; storing a run twice does no harm.
         target_truncated_to: The target's log was found to end here, below what had been acknowledged.
         target_log_start: The map below it is let go.
+        source_truncated_to: The source's log was found to part here from what was copied.
+        gaps: What a policy let the copy pass over, with when it was found, in milliseconds since 1970.
     """
 
     position: Position
     runs: Sequence[tuple[int, int, int]] = ()
     target_truncated_to: int | None = None
     target_log_start: int | None = None
+    source_truncated_to: int | None = None
+    gaps: Sequence[tuple[int, Gap]] = ()
 
 
 class PositionStore(Protocol):
@@ -81,8 +106,26 @@ class PositionStore(Protocol):
         """Shut earlier writers out of the store, as far as our rights go, then read what it says of source
         partitions."""
 
+    async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        """Read what it says of partitions that another task may be writing; those loaded before stay as they are. Our
+        own writer may be at work meanwhile, with others than these."""
+
     async def commit(self, commits: Sequence[Commit]) -> None:
         """Store, all or nothing as far as our rights go; after an error give the same again."""
+
+    def runs_of(self, position: Position) -> list[Run]:
+        """The newest runs that are stored of a position's pair, ascending; older ones may lie before them."""
+
+    def map_begin(self, position: Position) -> tuple[int, int]:
+        """Source and target offset at which the map of a position's pair begins; the position's own where it is
+        empty."""
+
+    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """What was found of the map of a position's pair below its beginning: first upstream and value of each chunk,
+        ascending. Commits of the pair take it in, a number of chunks each."""
+
+    def lies_below(self, position: Position) -> bool:
+        """Whether some of it is not taken in yet."""
 
     async def close(self) -> None:
         """Let go of what the store holds."""
@@ -103,6 +146,20 @@ class StoreSettings:
     replication_factor: int = 3
     partitions: int = DEFAULT_PARTITIONS
     timeout_s: float = 60.0
+    max_runs_per_chunk: int | None = None
+
+
+class StoreWriter(Protocol):
+    """How a store writes: everything in one transaction, under an id that shuts earlier writers out."""
+
+    async def open(self) -> None:
+        """Take the id over. Raises TransactionalIdRefused where rights are missing."""
+
+    async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> None:
+        """Behind that: abort what is open of the id in ``partitions`` all the same."""
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        """All of ``records``, or an error."""
 
 
 @dataclass(slots=True)
@@ -113,32 +170,56 @@ class _Stored:
     chunks: dict[Pair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
     newest: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)  # first upstream and value of the last chunk
     names: dict[tuple[str, int, str, int], set[Pair]] = field(default_factory=dict)
+    rebuilt: dict[Pair, dict[int, bytes]] = field(default_factory=dict)  # chunks laid beside the map, not yet in it
 
     def chunks_of(self, pair: Pair) -> dict[int, int]:
         """The chunks of a pair, found by its names from here on."""
         self.names.setdefault(pair.names(), set()).add(pair)
         return self.chunks.setdefault(pair, {})
 
-    def named(self, pair: Pair) -> list[Pair]:
-        """All that have chunks under the names of ``pair``, its own topics or such as are gone."""
-        return [other for other in self.names.get(pair.names(), ()) if other in self.chunks]
+    def renew(self, partitions: Collection[TopicPartition], read: _Stored) -> None:
+        """Take what was ``read`` of source ``partitions`` in the place of what was known of them."""
+        known: dict[Pair, Any]
+        for known in (self.chunks, self.newest, self.rebuilt):
+            for pair in [one for one in known if TopicPartition(one.source_topic, one.source_partition) in partitions]:
+                del known[pair]
+        for partition in partitions:
+            self.positions.pop(partition, None)
+        self.positions.update(read.positions)
+        self.chunks.update(read.chunks)
+        self.newest.update(read.newest)
+        self.rebuilt.update(read.rebuilt)
+        self.names.update(read.names)
+
+    def predecessors(self, pair: Pair) -> list[Pair]:
+        """All that are known under the names of ``pair``, of topics that are gone."""
+        return [other for other in self.names.get(pair.names(), ()) if other.is_predecessor_of(pair)]
 
 
 class MirrorPositionStore:
     """A ``PositionStore`` in two compacted topics of the target cluster; see the module's text."""
 
     def __init__(
-        self, cluster: Cluster, admin: Admin, settings: StoreSettings, second_line: SecondLine | None = None
+        self,
+        cluster: Cluster,
+        admin: Admin,
+        settings: StoreSettings,
+        second_line: SecondLine | None = None,
+        shared: StoreWriter | None = None,
     ) -> None:
+        """``shared``: the transactions of the records themselves, under exactly-once; else the store has its own."""
         self._cluster = cluster
         self._admin = admin
         self._settings = settings
         self._second_line = second_line or SecondLine()
-        self._writer = TransactionalWriter(cluster, settings.transactional_id)
+        self._shared = shared
+        self._writer: StoreWriter = shared or TransactionalWriter(cluster, settings.transactional_id)
         self._plain: PlainWriter | None = None  # once the transactional id was refused
         self._stored = _Stored()
         self._maps: dict[Pair, MapWriter] = {}
+        self._committed: set[Pair] = set()
         self._obsolete: list[ChunkKey] = []  # of topics that have been made anew since
+        self._taken_in: list[ChunkKey] = []  # of what lay beside the map
 
     async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         settings = self._settings
@@ -152,31 +233,77 @@ class MirrorPositionStore:
                 timeout_s=settings.timeout_s,
             )
         await self._open()  # before reading, so that what is read cannot change behind us
-        offsets, torn = await self._read_offsets()
+        if self._plain is None:
+            await self._end_left_open(wanted)
+        offsets, torn = await read_offsets(self._cluster, settings.offsets_topic, settings.timeout_s)
         self._stored = await self._read_map(wanted)
         self._maps = {}
+        self._committed.clear()
+        # What a commit that failed wanted to delete is found again, as far as it still is to go.
+        self._obsolete, self._taken_in = [], []
+        return {partition: self._start(partition, offsets, torn) for partition in wanted}
+
+    async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
+        wanted = set(partitions)
+        offsets, torn = await read_offsets(self._cluster, self._settings.offsets_topic, self._settings.timeout_s)
+        read = await self._read_map(wanted)
+        # What we knew of these from an earlier time is out of date: others have written since.
+        for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
+            del self._maps[pair]
+            self._committed.discard(pair)
+        self._taken_in = [
+            key
+            for key in self._taken_in
+            if TopicPartition(key.pair.source_topic, key.pair.source_partition) not in wanted
+        ]
+        self._stored.renew(wanted, read)
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         records: list[OutRecord] = []
         maps: dict[Pair, MapWriter] = {}
         for commit in commits:
-            pair = _pair(commit.position)
+            pair = Pair.of(commit.position)
+            self._outdate_predecessors(pair)
             writer = maps[pair] = self._map_of(pair)
             if commit.target_truncated_to is not None:
                 writer.cut(commit.target_truncated_to)
+            if commit.source_truncated_to is not None:
+                writer.cut_source(commit.source_truncated_to)
             for run in commit.runs:
                 writer.append(Run(*run))
             if commit.target_log_start is not None:
                 writer.trim(commit.target_log_start)
+            self._take_in(pair, writer)
         for pair, writer in maps.items():
             records += [self._map_record(pair, key, value) for key, value in writer.changes()]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
+        records += [self._map_record(key.pair, encode_chunk_key(key, Kind.REBUILT), None) for key in self._taken_in]
+        records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
         records += [self._position_record(commit.position) for commit in commits]
         await self._write(records, [self._offset_record(commit.position) for commit in commits])
         self._obsolete.clear()
+        self._taken_in.clear()
         for writer in maps.values():
             writer.written()
+
+    def runs_of(self, position: Position) -> list[Run]:
+        return self._map_of(Pair.of(position)).open_runs()
+
+    def map_begin(self, position: Position) -> tuple[int, int]:
+        pair = Pair.of(position)
+        rebuilt = self._stored.rebuilt.get(pair)
+        if rebuilt:  # on its way into the map
+            lowest = min(rebuilt)
+            return lowest, first_downstream(rebuilt[lowest])
+        return self._map_of(pair).begin or (position.next_source_offset, position.target_end)
+
+    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
+        # In place of what lay beside the map, should somebody else have looked too: it was looked for from there down.
+        self._stored.rebuilt[Pair.of(position)] = dict(chunks)
+
+    def lies_below(self, position: Position) -> bool:
+        return bool(self._stored.rebuilt.get(Pair.of(position)))
 
     async def close(self) -> None:
         """Nothing to let go of: connections are the cluster's, and an open transaction is wound up by the next."""
@@ -186,7 +313,22 @@ class MirrorPositionStore:
         try:
             await self._writer.open()
         except TransactionalIdRefused as error:
+            if self._shared is not None:
+                raise
             self._write_plainly(error)
+
+    async def _end_left_open(self, wanted: Collection[TopicPartition]) -> None:
+        """What nobody ends would keep us from reading what is stored."""
+        settings = self._settings
+        offsets = await partition_count(self._cluster, settings.offsets_topic, timeout_s=settings.timeout_s)
+        maps = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
+        of_map = {partition_of(map_partition_key(*one), maps) for one in wanted}
+        await self._writer.end_left_open(
+            [
+                *((settings.offsets_topic, index) for index in range(offsets)),
+                *((settings.map_topic, index) for index in of_map),
+            ]
+        )
 
     async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord]) -> None:
         if self._plain is None:
@@ -194,6 +336,8 @@ class MirrorPositionStore:
                 await self._writer.write([*mapped, *offsets])
                 return
             except TransactionalIdRefused as error:  # taken from us since
+                if self._shared is not None:
+                    raise
                 plain = self._write_plainly(error)
         else:
             plain = self._plain
@@ -207,32 +351,17 @@ class MirrorPositionStore:
         self._plain = PlainWriter(self._cluster)
         return self._plain
 
-    async def _read_offsets(self) -> tuple[offsetlog.SourceOffsets, set[bytes]]:
-        """The offsets, and the keys of those that were written plainly."""
-        topic = self._settings.offsets_topic
-        state = offsetlog.SourceOffsets()
-        plain: set[bytes] = set()
-
-        def fold(record: LogRecord) -> None:
-            passed_over = offsetlog.apply(state, record.key, record.value)
-            if passed_over:
-                log.warning("%s-%d, offset %d: passed over, %s", topic, record.partition, record.offset, passed_over)
-            elif record.key is not None and _WRITTEN_PLAINLY in record.headers:
-                plain.add(record.key)
-            elif record.key is not None:
-                plain.discard(record.key)
-
-        await read_to_end(self._cluster, topic, fold, read_committed=True, timeout_s=self._settings.timeout_s)
-        return state, plain
-
     async def _read_map(self, wanted: set[TopicPartition]) -> _Stored:
         stored = _Stored()
 
         def fold(record: LogRecord) -> None:
-            if decode_kind(record.key) is Kind.POSITION:
+            kind = decode_kind(record.key)
+            if kind is Kind.POSITION:
                 self._fold_position(stored, wanted, record)
-            else:
+            elif kind is Kind.CHUNK:
                 _fold_chunk(stored, wanted, record)
+            elif kind is Kind.REBUILT:
+                _fold_rebuilt(stored, wanted, record)
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
@@ -240,7 +369,7 @@ class MirrorPositionStore:
             self._cluster,
             settings.map_topic,
             fold,
-            partitions={partition_of(_partition_key(*one), partitions) for one in wanted},
+            partitions={partition_of(map_partition_key(*one), partitions) for one in wanted},
             read_committed=True,
             timeout_s=settings.timeout_s,
         )
@@ -261,11 +390,7 @@ class MirrorPositionStore:
         settings = self._settings
         committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
         position = self._stored.positions.get(partition)
-        if position is not None and self._java_key(*partition) in plain:
-            return Start(position, position.next_source_offset - 1 if position.next_source_offset else None, False)
-        # Before the first record Java has no offset, where a position says 0.
-        stored = -1 if committed is None else committed
-        return Start(position, committed, position is not None and position.next_source_offset - 1 != stored)
+        return start_of(position, committed, plainly=self._java_key(*partition) in plain)
 
     def _java_key(self, topic: str, partition: int) -> bytes:
         return offsetlog.mirror_key(self._settings.connector, self._settings.source_alias, topic, partition)
@@ -283,40 +408,90 @@ class MirrorPositionStore:
             self._settings.map_topic,
             encode_position_key(key),
             encode_position(position),
-            _partition_key(topic, partition),
+            map_partition_key(topic, partition),
         )
 
+    def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
+        topic, partition = position.source_topic, position.source_partition
+        key = GapKey(self._settings.connector, topic, partition, found_ms)
+        encoded = encode_gap(GapRecord(key, gap, position.target_topic))
+        return OutRecord(self._settings.map_topic, *encoded, map_partition_key(topic, partition))
+
     def _map_record(self, pair: Pair, key: bytes, value: bytes | None) -> OutRecord:
-        partition_key = _partition_key(pair.source_topic, pair.source_partition)
+        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
         return OutRecord(self._settings.map_topic, key, value, partition_key)
+
+    def _outdate_predecessors(self, pair: Pair) -> None:
+        """Have the chunks of pairs deleted whose topics ``pair`` has taken the place of."""
+        if pair in self._committed:
+            return
+        self._committed.add(pair)
+        for other in self._stored.predecessors(pair):
+            self._committed.discard(other)
+            mapped = self._maps.pop(other, None)
+            upstreams = self._stored.chunks.pop(other, {}) if mapped is None else mapped.upstreams
+            self._obsolete += [ChunkKey(other, upstream) for upstream in upstreams]
+        for other in [one for one in self._stored.rebuilt if one.is_predecessor_of(pair)]:
+            self._taken_in += [ChunkKey(other, upstream) for upstream in self._stored.rebuilt.pop(other)]
+
+    def _take_in(self, pair: Pair, writer: MapWriter) -> None:
+        """Of what was rebuilt beside the map the newest chunks: commit by commit it reaches further down, without a
+        hole."""
+        rebuilt = self._stored.rebuilt.get(pair)
+        if rebuilt:
+            newest = sorted(rebuilt)[-_TAKEN_IN_AT_ONCE:]
+            writer.prepend([(upstream, rebuilt.pop(upstream)) for upstream in newest])
+            self._taken_in += [ChunkKey(pair, upstream) for upstream in newest]
 
     def _map_of(self, pair: Pair) -> MapWriter:
         writer = self._maps.get(pair)
         if writer is None:
-            for other in [other for other in self._stored.named(pair) if other.is_predecessor_of(pair)]:
-                self._obsolete += [ChunkKey(other, upstream) for upstream in self._stored.chunks.pop(other)]
-            chunks = self._stored.chunks.pop(pair, {})
+            chunks = self._stored.chunks_of(pair)
+            del self._stored.chunks[pair]
             newest = self._stored.newest.pop(pair, None)
             open_chunk = newest[1] if newest and chunks and newest[0] == max(chunks) else None
-            writer = self._maps[pair] = MapWriter.load(pair, chunks, open_chunk)
+            writer = self._maps[pair] = MapWriter.load(
+                pair, chunks, open_chunk, max_runs=self._settings.max_runs_per_chunk
+            )
         return writer
 
 
-def _pair(position: Position) -> Pair:
-    return Pair(
-        position.source_topic,
-        position.source_topic_id,
-        position.source_partition,
-        position.target_topic,
-        position.target_topic_id,
-        position.target_partition,
-    )
+async def read_offsets(cluster: Cluster, topic: str, timeout_s: float) -> tuple[offsetlog.SourceOffsets, set[bytes]]:
+    """The offsets in ``topic``, and the keys of those that were written plainly."""
+    state = offsetlog.SourceOffsets()
+    plain: set[bytes] = set()
+
+    def fold(record: LogRecord) -> None:
+        passed_over = offsetlog.apply(state, record.key, record.value)
+        if passed_over:
+            log.warning("%s-%d, offset %d: passed over, %s", topic, record.partition, record.offset, passed_over)
+        elif record.key is not None and _WRITTEN_PLAINLY in record.headers:
+            plain.add(record.key)
+        elif record.key is not None:
+            plain.discard(record.key)
+
+    await read_to_end(cluster, topic, fold, read_committed=True, timeout_s=timeout_s)
+    return state, plain
 
 
-def _partition_key(source_topic: str, source_partition: int) -> bytes:
-    """All that is stored of a source partition shares a partition of the map topic: it keeps its order there, and a
-    task reads only where its own partitions lie."""
-    return f"{source_topic}-{source_partition}".encode()
+def start_of(position: Position | None, committed: int | None, *, plainly: bool) -> Start:
+    """What is known of a partition. ``plainly``: the offset was written without a transaction, so that it may be older
+    than the position, or newer, and is ours all the same."""
+    if position is not None and plainly:
+        return Start(position, position.next_source_offset - 1 if position.next_source_offset else None, False)
+    # Before the first record Java has no offset, where a position says 0.
+    stored = -1 if committed is None else committed
+    return Start(position, committed, position is not None and position.next_source_offset - 1 != stored)
+
+
+def _fold_rebuilt(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:
+    assert record.key is not None
+    pair, upstream = decode_chunk_key(record.key)
+    if TopicPartition(pair.source_topic, pair.source_partition) in wanted:
+        chunks = stored.rebuilt.setdefault(pair, {})
+        chunks.pop(upstream, None)
+        if record.value is not None:
+            chunks[upstream] = record.value
 
 
 def _fold_chunk(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:

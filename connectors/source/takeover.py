@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.configs import perhaps_compacted
-from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import (
+    ProducersRefused,
+    TopicsRefused,
     TransactionalIdRefused,
     describe_producers,
     fence,
     init_producer_id,
     new_producer_id,
 )
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
-from connectors.dataplane.resuming import Resumed
+from connectors.dataplane.plan import QUARANTINED, PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.resumed import Resumed
 from connectors.positions import Position
+from connectors.source.first_offsets import Begin, first_offsets, warn_of_members
+from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
+from connectors.source.reach import out_of_reach, target_of
 from connectors.source.second_line import Resumes, SecondLine, go_on, prove
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start
@@ -34,6 +40,8 @@ from connectors.source.store import Start
 log = logging.getLogger(__name__)
 
 _NEVER_WRITTEN: Final = -1
+#: So many partitions are named in a message.
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +95,25 @@ async def take_over(
     *,
     reset_to: int = EARLIEST,
     read_committed: bool = False,
+    passer: GapPasser | None = None,
+    running: ProducerIdentity | None = None,
+    initial_group: str = "",
+    transaction_timeout_ms: int | None = None,
 ) -> Takeover:
-    """Fence whoever wrote before and plan each entry; entries that may not go on are stopped with their reason.
+    """Fence whoever wrote before and plan each entry; entries that may not go on are stopped with their reason, and
+    those that cannot be taken over now wait with theirs.
 
     ``starts`` is what the store knows of each source partition; ``reset_to`` is ``EARLIEST`` or ``LATEST``, for
-    partitions that nothing is known of.
+    partitions that nothing is known of and that ``initial_group`` has committed no offset for. ``passer`` lets go on
+    what its policies let go on; None: nothing. ``running`` is the producer of a slice that copies others: then
+    ``transactional_id`` is left alone, and nothing of it may be unclean in ``entries``. ``transaction_timeout_ms``: of
+    the transactions that records are in, under exactly-once.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
-    entries = [entry for entry in entries if not entry.is_stopped]
+    if passer is not None:
+        known |= await passer.begin(clusters.source, entries, known)
+    entries = await _within_reach(clusters, [entry for entry in entries if not entry.is_stopped], known)
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
     unclean = {
         entry.pair.source: position
@@ -104,29 +122,53 @@ async def take_over(
         and not position.is_handed_over
         and position.target_topic in written
     }
-    hints = await _hints(clusters.target, [entry for entry in entries if entry.pair.source in unclean], unclean)
+    doubtful = [entry for entry in entries if entry.pair.source in unclean and not unclean[entry.pair.source].is_atomic]
+    hints = await _hints_allowed(clusters.target, doubtful, unclean)
+    entries = [entry for entry in entries if not entry.is_stopped]
     await refuse_truncated_targets(clusters.target, entries, known, hints)
+    if passer is not None:
+        known |= passer.rewind(entries, known, hints)
     entries = [entry for entry in entries if not entry.is_stopped]
     unclean = {entry.pair.source: unclean[entry.pair.source] for entry in entries if entry.pair.source in unclean}
     async with clusters.fencing:
-        fenced = await _fence(clusters, transactional_id, unclean)
+        timeout_ms = transaction_timeout_ms
+        fenced = await _fence_allowed(clusters, transactional_id, entries, unclean, running, timeout_ms)
+    entries = [entry for entry in entries if not entry.is_stopped]
     proven, fresh = list[Entry](), list[Entry]()
     for entry in entries:
         (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
     plans = [
         _plan_with_proof(entry, unclean[entry.pair.source], hints.get(entry.pair.target), fenced) for entry in proven
     ]
-    plans += await _plans_afresh(clusters, fresh, known, fenced.marked, reset_to, read_committed)
+    first = Begin(reset_to, read_committed, initial_group)
+    plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
     return Takeover(
         fenced.producer,
         tuple(_unfenced(plan, known[plan.source].position, fenced) for plan in plans),
         fenced.transactional_id,
-        {source: position for source, position in unclean.items() if _target_of(position) in fenced.unfenced},
+        {source: position for source, position in unclean.items() if target_of(position) in fenced.unfenced},
     )
 
 
-async def resume_all(clusters: Clusters, takeover: Takeover, slice_: Resumes) -> list[Resumed]:
+async def _within_reach(
+    clusters: Clusters, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
+) -> list[Entry]:
+    """Entries that can be taken over now; the others wait. Raises :class:`RetriableError` where all would."""
+    away = await out_of_reach(clusters.source, clusters.target, entries, known)
+    if away and len(away) == len(entries):
+        raise RetriableError("; ".join(sorted(away.values())[:_MOST_NAMED]))
+    for entry in entries:
+        if why := away.get(entry.pair.source):
+            entry.wait(why)
+    return [entry for entry in entries if entry.pair.source not in away]
+
+
+async def resume_all(
+    clusters: Clusters, takeover: Takeover, slice_: Resumes, changing: Collection[TopicPartition] = ()
+) -> list[Resumed]:
     """Let every partition with a proof find its place; those that could not be fenced also learn as whom they go on.
+
+    ``changing`` are source partitions of which a batch that was sent must change.
 
     Raises: as the slice's ``resume``; RetriableError where an unfenced predecessor's batches still arrive.
     """
@@ -136,7 +178,14 @@ async def resume_all(clusters: Clusters, takeover: Takeover, slice_: Resumes) ->
     found, epochs = await prove(clusters.target, slice_, proven, takeover.unfenced)
     thinned = await perhaps_compacted(clusters.source, {source.topic for source in epochs})
     return [
-        go_on(one, takeover.unfenced[source], epochs[source], takeover.producer, thinned=source.topic in thinned)
+        go_on(
+            one,
+            takeover.unfenced[source],
+            epochs[source],
+            takeover.producer,
+            thinned=source.topic in thinned,
+            changes=source in changing,
+        )
         if (source := one.plan.source) in epochs
         else one
         for one in found
@@ -147,25 +196,38 @@ def _unfenced(plan: PartitionPlan, position: Position | None, fenced: _Fenced) -
     """A plan that stays with a producer id without a transactional id, where we have none to change to."""
     if fenced.transactional_id or plan.proof is not None or position is None or position.transactional_id:
         return plan
-    if not position.is_handed_over or _target_of(position) != plan.target:
+    if not position.is_handed_over or target_of(position) != plan.target:
         return plan
     if position.next_source_offset != plan.next_source_offset:
         return plan
     producer = ProducerIdentity(position.producer_id, position.producer_epoch)
-    return replace(plan, producer=producer, next_sequence=position.next_sequence)
+    return replace(plan, producer=producer, next_sequence=position.next_sequence, runs_on=True)
 
 
 def _needs_proof(entry: Entry, start: Start) -> bool:
     """Whether an unclean writer may have left more in the entry's target than the position says."""
     position = start.position
-    if position is None or position.is_handed_over or start.moved:
+    if position is None or position.is_handed_over or position.is_atomic or start.moved:
         return False
     # Under another policy or separator the target is another topic, which knows nothing of what was copied since.
-    return _target_of(position) == entry.pair.target
+    return target_of(position) == entry.pair.target
 
 
-def _target_of(position: Position) -> TopicPartition:
-    return TopicPartition(position.target_topic, position.target_partition)
+async def _hints_allowed(
+    target: Cluster, entries: Sequence[Entry], written: Mapping[TopicPartition, Position]
+) -> dict[TopicPartition, int | None]:
+    """As :func:`_hints`. Entries whose target we may not read are stopped: without it nothing is proven there."""
+    while True:
+        try:
+            return await _hints(target, entries, written)
+        except ProducersRefused as error:
+            for entry in entries:
+                if entry.pair.target in error.partitions:
+                    entry.stop(f"target {entry.pair.target}: {error}, then start the flow again", QUARANTINED)
+            left = [entry for entry in entries if not entry.is_stopped]
+            if len(left) == len(entries):
+                raise
+            entries = left
 
 
 async def _hints(
@@ -181,25 +243,56 @@ async def _hints(
     return hints
 
 
-async def _fence(clusters: Clusters, transactional_id: str, unclean: Mapping[TopicPartition, Position]) -> _Fenced:
+async def _fence_allowed(
+    clusters: Clusters,
+    transactional_id: str,
+    entries: Sequence[Entry],
+    unclean: dict[TopicPartition, Position],
+    running: ProducerIdentity | None,
+    timeout_ms: int | None,
+) -> _Fenced:
+    """Fence the writers of ``unclean``. Entries where we may not write are stopped, taken out of it, and not fenced."""
+    while True:
+        try:
+            return await _fence(clusters, transactional_id, unclean, running, timeout_ms)
+        except TopicsRefused as error:
+            refused = {source for source, position in unclean.items() if target_of(position) in error.partitions}
+            if not refused:
+                raise
+            for entry in entries:
+                if entry.pair.source in refused:
+                    target = target_of(unclean.pop(entry.pair.source))
+                    entry.stop(f"target {target}: {error}, then start the flow again", QUARANTINED)
+
+
+async def _fence(
+    clusters: Clusters,
+    transactional_id: str,
+    unclean: Mapping[TopicPartition, Position],
+    running: ProducerIdentity | None,
+    timeout_ms: int | None,
+) -> _Fenced:
     """Fence every id that may still write, as far as the target lets us."""
     by_id: dict[str, list[Position]] = {}
     for position in unclean.values():
         by_id.setdefault(position.transactional_id, []).append(position)
-    unfenced = {_target_of(position) for position in by_id.pop("", [])}
+    unfenced = {target_of(position) for position in by_id.pop("", [])}
     own = by_id.pop(transactional_id, [])
     for other, positions in by_id.items():
         try:
             unfenced |= await _fence_one(clusters.target, other, positions)
         except TransactionalIdRefused as error:
             clusters.second_line.refused(error)
-            unfenced |= {_target_of(position) for position in positions}
-    marked = {_target_of(position) for position in own}
+            unfenced |= {target_of(position) for position in positions}
+    if running is not None:
+        assert not own, "whoever writes under an id does not fence it"
+        return _Fenced(running, transactional_id, frozenset(), frozenset(unfenced))
+    marked = {target_of(position) for position in own}
     try:
         if own:
-            identity = await fence(clusters.target, transactional_id, sorted(marked))
+            identity = await fence(clusters.target, transactional_id, sorted(marked), transaction_timeout_ms=timeout_ms)
         else:
-            identity = await init_producer_id(clusters.target, transactional_id)
+            identity = await init_producer_id(clusters.target, transactional_id, transaction_timeout_ms=timeout_ms)
     except TransactionalIdRefused as error:
         clusters.second_line.refused(error)
         identity, transactional_id = await new_producer_id(clusters.target), ""
@@ -212,14 +305,16 @@ async def _fence(clusters: Clusters, transactional_id: str, unclean: Mapping[Top
 
 async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
     """Those of the partitions that the fence says nothing of."""
-    identity = await fence(target, transactional_id, [_target_of(position) for position in positions])
+    identity = await fence(target, transactional_id, [target_of(position) for position in positions])
     return _of_another_id(identity.producer_id, positions)
 
 
 def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[TopicPartition]:
     """Brokers forget a transactional id that nobody asked for in a week; the markers of another producer id fence
-    nothing."""
-    return {_target_of(position) for position in positions if position.producer_id != producer_id}
+    nothing. Whoever wrote in transactions is fenced by the claim alone."""
+    return {
+        target_of(position) for position in positions if position.producer_id != producer_id and not position.is_atomic
+    }
 
 
 def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced: _Fenced) -> PartitionPlan:
@@ -236,6 +331,7 @@ def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced:
         next_sequence=0,
         pipelined=pair.target in fenced.marked - fenced.unfenced,
         max_message_bytes=pair.max_message_bytes,
+        ways=pair.ways,
         proof=Proof(writer, position.next_sequence, hint),
     )
 
@@ -245,8 +341,7 @@ async def _plans_afresh(
     entries: Sequence[Entry],
     known: Mapping[TopicPartition, Start],
     fenced: frozenset[TopicPartition],
-    reset_to: int,
-    read_committed: bool,
+    first: Begin,
 ) -> list[PartitionPlan]:
     """Plans for partitions with nothing to prove: never written by us, handed over cleanly, or moved meanwhile by
     an operator or a Java worker."""
@@ -258,15 +353,16 @@ async def _plans_afresh(
         if known[entry.pair.source].committed_source_offset is None
         and (known[entry.pair.source].position is None or known[entry.pair.source].moved)
     ]
-    isolation = READ_COMMITTED if read_committed and reset_to == LATEST else READ_UNCOMMITTED
-    resets = await list_offsets(clusters.source, unknown, reset_to, isolation) if unknown else {}
+    resets = await first_offsets(clusters.source, unknown, first)
+    if unknown and first.group:
+        await warn_of_members(clusters.source, first.group)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
     for entry in entries:
         pair, start = entry.pair, known[entry.pair.source]
         committed = start.committed_source_offset
         position = None if start.moved else start.position
-        if start.moved:
+        if start.moved and not start.decided:
             log.info("%s goes on behind source offset %s, as the stored offset was altered", pair.source, committed)
         plans.append(
             PartitionPlan(
@@ -274,18 +370,20 @@ async def _plans_afresh(
                 source_topic_id=pair.source_topic_id,
                 target=pair.target,
                 target_topic_id=pair.target_topic_id,
-                next_source_offset=_begin_at(position, committed, resets.get(pair.source)),
+                next_source_offset=begin_at(position, committed, resets.get(pair.source)),
                 last_source_epoch=position.source_leader_epoch if position else -1,
                 target_end=ends[pair.target],
                 next_sequence=0,
                 pipelined=pair.target in fenced,
                 max_message_bytes=pair.max_message_bytes,
+                ways=pair.ways,
             )
         )
     return plans
 
 
-def _begin_at(position: Position | None, committed: int | None, reset: int | None) -> int:
+def begin_at(position: Position | None, committed: int | None, reset: int | None) -> int:
+    """The first source offset to copy: that of our position, where it counts; behind Java's offset; else ``reset``."""
     if position is not None:
         return position.next_source_offset
     if committed is not None:

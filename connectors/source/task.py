@@ -6,36 +6,39 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.admin import Admin
-from connect.kafka.offsets import EARLIEST
+from connect.core.errors import RetriableError
+from connect.kafka.transactions import init_producer_id
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
     ProducerIdentity,
-    SliceSettings,
+    Run,
     TopicPartition,
 )
-from connectors.dataplane.resuming import Resumed
-from connectors.positions import Position
-from connectors.source.engine import SparkEngine
-from connectors.source.ledger import Ledger, Pair, position_of
-from connectors.source.links import LinkServer
+from connectors.source import resume_log
+from connectors.source.arrived import narrow_gaps
+from connectors.source.defects import Defects
+from connectors.source.gap_policy import GapPasser, advice
+from connectors.source.ledger import Entry, Ledger, Pair, position_of, start_of
+from connectors.source.map_recovery import MapRecovery
+from connectors.source.meters import Meters
+from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
+from connectors.source.reach import Healing, Waiting
+from connectors.source.reconfiguring import Reconfiguring
 from connectors.source.skip_log import SkipLog
-from connectors.source.slice import SliceDefect, SliceHandle, SliceLost, close_quietly
-from connectors.source.store import PositionStore, Start
-from connectors.source.takeover import Clusters, Takeover, resume_all, take_over
-from connectors.source.topology import pair_up
+from connectors.source.slice import BatchToChange, SliceHandle, SliceLost, close_quietly
+from connectors.source.state_notes import StateNotes, end_when_all_stopped
+from connectors.source.store import PositionStore, Start, open_writers
+from connectors.source.takeover import Takeover, resume_all, take_over
+from connectors.source.task_parts import TaskServices, TaskSettings
+from connectors.source.trimming import trim_forever
 
 log = logging.getLogger(__name__)
-#: One line for each partition that was taken over: operators and tests read it.
-resume_log = logging.getLogger("connectors.source.resume")
-
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
 #: How long before its end an epoch's successor is started, so that it waits warm for «go».
@@ -44,42 +47,7 @@ _AHEAD_S: Final = 4.0
 #: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
 
-#: So many slices in a row may end of a mistake in code before the task fails; what comes of it is not worth a marker
-#: in every partition every few seconds.
-_MAX_DEFECTS: Final = 3
-#: A slice that has copied for so long starts the count anew.
-_HEALTHY_S: Final = 60.0
-
 T = TypeVar("T")
-
-
-class TaskDefective(PermanentError):
-    """Slice after slice ended of a mistake in this project's code."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """Of one task: ``epoch_ms`` is the length of a Spark job, ``commit_interval_ms`` the rhythm of positions."""
-
-    flow: str
-    transactional_id: str
-    partitions: tuple[TopicPartition, ...]
-    remote_topic: Callable[[str], str]
-    slice: SliceSettings
-    epoch_ms: int = 60_000
-    commit_interval_ms: int = 1_000
-    reset_to: int = EARLIEST
-    logs_skipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TaskServices:
-    """What the worker lends its tasks."""
-
-    engine: SparkEngine
-    links: LinkServer
-    clusters: Clusters
-    admin: Admin
 
 
 class MirrorSourceTask:
@@ -92,16 +60,49 @@ class MirrorSourceTask:
         self._services = services
         self._store = store
         self._ledger = Ledger(())
+        self._producer: ProducerIdentity | None = None
         self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
+        #: For metrics.
+        self.meters = Meters()
         self._stopping = asyncio.Event()
         self._committing = asyncio.Lock()
         self._loaded = False
         self._took_over = False
-        self._defects = 0
+        self._defects = Defects(self._name)
+        #: source partitions of which a batch that was sent must change
+        self._changing: set[TopicPartition] = set()
+        self._waiting = Waiting(services.clusters.source, services.clusters.target)
+        self._healing = Healing()
+        self._pairing = Pairing(
+            settings.flow,
+            settings.remote_topic,
+            (services.clusters.source, services.clusters.target),
+            services.admin,
+            settings.gap_policy.on_topic_recreated,
+            settings.new_topics,
+            settings.ways,
+        )
+        self._changes = Reconfiguring(
+            self._name, settings.transactional_id, self._ledger, store, self._waiting, self, self._commit
+        )
+
+    @property
+    def flow(self) -> str:
+        return self._settings.flow
+
+    def target_topic(self, source: TopicPartition) -> str:
+        """Where a source partition is copied to."""
+        entry = self._ledger.entries.get(source)
+        return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
     def view(self, now_ms: int) -> list[PartitionView]:
         """A picture of every partition."""
         return [entry.view(now_ms) for entry in self._ledger.entries.values()]
+
+    def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Copy these partitions from now on; those that were copied already are so without a pause."""
+        self._settings = replace(self._settings, partitions=partitions)
+        self._changes.want(partitions)
 
     def stop(self) -> None:
         """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
@@ -111,8 +112,22 @@ class MirrorSourceTask:
         """Copy until :meth:`stop`. Raises what trying again does not heal: a superseding worker, refused rights."""
         committing = asyncio.create_task(self._commit_forever(), name=f"commit {self._name}")
         copying = asyncio.create_task(self._copy_until_stopped(), name=f"copy {self._name}")
+        clusters = self._services.clusters
+        recovery = MapRecovery(
+            self._name,
+            clusters.source,
+            clusters.target,
+            self._store,
+            lambda: self._ledger,
+            most_records=self._settings.map_rebuild_records,
+            read_committed=self._settings.slice.read_committed,
+        )
+        trim = trim_forever(clusters.target, lambda: self._ledger, self._name, recovery.look)
+        trimming = asyncio.create_task(trim, name=f"trim the map of {self._name}")
+        recovering = asyncio.create_task(recovery.run(), name=f"rebuild lost maps of {self._name}")
+        work = {committing, copying, trimming, recovering, *self._watched_states()}
         try:
-            done, _ = await asyncio.wait({committing, copying}, return_when="FIRST_COMPLETED")
+            done, _ = await asyncio.wait(work, return_when="FIRST_COMPLETED")
             for task in done:
                 task.result()
             await self._commit()
@@ -121,11 +136,33 @@ class MirrorSourceTask:
             self.state = "failed"
             raise
         finally:
-            for task in (copying, committing):
+            for task in work:
                 task.cancel()
-            await asyncio.gather(copying, committing, return_exceptions=True)
+            await asyncio.gather(*work, return_exceptions=True)
             self._skip_log.tell(time.monotonic(), is_last=True)
             await self._store.close()
+
+    def _watched_states(self) -> list[asyncio.Task[None]]:
+        """Note which partitions are not copied; end where none is left that could be."""
+        notes = StateNotes(self._name, self._services.states, self._settled_entries)
+
+        async def settle() -> None:
+            await self._commit()
+            await notes.note()
+
+        ending = end_when_all_stopped(self._name, self._settled_entries, settle)
+        return [
+            asyncio.create_task(ending, name=f"stopped partitions of {self._name}"),
+            asyncio.create_task(notes.keep(), name=f"states of {self._name}"),
+        ]
+
+    def _settled_entries(self) -> Collection[Entry]:
+        """All entries, but not while they are being taken over: what they are then is not decided."""
+        return tuple(self._ledger.entries.values()) if self.state == "running" else ()
+
+    @property
+    def _source_alias(self) -> str:
+        return self._settings.flow.partition("->")[0]
 
     @property
     def _name(self) -> str:
@@ -143,24 +180,15 @@ class MirrorSourceTask:
                 if self._stopping.is_set():
                     return
                 self.state = "recovering"
+                if isinstance(error, BatchToChange):
+                    self._changing.add(error.source)
                 lasted_s = time.monotonic() - began_s
-                self._count_defect(error, lasted_s)
+                self._defects.count(error, lasted_s)
                 if lasted_s > _MAX_RETRY_S:
                     delay_s = _RETRY_S
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
                 await self._pause(delay_s)
                 delay_s = min(delay_s * 2, _MAX_RETRY_S)
-
-    def _count_defect(self, error: RetriableError, lasted_s: float) -> None:
-        """Raise :class:`TaskDefective` where trying again has not helped; ``lasted_s``: how long it went well."""
-        if not isinstance(error, SliceDefect):
-            return
-        self._defects = 1 if lasted_s > _HEALTHY_S else self._defects + 1
-        if self._defects >= _MAX_DEFECTS:
-            raise TaskDefective(
-                f"{self._name}: {self._defects} slices in a row ended of what looks like a defect of Heliograph, the "
-                f"last with {error}; positions stand where they were; please report it with this log"
-            ) from error
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -168,8 +196,9 @@ class MirrorSourceTask:
 
     async def _copy(self) -> None:
         """From a takeover to a clean end, or to the loss of a slice, which is raised."""
-        if not self._ledger.entries:
-            self._ledger = Ledger(await self._before_stop(self._pairs()))
+        if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
+            self._ledger.entries.clear()
+            self._ledger.enter(await self._before_stop(self._pairs()))
         handle = self._new_slice()
         following: SliceHandle | None = None
         opening = asyncio.create_task(handle.open(), name=f"open slice {self._name}")
@@ -177,16 +206,16 @@ class MirrorSourceTask:
             producer, plans = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
             while True:
-                handle.go(producer, plans)
+                self._go(handle, producer, plans)
                 self.epoch, self.state = handle.epoch, "running"
                 following = await self._epoch(handle)
                 await self._end_epoch(handle)
-                self._defects = 0
+                self._defects.forget()
                 if following is None:
                     self._ledger.hand_over(())
                     return
                 handle, following = following, None
-                if time.monotonic() - claimed_s < _CLAIM_AGAIN_S:
+                if time.monotonic() - claimed_s < _CLAIM_AGAIN_S and not self._takes_over_early:
                     plans = self._ledger.plans()
                 else:
                     self._ledger.hand_over(())
@@ -197,6 +226,9 @@ class MirrorSourceTask:
             await asyncio.gather(opening, return_exceptions=True)
             await close_quietly(handle)
             await close_quietly(following)
+
+    def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+        handle.go(producer, plans)
 
     async def _before_stop(self, preparing: Coroutine[Any, Any, T]) -> T:
         """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""
@@ -222,38 +254,58 @@ class MirrorSourceTask:
         """
         if self._took_over:
             await opening
-        takeover = await self._take_over()
+        takeover, starts = await self._take_over()
         self._took_over = True
         await opening
-        await self._begin(handle, takeover)
+        self._producer = takeover.producer
+        self._changes.producer_changed(is_fencing=bool(takeover.transactional_id))
+        await self._begin(handle, takeover, self._ledger)
+        self._loaded = True
+        self._changing.clear()
+        self._waiting.keep(self._ledger.waiting(), starts)
+        self._healing.done()
+        for entry in self._ledger.waiting():
+            log.warning("%s: %s waits: %s; the others go on", self._name, entry.pair.source, entry.reason)
         return takeover.producer, self._ledger.plans({plan.source for plan in takeover.plans if plan.pipelined})
 
     async def _pairs(self) -> list[Pair]:
         """The assigned partitions with what both clusters say of them now."""
-        settings, clusters = self._settings, self._services.clusters
-        remote = {settings.remote_topic(partition.topic) for partition in settings.partitions}
-        source = (await clusters.source.metadata({partition.topic for partition in settings.partitions})).topics
-        target = (await clusters.target.metadata(remote)).topics
-        configs = await self._services.admin.describe_topic_configs(remote)
-        sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
-        found = pair_up(settings.remote_topic, settings.partitions, source, target, sizes)
-        if len(found) < len(settings.partitions):
+        partitions = self._settings.partitions
+        found = await self.find(partitions)
+        if len(found) < len(partitions):
             have = {pair.source for pair in found}
-            gone = ", ".join(str(one) for one in settings.partitions if one not in have)
+            gone = ", ".join(str(one) for one in partitions if one not in have)
             raise RetriableError(f"a cluster does not know {gone} now")
         return found
+
+    async def find(self, partitions: Collection[TopicPartition]) -> list[Pair]:
+        """The pairs of those that both clusters know now."""
+        return await self._pairing.pairs(list(partitions))
+
+    async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
+        """Take over all of ``joining`` beside the running slice, and store where each begins."""
+        await self._begin(handle, await self._plan(joining, starts, self._producer), joining)
 
     def _new_slice(self) -> SliceHandle:
         services = self._services
         return SliceHandle(services.engine, services.links, self._settings.slice, self.epoch + 1, self._progressed)
 
-    async def _take_over(self) -> Takeover:
-        entries = self._ledger.going()
-        sources = [entry.pair.source for entry in entries]
+    async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
+        known = {entry.pair.source: entry for entry in self._ledger.going()}
         if not self._loaded:
-            starts = await self._store.load(sources)
+            starts = await self._changes.wait_for_others(await self._load(list(known)))
         else:
-            starts = {entry.pair.source: Start(entry.position, _committed(entry.position), False) for entry in entries}
+            await self._commit()  # the map as far as the positions, should one be cut
+            starts = {source: self._waiting.starts.get(source) or start_of(entry) for source, entry in known.items()}
+        return await self._plan(self._ledger, starts), starts
+
+    async def _plan(
+        self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdentity | None = None
+    ) -> Takeover:
+        known = ledger.going()
+        await self._pairing.renew(known, starts)
+        entries = [entry for entry in known if not entry.is_stopped]
+        passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, time.time_ns() // 1_000_000)
         takeover = await take_over(
             self._services.clusters,
             self._settings.transactional_id,
@@ -261,59 +313,124 @@ class MirrorSourceTask:
             starts,
             reset_to=self._settings.reset_to,
             read_committed=self._settings.slice.read_committed,
+            passer=passer,
+            running=running,
+            initial_group=self._settings.initial_group,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
         )
-        for entry in entries:
+        clusters = self._services.clusters
+        await narrow_gaps(clusters.source, clusters.target, self._settings.slice, known, starts)
+        for entry in known:
             if entry.is_stopped:
-                log.error("%s: %s", self._name, entry.reason)
+                self._tell_stopped(entry)
         return takeover
 
-    async def _begin(self, handle: SliceHandle, takeover: Takeover) -> None:
+    def _tell_stopped(self, entry: Entry) -> None:
+        source = entry.pair.source
+        more = f"; {advice(self._settings.connector, self._source_alias, source)}" if entry.gap else ""
+        log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
+
+    async def _load(
+        self, sources: Sequence[TopicPartition], shut_out: Collection[str] = ()
+    ) -> Mapping[TopicPartition, Start]:
+        """What the store says, once no transaction that it is written in can be open: that of a predecessor that was
+        exactly-once may be. ``shut_out``: writers known to be."""
+        gone = set(shut_out)
+        while True:
+            starts = await self._store.load(sources)
+            writers = open_writers(starts.values()) - gone
+            if not writers:
+                return starts
+            await self.shut_out(writers)
+            gone |= writers
+
+    async def shut_out(self, writers: Collection[str]) -> None:
+        """Claim these transactional ids: what transactions they had open is committed or aborted from then on."""
+        async with self._services.clusters.fencing:
+            for writer in sorted(writers):
+                await init_producer_id(self._services.clusters.target, writer)
+
+    async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
         """Resume what needs a proof, then store where every partition begins, before anything is written."""
-        resumed = await resume_all(self._services.clusters, takeover, handle)
-        for one in resumed:
+        of_slice = self._settings.slice
+        # Whether the one before transformed as this one does is not known: its sequences are not gone on with.
+        transforms = bool(of_slice.transform_sql or of_slice.chain)
+        changing = {plan.source for plan in takeover.plans} if transforms else self._changing
+        for one in await resume_all(self._services.clusters, takeover, handle, changing):
+            plan = self._changes.continued(one.plan, takeover.producer)
+            entry = ledger.entries[plan.source]
             if one.refusal:
-                self._ledger.entries[one.plan.source].stop(one.refusal)
-                log.error("%s: %s stopped: %s", self._name, one.plan.source, one.refusal)
+                entry.stop(one.refusal)
+                log.error("%s: %s stopped: %s", self._name, plan.source, one.refusal)
+            elif one.later:
+                entry.wait(one.later)
             else:
-                self._tell_resumed(one)
+                entry.skipped += one.left_out
+                resume_log.tell(self._settings.flow, one)
+                position = position_of(plan, *takeover.writer_of(plan))
+                ledger.begin(plan.source, position, one.runs, runs_on=plan.runs_on)
+                self._sync(plan.source, one.runs)
         for plan in takeover.plans:
             if plan.proof is None:
-                self._ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
-        for one in resumed:
-            if one.refusal:
-                continue
-            self._ledger.begin(one.plan.source, position_of(one.plan, *takeover.writer_of(one.plan)), one.runs)
-        await self._commit()
-        self._loaded = True
+                begins = self._changes.continued(plan, takeover.producer)
+                ledger.begin(plan.source, position_of(begins, *takeover.writer_of(plan)), runs_on=plan.runs_on)
+        await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle) -> SliceHandle | None:
         """Until the epoch is over; returns the next slice, warm, or None when the task is to stop."""
         opening: asyncio.Task[SliceHandle] | None = None
         stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
-        ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
+        looking = self._until_early()
+        coming_back = asyncio.create_task(looking, name=f"waiting partitions of {self._name}")
+        changing = asyncio.create_task(self._changes.keep(handle), name=f"partitions of {self._name}")
+        ending: list[asyncio.Future[Any]] = [stopping, handle.ended, changing]
         length_s = self._settings.epoch_ms / 1000
         ahead_s = max(length_s - _AHEAD_S, length_s / 2)
         began_s = time.monotonic()
         try:
-            await asyncio.wait(ending, timeout=ahead_s, return_when="FIRST_COMPLETED")
-            if not stopping.done() and not handle.ended.done():
+            await asyncio.wait([*ending, coming_back], timeout=ahead_s, return_when="FIRST_COMPLETED")
+            if coming_back.done():
+                coming_back.result()
+            if not any(one.done() for one in ending):
                 opening = asyncio.create_task(self._open_next(), name=f"open next slice {self._name}")
-                left_s = max(began_s + length_s - time.monotonic(), 0)
+                left_s = 0 if self._takes_over_early else max(began_s + length_s - time.monotonic(), 0)
                 await asyncio.wait(ending, timeout=left_s, return_when="FIRST_COMPLETED")
                 # The old slice copies on while the next one is not ready.
                 await asyncio.wait([*ending, opening], return_when="FIRST_COMPLETED")
+                await self._changes.pause(ending)
             if handle.ended.done():
                 raise handle.ended.result() or SliceLost("the slice ended by itself")
+            if changing.done():
+                changing.result()
             if stopping.done() or opening is None:
                 return None
             ready, opening = opening.result(), None
             return ready
         finally:
-            stopping.cancel()
+            for one in (stopping, coming_back, changing):
+                one.cancel()
+            await asyncio.gather(coming_back, changing, return_exceptions=True)
             if opening is not None:
                 opening.cancel()
                 (opened,) = await asyncio.gather(opening, return_exceptions=True)
                 await close_quietly(opened if isinstance(opened, SliceHandle) else None)
+
+    @property
+    def _takes_over_early(self) -> bool:
+        return self._waiting.is_back or self._healing.is_due.is_set()
+
+    async def _until_early(self) -> None:
+        """Until partitions that are not copied can be taken over."""
+        back = asyncio.create_task(self._waiting.until_back(self._ledger.waiting), name=f"waiting of {self._name}")
+        due = asyncio.create_task(self._healing.until_due(), name=f"healing of {self._name}")
+        try:
+            done, _ = await asyncio.wait({back, due}, return_when="FIRST_COMPLETED")
+            for task in done:
+                task.result()
+        finally:
+            for task in (back, due):
+                task.cancel()
+            await asyncio.gather(back, due, return_exceptions=True)
 
     async def _open_next(self) -> SliceHandle:
         """The next epoch's slice, warm; tried until it comes up, as the present one goes on."""
@@ -322,7 +439,7 @@ class MirrorSourceTask:
             try:
                 await following.open()
             except RetriableError as error:
-                self._count_defect(error, 0.0)
+                self._defects.count(error, 0.0)
                 log.warning("%s: the next slice did not come up: %s; trying again", self._name, error)
                 await close_quietly(following)
                 await asyncio.sleep(_MAX_RETRY_S)
@@ -341,31 +458,22 @@ class MirrorSourceTask:
 
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
-        reason = self._ledger.apply(progress)
-        if reason:
-            log.error("%s: %s %s: %s", self._name, progress.source, progress.state, reason)
-
-    def _tell_resumed(self, one: Resumed) -> None:
-        plan = one.plan
-        self._ledger.entries[plan.source].skipped += one.left_out
-        if one.fallback:
-            resume_log.warning(
-                "resumed %s %s: surplus=%d verified=false fallback=at-least-once source_offset=%d reason=%s",
-                self._settings.flow,
-                plan.source,
-                one.surplus_records,
-                plan.next_source_offset,
-                one.fallback.replace(" ", "_"),
-            )
+        self.meters.apply(progress, time.time_ns() // 1_000_000)
+        stopped = self._ledger.apply(progress)
+        self._sync(progress.source, progress.runs)
+        if not stopped:
+            return
+        entry = self._ledger.entries[progress.source]
+        if progress.gap is not None and self._settings.gap_policy.goes_on(progress.gap):
+            log.warning("%s: %s %s: %s", self._name, progress.source, entry.state, entry.reason)
+            entry.heal()
+            self._healing.is_due.set()
         else:
-            resume_log.info(
-                "resumed %s %s: surplus=%d verified=true fallback=none source_offset=%d target_offset=%d",
-                self._settings.flow,
-                plan.source,
-                one.surplus_records,
-                plan.next_source_offset,
-                plan.target_end,
-            )
+            self._tell_stopped(entry)
+
+    def _sync(self, source: TopicPartition, runs: Iterable[Run]) -> None:
+        if self._services.syncs is not None:
+            self._services.syncs.acknowledged(source, runs)
 
     # -- storing ----------------------------------------------------------------------------------
 
@@ -381,16 +489,16 @@ class MirrorSourceTask:
                     log.warning("%s: positions could not be stored: %s; trying again", self._name, error)
 
     async def _commit(self) -> None:
+        await self._commit_of(self._ledger)
+
+    async def _commit_of(self, ledger: Ledger) -> None:
         async with self._committing:
-            commits = self._ledger.take_commits()
-            if not commits:
-                return
-            try:
-                await self._store.commit(commits)
-            except BaseException:
-                self._ledger.give_back(commits)
-                raise
-
-
-def _committed(position: Position | None) -> int | None:
-    return None if position is None else position.next_source_offset - 1
+            commits = ledger.take_commits()
+            if commits:
+                try:
+                    await self._store.commit(commits)
+                except BaseException:
+                    ledger.give_back(commits)
+                    raise
+            if self._services.syncs is not None:
+                self._services.syncs.commit()

@@ -1,27 +1,18 @@
-"""Which topics a flow mirrors, and what is missing at the target: two clusters' metadata in, changes out. Pure."""
+"""Which topics a flow mirrors, and which task copies what. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from connect.kafka.cluster import TopicMetadata
-from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, TopicPartition
+from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
 from connectors.source.ledger import Pair
 
 _READABLE: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What the target lacks: topics to ``create`` and to ``grow``, each (remote name, partitions)."""
-
-    create: tuple[tuple[str, int], ...] = ()
-    grow: tuple[tuple[str, int], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.create or self.grow)
+#: The key of a task's config that names its partitions.
+ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
 
 
 def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) -> list[TopicMetadata]:
@@ -33,25 +24,55 @@ def selected(takes: Callable[[str], bool], source: Mapping[str, TopicMetadata]) 
     ]
 
 
-def missing(
-    remote_name: Callable[[str], str], topics: Sequence[TopicMetadata], target: Mapping[str, TopicMetadata]
-) -> Changes:
-    """Remote topics to make and partitions to add; remote topics are never deleted or shrunk."""
-    create, grow = [], []
-    for topic in topics:
-        name, wanted = remote_name(topic.name), len(topic.partitions)
-        remote = target.get(name)
-        if remote is None or (remote.error_code != _READABLE and not remote.partitions):
-            create.append((name, wanted))
-        elif len(remote.partitions) < wanted:
-            grow.append((name, wanted))
-    return Changes(tuple(create), tuple(grow))
+def assign(
+    partitions: Sequence[TopicPartition], tasks_max: int, before: Sequence[Collection[TopicPartition]] = ()
+) -> list[list[TopicPartition]]:
+    """Share ``partitions`` out over at most ``tasks_max`` tasks, whose counts differ by one at most.
 
-
-def assign(partitions: Sequence[TopicPartition], tasks_max: int) -> list[list[TopicPartition]]:
-    """Round-robin over at most ``tasks_max`` tasks (Kafka ``MirrorSourceConnector.taskConfigs``)."""
+    Round-robin (Kafka ``MirrorSourceConnector.taskConfigs``) where nothing was assigned ``before``. Else as few
+    partitions as possible change their task; each task has its own in the order of ``partitions``.
+    """
     tasks = min(tasks_max, len(partitions))
-    return [list(partitions[index::tasks]) for index in range(tasks)]
+    wanted = set(partitions)
+    kept = _kept(wanted, [*before[:tasks], *[()] * (tasks - len(before))])
+    if not any(kept):
+        return [list(partitions[index::tasks]) for index in range(tasks)]
+    least, more = divmod(len(partitions), tasks)
+    # The fullest may have one more, for it would have to give that away.
+    fullest = sorted(range(tasks), key=lambda task: (-len(kept[task]), task))
+    quotas = {task: least + (rank < more) for rank, task in enumerate(fullest)}
+    order = {partition: index for index, partition in enumerate(partitions)}
+    shares = [sorted(own, key=order.__getitem__)[: quotas[task]] for task, own in enumerate(kept)]
+    placed = {partition for share in shares for partition in share}
+    left = iter([partition for partition in partitions if partition not in placed])
+    for task, share in enumerate(shares):
+        share.extend(islice(left, quotas[task] - len(share)))
+        share.sort(key=order.__getitem__)
+    return shares
+
+
+def _kept(
+    wanted: Collection[TopicPartition], before: Sequence[Collection[TopicPartition]]
+) -> list[set[TopicPartition]]:
+    """What each task has that is still wanted; of two that have the same the first keeps it."""
+    seen: set[TopicPartition] = set()
+    kept = []
+    for own in before:
+        mine = {partition for partition in own if partition in wanted} - seen
+        seen |= mine
+        kept.append(mine)
+    return kept
+
+
+def assigned_before(configs: Sequence[Mapping[str, str]]) -> list[list[TopicPartition]]:
+    """The partitions of each task by its present config; none where a config has none that can be read."""
+    found = []
+    for config in configs:
+        try:
+            found.append(decode_partitions(config[ASSIGNED_PARTITIONS]))
+        except (KeyError, ValueError):
+            found.append([])
+    return found
 
 
 def encode_partitions(partitions: Sequence[TopicPartition]) -> str:
@@ -74,6 +95,7 @@ def pair_up(
     source: Mapping[str, TopicMetadata],
     target: Mapping[str, TopicMetadata],
     max_message_bytes: Mapping[str, int],
+    ways: Callable[[str], Ways] = lambda _: ONE_WAY,
 ) -> list[Pair]:
     """The pair of every partition that both clusters know now, in the order given."""
     found = []
@@ -88,6 +110,7 @@ def pair_up(
                     TopicPartition(name, partition.partition),
                     there.topic_id,
                     max_message_bytes.get(name, DEFAULT_MAX_MESSAGE_BYTES),
+                    ways(partition.topic),
                 )
             )
     return found

@@ -39,6 +39,8 @@ PATH_FAULTS = [
     for fault in plan(SEED, 14)
     if fault.kind in (Kind.UNANSWERED, Kind.HALF_CLOSE, Kind.LIMIT)
 ]
+#: A fault between two requests hits nothing, and is made again.
+ATTEMPTS = 3
 #: What a test sees pass to the target before it makes its fault.
 LOAD_BYTES = 150_000
 
@@ -158,7 +160,7 @@ def test_what_arrives_after_it_was_given_up_costs_nothing(scene: Scene, directio
     """Requests are sent again on another connection meanwhile, unchanged, and each is in the log once. What answers
     speak of is in the log, which the mirror has to find out."""
     before = scene.connections(produces)
-    assert scene.proxy.hold(direction, produces)
+    wait_until(lambda: scene.proxy.hold(direction, produces), DEADLINE_S, "a slice that has produced is held")
     scene.until_given_up(before, produces)
     scene.under_load()
     assert scene.stage.kept_bytes(direction)
@@ -172,10 +174,13 @@ def _named(fault: Fault) -> str:
 
 @pytest.mark.parametrize("fault", PATH_FAULTS, ids=_named)
 def test_a_path_that_breaks_under_load_costs_nothing(scene: Scene, fault: Fault) -> None:
-    played = FaultRound(scene.stage, fault, time.monotonic()).play()
-    assert not played.faults, played
-    assert played.in_flight_bytes
-    assert played.reconnected or fault.kind not in BREAKING
+    for _ in range(ATTEMPTS):
+        played = FaultRound(scene.stage, fault, time.monotonic()).play()
+        assert not played.faults, played
+        assert played.reconnected or fault.kind not in BREAKING
+        if played.in_flight_bytes:
+            return
+    pytest.fail(f"{ATTEMPTS} faults in turn hit nothing")
 
 
 def test_a_whole_path_that_stands_still_for_longer_than_a_request_may_take_costs_nothing(scene: Scene) -> None:

@@ -31,7 +31,7 @@ async def test_the_writers_logs_are_whole_and_as_long_as_it_says(us: KafkaCluste
         with Writer(us.bootstrap, loads, records_per_s=50_000, seed=1) as writer:
             wait_until(
                 lambda: all(count >= 100 for counts in writer.acknowledged().values() for count in counts.values()),
-                60,
+                180,
                 "every partition has a hundred records",
             )
             paused = writer.pause()

@@ -7,17 +7,24 @@ it, again after every start, and the others go on. Nothing is copied over in sil
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from connect.cli.lag import run_lag
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connectors.gaps import Gap, GapKind
 from tests.kit.direct import Broker
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import wait_until
-from tests.kit.stored import stored_positions
+from tests.kit.stored import stored_gaps, stored_positions
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -27,8 +34,11 @@ POLL_S = 0.1
 FIRST = 20
 #: The alias of the source: what a flow stores is named after it, and the clusters are shared with other tests.
 ALIAS = "yard"
+#: The aliases of two more flows from the same source, whose policies let partitions go on.
+HEALS, RENAMES = "heals", "renames"
 TOPICS = ("keeps", "source-live", "target-live", "source-gone", "source-down", "target-down", "gap-down")
 GONE = "anew-source-gone"
+POLICED = ("heals-live", "heals-source-down", "heals-target-down", "heals-gap-down", "renames-live", "renames-down")
 
 
 @dataclass
@@ -51,10 +61,38 @@ class World:
         self.mirror.await_line(start, (f" ERROR {ALIAS}->eu ", *parts), DEADLINE_S)
 
 
+async def _copied(bootstrap: str, topic: str) -> list[int]:
+    """The numbers in the values of a target topic's records."""
+    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="copied", where="the target"))
+    found: list[LogRecord] = []
+    try:
+        await read_to_end(cluster, topic, found.append, read_committed=True)
+    finally:
+        await cluster.close()
+    return [int((one.value or b"").split()[1]) for one in found]
+
+
+async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
+    """By source topic, the last one of each."""
+    return {one.key.source_topic: one.gap for one in await stored_gaps(bootstrap, alias)}
+
+
 def make_anew(broker: Broker, topic: str) -> None:
+    """In one go: a topic that stays away for ten seconds is said to be gone for good."""
     broker.delete_topic(topic)
-    wait_until(lambda: broker.replicas(topic) is None, DEADLINE_S, f"{topic} is gone", POLL_S)
     make(broker, topic)
+
+
+def await_end(broker: Broker, topic: str, end: int) -> None:
+    wait_until(lambda: broker.end(topic) >= end, DEADLINE_S, f"{topic} has {end} records", POLL_S)
+
+
+def wait_for_rename(world: World, topic: str) -> str:
+    """What the remote topic is called that a source topic got which was made anew."""
+    said, made = f"{RENAMES}.{topic}.", "is made for a source topic that was made anew"
+    world.mirror.await_line(0, (said, made), DEADLINE_S)
+    line = next(line for line in world.mirror.log_lines(0) if said in line and made in line)
+    return next(word for word in line.split() if word.startswith(said))
 
 
 def make(broker: Broker, topic: str) -> None:
@@ -71,17 +109,25 @@ def make(broker: Broker, topic: str) -> None:
 @pytest.fixture(scope="module")
 def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     source, target = Broker(us, 0), Broker(eu, 0)
-    for topic in TOPICS:
-        make(source, f"anew-{topic}")
-        source.produce(f"anew-{topic}", 0, FIRST)
+    for topic in (*(f"anew-{topic}" for topic in TOPICS), *POLICED):
+        make(source, topic)
+        source.produce(topic, 0, FIRST)
     properties = {
-        "clusters": f"{ALIAS}, eu",
+        "clusters": f"{ALIAS}, {HEALS}, {RENAMES}, eu",
         f"{ALIAS}.bootstrap.servers": us.bootstrap,
         "eu.bootstrap.servers": eu.bootstrap,
         f"{ALIAS}->eu.enabled": "true",
         f"{ALIAS}->eu.topics": "anew-.*",
-        "replication.factor": "1",
-        "offset.storage.replication.factor": "1",
+        f"{HEALS}.bootstrap.servers": us.bootstrap,
+        f"{HEALS}->eu.enabled": "true",
+        f"{HEALS}->eu.topics": "heals-.*",
+        f"{HEALS}->eu.on.source.gap": "skip",
+        f"{HEALS}->eu.on.topic.recreated": "restart",
+        f"{RENAMES}.bootstrap.servers": us.bootstrap,
+        f"{RENAMES}->eu.enabled": "true",
+        f"{RENAMES}->eu.topics": "renames-.*",
+        f"{RENAMES}->eu.on.topic.recreated": "new-remote-topic",
+        **SMALL,
         "refresh.topics.interval.seconds": "600",
         # Nothing here is about leases and epochs, and a loaded machine must not add a take-over of its own.
         "lease.ms": "30000",
@@ -100,6 +146,8 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
             "all is copied and stored",
             POLL_S,
         )
+        for topic in POLICED:
+            await_end(target, f"{topic.partition('-')[0]}.{topic}", FIRST)
         # Said to be gone only after a while, which the other tests use.
         source.delete_topic(GONE)
         yield world
@@ -114,6 +162,22 @@ def test_a_source_made_anew_under_the_copy_is_not_copied_over(world: World) -> N
     world.await_error(start, f"source topic {topic} was deleted and made anew (topic id ")
     world.others_go_on()
     assert world.target.end(f"{ALIAS}.{topic}") == end
+
+
+def test_a_policy_copies_a_source_made_anew_from_its_beginning(world: World, eu: KafkaCluster) -> None:
+    """Behind what is there, or into a remote topic of its own."""
+    for topic in ("heals-live", "renames-live"):
+        make_anew(world.source, topic)
+        world.source.produce(topic, 100, 5)
+    await_end(world.target, "heals.heals-live", FIRST + 5)
+    numbers = asyncio.run(_copied(eu.bootstrap, "heals.heals-live"))
+    assert numbers == [*range(FIRST), *range(100, 105)]
+    name = wait_for_rename(world, "renames-live")
+    await_end(world.target, name, 5)
+    assert asyncio.run(_copied(eu.bootstrap, name)) == [*range(100, 105)]
+    assert asyncio.run(_copied(eu.bootstrap, "renames.renames-live")) == [*range(FIRST)]
+    gap = asyncio.run(_stored_gaps(eu.bootstrap, HEALS))["heals-live"]
+    assert (gap.kind, gap.first, gap.go_on_at) == (GapKind.SOURCE_RECREATED, FIRST, 0)
 
 
 def test_a_target_made_anew_under_the_copy_is_not_filled_from_the_middle(world: World) -> None:
@@ -132,7 +196,9 @@ def test_a_source_that_is_gone_is_said_to_be(world: World) -> None:
     assert len(told) <= 10, "the log is not filled with it"
 
 
-def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(world: World) -> None:
+def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
+    world: World, eu: KafkaCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     mirror, start = world.mirror, world.mirror.log_end()
     world.await_gone()  # a mirror that starts knows nothing of a topic that is not there
     mirror.kill()
@@ -142,6 +208,13 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(world: Worl
     world.source.produce("anew-target-down", FIRST, 5)
     world.source.produce("anew-gap-down", FIRST, 2 * FIRST)
     world.source.delete_records("anew-gap-down", FIRST + 7)
+    for topic in ("heals-source-down", "renames-down"):
+        make_anew(world.source, topic)
+    world.source.produce("renames-down", 100, 5)
+    world.source.produce("heals-source-down", 100, 2 * FIRST)
+    make_anew(world.target, f"{HEALS}.heals-target-down")
+    world.source.produce("heals-gap-down", FIRST, 2 * FIRST)
+    world.source.delete_records("heals-gap-down", FIRST + 7)
     mirror.start()
     world.await_error(start, "source topic anew-source-down was deleted and made anew (topic id ")
     world.await_error(start, f"target topic {ALIAS}.anew-target-down was deleted and made anew (topic id ")
@@ -153,3 +226,50 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(world: Worl
     world.others_go_on()
     ends = [world.target.end(f"{ALIAS}.anew-{topic}") for topic in ("source-down", "target-down", "gap-down")]
     assert ends == [FIRST, 0, FIRST + 1], "the last one has the fence's marker"
+    for topic in ("source-down", "target-down", "gap-down"):
+        told = next(line for line in mirror.log_lines(start) if f" anew-{topic}-0 " in line and " ERROR " in line)
+        assert "PATCH /connectors/MirrorSourceConnector/offsets" in told
+    policies_went_on(world, eu.bootstrap)
+    lags_are_told(world, capsys)
+
+
+def policies_went_on(world: World, bootstrap: str) -> None:
+    """Nothing but what is gone is missing, and its range is stored."""
+    expected = {
+        "heals.heals-source-down": [*range(FIRST), *range(100, 100 + 2 * FIRST)],
+        "heals.heals-target-down": [*range(FIRST)],
+        "heals.heals-gap-down": [*range(FIRST), *range(FIRST + 7, 3 * FIRST)],
+    }
+    for topic, numbers in expected.items():
+        await_end(world.target, topic, len(numbers))
+        assert asyncio.run(_copied(bootstrap, topic)) == numbers
+    renamed = wait_for_rename(world, "renames-down")
+    await_end(world.target, renamed, 5)
+    assert asyncio.run(_copied(bootstrap, renamed)) == [*range(100, 105)]
+    gaps = asyncio.run(_stored_gaps(bootstrap, HEALS))
+    missing = gaps["heals-gap-down"]
+    assert (missing.kind, missing.first, missing.last) == (GapKind.SOURCE_GAP, FIRST, FIRST + 6)
+    assert gaps["heals-source-down"].kind is GapKind.SOURCE_RECREATED
+    assert gaps["heals-target-down"].kind is GapKind.TARGET_RECREATED
+    assert gaps["heals-target-down"].lost_offsets == 0
+    assert not asyncio.run(_stored_gaps(bootstrap, ALIAS)), "nothing was passed over by default"
+
+
+def lags_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """At rest nothing is behind but what is stopped, and that is counted exactly."""
+
+    def lag() -> dict[str, Any]:
+        capsys.readouterr()
+        assert run_lag(world.mirror.properties_file, flow=None, top=5, as_json=True) == 0
+        return {one["flow"]: one for one in json.loads(capsys.readouterr().out)}
+
+    def at_rest() -> bool:
+        return [lag()[f"{HEALS}->eu"][name] for name in ("records", "bytes", "ms")] == [0, 0, 0]
+
+    wait_until(at_rest, DEADLINE_S, "all that goes on is stored", POLL_S)
+    told = {one["topic"]: one for one in lag()[f"{ALIAS}->eu"]["furthest"]}
+    gap = told["anew-gap-down"]
+    assert (gap["position"], gap["end"], gap["records"], gap["lost"]) == (FIRST, 3 * FIRST, 2 * FIRST - 7, 7)
+    assert gap["bytes"] > 0
+    assert 0 < gap["ms"] < 3_600_000
+    assert "anew-keeps" not in told

@@ -16,6 +16,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from connect.embedded import ports
+from tests.kit.processes import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +65,7 @@ def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number:
         out, err = command.communicate(timeout=_EXIT_S)
         assert (command.returncode, told(err)) == (0, [])
         assert out.endswith("stopping\n")
-        assert not [process for process in below if process.is_running()]
+        wait_until(lambda: not any(process.is_running() for process in below), _EXIT_S, "nothing it started is left")
     assert list(tmp_path.iterdir()) == []
 
 

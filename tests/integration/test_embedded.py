@@ -163,7 +163,7 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
         broker = psutil.Process(cluster.nodes[0].pid)
         assert str(libraries / "*") in broker.cmdline()
         cluster.freeze(0)
-    assert not broker.is_running()
+    wait_until(lambda: not broker.is_running(), _DEADLINE_S, "the broker has gone")
     assert list(data.iterdir()) == []
     cluster.stop()
 

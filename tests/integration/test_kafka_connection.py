@@ -16,7 +16,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
@@ -29,14 +39,18 @@ from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.configs import perhaps_compacted
 from connect.kafka.connection import Connection, ConnectionLost, RequestTimedOut, UnsupportedVersion
 from connect.kafka.settings import ConnectionSettings, connection_settings
-from connect.kafka.transactions import FenceRefused, describe_producers, fence
+from connect.kafka.transactions import FenceRefused, ProducersRefused, TopicsRefused, describe_producers, fence
 from connect.wire import records
 from tests.kit.pipe import Direction
+from tests.kit.processes import wait_until
 from tests.kit.proxy import FaultProxy
+from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
 
+DEADLINE_S = 120.0
 NOT_LEADER = 6
+LITERAL = ACLResourcePatternType.LITERAL
 METADATA_OF_NOTHING = b"\x01\x00\x00\x00"  # MetadataRequest 12: no topics, no creation, no rights, no tags
 PASSWORD = "never-to-be-seen"
 PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -66,12 +80,13 @@ async def through(proxy: FaultProxy, **properties: str) -> Connection:
 
 
 async def test_many_requests_in_flight(plain: Connection) -> None:
+    began_s = time.monotonic()
     answers = [plain.send(3, 12, [METADATA_OF_NOTHING]) for _ in range(200)]
     assert plain.in_flight == 200
     bodies = await asyncio.gather(*answers)
     assert len({bytes(body) for body in bodies}) == 1
     assert not bodies[0].readonly
-    assert plain.idle_s < 5
+    assert plain.idle_s <= time.monotonic() - began_s
 
 
 async def test_answers_far_larger_than_the_scratch_buffer(us: KafkaCluster, plain: Connection) -> None:
@@ -189,6 +204,7 @@ class TestCluster:
         admin, cluster = Admin(settings), Cluster(settings, "us")
         await admin.create_topics([NewTopic(topic, 2, 1)])
         await admin.close()
+        await until_led(cluster, {topic: 2})
         found, missing, everything = await asyncio.gather(
             cluster.metadata({topic}), cluster.metadata({"nowhere"}), cluster.metadata(None)
         )
@@ -216,6 +232,7 @@ class TestCluster:
         )
         assert not any(made.values())
         await admin.close()
+        await until_led(cluster, dict.fromkeys(policies, 1))
         assert await perhaps_compacted(cluster, {*policies, "nowhere"}) == {thinned, both, "nowhere"}
         assert await perhaps_compacted(cluster, ()) == set()
         await cluster.close()
@@ -319,6 +336,7 @@ class TestSecured:
         cluster, admin = Cluster(settings), Admin(settings)
         topic = f"safe-{uuid4()}"
         assert await admin.create_topics([NewTopic(topic, 1, 1)]) == {topic: None}
+        await until_led(cluster, {topic: 1})
         assert (await cluster.metadata({topic})).topics[topic].partitions
         connection = await cluster.any_connection()
         bodies = await asyncio.gather(*(connection.send(3, 12, [METADATA_OF_NOTHING]) for _ in range(300)))
@@ -365,14 +383,16 @@ class TestSecured:
         with pytest.raises(FenceRefused, match=rf"grant WRITE and DESCRIBE on transactional id {txn}"):
             await fence(cluster, txn, [(topic, 0)])
         await asyncio.to_thread(grant, all_rights, ResourceType.TRANSACTIONAL_ID, txn, ACLOperation.WRITE)
-        with pytest.raises(FenceRefused, match=rf"grant WRITE on topic {topic}"):
-            await fence(cluster, txn, [(topic, 0)])
+        with pytest.raises(TopicsRefused, match=rf"grant WRITE on topic {secret}, {topic}|{topic}, {secret}") as denied:
+            await fence(cluster, txn, [(topic, 0), (secret, 0)])
+        assert denied.value.partitions == {(topic, 0), (secret, 0)}
         await asyncio.to_thread(grant, all_rights, ResourceType.TOPIC, topic, ACLOperation.WRITE)
         with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {secret}"):
             await cluster.topics([secret])
         await fence(cluster, txn, [(topic, 0)])
-        with pytest.raises(NotAuthorized, match=rf"grant READ on topic {topic}"):
+        with pytest.raises(ProducersRefused, match=rf"grant READ on topic {topic}") as unread:
             await describe_producers(cluster, [(topic, 0)])
+        assert unread.value.partitions == {(topic, 0)}
         refused = (await limited.create_topics([NewTopic("wanted", 1, 1)]))["wanted"]
         assert isinstance(refused, SecurityError)
         assert "grant CREATE on topic wanted" in str(refused)
@@ -381,8 +401,12 @@ class TestSecured:
 
 
 def grant(settings: ConnectionSettings, kind: ResourceType, name: str, right: ACLOperation) -> None:
+    """Returns once the broker goes by it; the controller makes it a moment before."""
     client: Any = KafkaAdminClient(**settings.kafka_python_arguments())
+    rule = ACL("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePattern(kind, name))
+    asked = ACLFilter("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePatternFilter(kind, name, LITERAL))
     try:
-        client.create_acls([ACL("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePattern(kind, name))])
+        client.create_acls([rule])
+        wait_until(lambda: client.describe_acls(asked)[0], DEADLINE_S, "the broker knows the rule", 0.02)
     finally:
         client.close()

@@ -16,6 +16,7 @@ from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
 from connect.kafka.transactions import add_partitions, end_transaction, init_producer_id
+from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
 
@@ -107,7 +108,9 @@ async def test_an_open_transaction_is_waited_for(client: Client) -> None:
         patch.setattr("connect.kafka.transactions.end_transaction", commit_later)
         writing = asyncio.ensure_future(slow.write([OutRecord(topic, b"k", b"late")]))
         await written.wait()
-        with pytest.raises(RetriableError, match=r"to its end within 0\.6 s; a transaction may be open"):
+        with pytest.raises(
+            RetriableError, match=rf"within 0\.6 s; a transaction .* is open in {topic}-0 since offset 0; kafka-"
+        ):
             await client.read(timeout_s=0.6)
         assert len(await client.read(read_committed=False)) == 1
         reading = asyncio.ensure_future(client.read())
@@ -119,12 +122,18 @@ async def test_an_open_transaction_is_waited_for(client: Client) -> None:
 async def test_made_topics_are_compacted(client: Client) -> None:
     topic = await client.made(2)
     await client.made(2)  # it is there: nothing to do, nothing wrong
-    assert (await client.admin.describe_topic_configs([topic]))[topic]["cleanup.policy"] == "compact"
+    configs: dict[str, str | None] = {}
+    async with asyncio.timeout(120):
+        while not configs:  # of a broker that has not heard of it
+            configs = (await client.admin.describe_topic_configs([topic]))[topic]
+    assert configs["cleanup.policy"] == "compact"
+    await until_led(client.cluster, {topic: 2})
     assert len((await client.admin.describe_topics([topic]))[topic]["partitions"]) == 2
 
 
 async def test_a_topic_that_is_not_compacted_is_refused(client: Client) -> None:
     await client.admin.create_topics([NewTopic(client.topic, 1, 1)])
+    await until_led(client.cluster, {client.topic: 1})
     with pytest.raises(ConfigError, match=r"has cleanup\.policy=delete and would lose what is stored in it"):
         await client.made()
 
@@ -140,6 +149,7 @@ async def test_outcomes_of_administration_are_by_topic(client: Client) -> None:
     assert first[topic] is None
     assert "INVALID_TOPIC" in str(first["bad/name"])
     assert isinstance((await admin.create_topics([NewTopic(topic, 2, 1)]))[topic], TopicExists)
+    await until_led(client.cluster, {topic: 2})
     assert (await admin.describe_topic_configs([topic]))[topic]["retention.ms"] == "1234"
     assert topic in await admin.list_topics()
     grown = await admin.create_partitions({topic: 4, "nowhere": 2})

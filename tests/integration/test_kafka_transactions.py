@@ -24,6 +24,7 @@ from connect.kafka.transactions import (
     init_producer_id,
 )
 from connect.wire import records
+from tests.kit.topics import until_led
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +48,7 @@ async def topic(cluster: Cluster) -> str:
     admin = Admin(cluster.settings)
     assert await admin.create_topics([NewTopic(name, 3, 1)]) == {name: None}
     await admin.close()
+    await until_led(cluster, {name: 3})
     return name
 
 

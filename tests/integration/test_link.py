@@ -170,9 +170,12 @@ async def test_off_loopback_nothing_but_tls_is_spoken() -> None:
         assert not ticket.linked.done()
 
 
-async def test_a_worker_that_is_not_there_is_named(unused_tcp_port: int) -> None:
-    with pytest.raises(LinkUnreachable, match=f"127.0.0.1:{unused_tcp_port}"):
-        await Link.connect(LinkAddress("127.0.0.1", unused_tcp_port), {})
+async def test_a_worker_that_is_not_there_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and listens not
+        port = taken.getsockname()[1]
+        with pytest.raises(LinkUnreachable, match=f"127.0.0.1:{port}"):
+            await Link.connect(LinkAddress("127.0.0.1", port), {})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no-such-host.invalid"])

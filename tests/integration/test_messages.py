@@ -23,6 +23,7 @@ from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.maven import REPOSITORY_VARIABLE
 from connect.embedded.releases import DEFAULT_VERSION, Release
+from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
@@ -85,8 +86,7 @@ def flow_file(folder: Path, us: str, eu: str, *lines: str) -> Path:
         f"us.bootstrap.servers = {us}",
         f"eu.bootstrap.servers = {eu}",
         "us->eu.enabled = true",
-        "replication.factor = 1",
-        "offset.storage.replication.factor = 1",
+        *(f"{key} = {value}" for key, value in SMALL.items()),
         *lines,
     ]
     file.write_text("\n".join(text) + "\n")
@@ -244,7 +244,10 @@ def test_a_mechanism_that_nobody_knows_is_named_with_its_place(tmp_path: Path) -
     ended = run(MIRROR_MAKER, str(file))
     assert ended.returncode == 2
     error = only_error(ended)
-    assert error.startswith(f"{file}:8: ")
+    line = next(
+        number for number, text in enumerate(file.read_text().splitlines(), 1) if text.startswith("eu.sasl.mechanism")
+    )
+    assert f"{file}:{line}: " in error
     assert "eu.sasl.mechanism" in error
     assert "SCRAM-SHA-512" in error, "what it can be"
     assert PASSWORD not in error
@@ -292,14 +295,14 @@ def ended_by(process: subprocess.Popen[str], number: signal.Signals) -> int:
 
 
 def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends_the_waiting(
-    us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path, unused_tcp_port: int
+    us: KafkaCluster, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
     """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
     the key that may be wrong is named."""
     addresses = {
         "eu": guarded.bootstrap_of("SASL"),
         "ap": guarded.bootstrap_of("PLAINTEXT"),
-        "gone": f"{ports.HOST}:{unused_tcp_port}",
+        "gone": f"{ports.HOST}:{ports.choose(1)[0]}",
     }
     words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
     file = flow_file(

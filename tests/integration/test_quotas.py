@@ -18,7 +18,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.settings import connection_settings
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import local_ports, slices
 from tests.kit.topics import make_topics
 
@@ -134,8 +134,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]
         # One slice for the whole test, so that its connections can be told from others.
         "copy.epoch.ms": "3600000",
         "tasks.max": "1",
-        "replication.factor": "1",
-        "offset.storage.replication.factor": "1",
+        **SMALL,
     }
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()
@@ -143,6 +142,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]
         assert mirror.stop() == 0
 
 
+@pytest.mark.long
 async def test_quotas_by_javas_client_ids_bind_and_cost_no_connection(scene: Scene) -> None:
     await scene.burst(records=1)
     connections = scene.connections()

@@ -6,8 +6,10 @@ SCRAM over TLS at the source, mutual TLS and SCRAM at the target. The tests shar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -23,10 +25,12 @@ from kafka.admin import (
 )
 
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.settings import connection_settings
-from connectors.verify import compare_topics
-from tests.integration.test_mirror import read, until, write, write_transactions
-from tests.kit.processes import Member, Role, gone, wait_until
+from tests.integration.test_mirror import write
+from tests.integration.test_shapes import assert_copied
+from tests.kit import shapes
+from tests.kit.batches import topics_of
+from tests.kit.direct import Broker
+from tests.kit.processes import Member, Role, wait_until
 from tests.kit.rounds import Moment, Path, Round
 from tests.kit.secured import REAUTH_MS, SecuredStage
 from tests.kit.strike import Strike, faults_of
@@ -45,6 +49,7 @@ LOADS = (
 )
 DEADLINE_S = 240.0
 LOAD_BYTES = 80_000
+DENIED, DOOMED = "shape-denied", "shape-doomed"
 #: Of every id of the flow: its tasks' and their stores'.
 IDS = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "us-mm2-MirrorSourceConnector-", ACLResourcePatternType.PREFIXED)
 #: As long as somebody has a right to them, nobody has who is not named.
@@ -53,18 +58,20 @@ OTHER = "User:somebody-else"
 
 class BothWays(SecuredStage):
     target_protocol = "SASL_SSL"
+    has_pkcs12 = True
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     properties = {
-        "lease.ms": "2000",
-        "us->eu.topics": f"{', '.join(load.topic for load in LOADS)}, shape-.*",
+        # A loaded machine must not add a take-over of its own.
+        "lease.ms": "30000",
+        "us->eu.topics": ", ".join([*(load.topic for load in LOADS), *shapes.SOURCES, DENIED, DOOMED, "shape-append"]),
         "us->eu.consumer.isolation.level": "read_committed",
     }
     folder = tmp_path_factory.mktemp("secured-mirror")
     with BothWays(folder, seed=SEED, loads=LOADS, records_per_s=2_000, properties=properties) as opened:
-        asyncio.run(write_shapes(opened.us))
+        asyncio.run(write_shapes(opened.us, opened.eu))
         assert opened.set_going(DEADLINE_S) == []
         yield opened
         ending = opened.wind_up()
@@ -72,30 +79,36 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
         assert ending.comparison.is_exact, ending.comparison.summary()
 
 
-async def write_shapes(us: KafkaCluster) -> None:
-    """What is not passed on as it is; every codec is among the loads."""
-    await make_topics(us.bootstrap, {"shape-txn": 1})
+async def write_shapes(us: KafkaCluster, eu: KafkaCluster) -> None:
+    """What is not passed on as it is, and what the target refuses; every codec is among the loads."""
+    for topic, configs in shapes.SOURCES.items():
+        await make_topics(us.bootstrap, {topic: 1}, configs)
+    await make_topics(us.bootstrap, {DENIED: 1, DOOMED: 1})
     await make_topics(us.bootstrap, {"shape-append": 2}, {"message.timestamp.type": "LogAppendTime"})
-    await write_transactions(us, "shape-txn")
+    await shapes.make_targets(eu, "us")
+    async with topics_of(us.bootstrap) as topics:
+        await asyncio.gather(shapes.put_all(topics), shapes.put_transactions(us.bootstrap, 0.0))
+        for topic in (DENIED, DOOMED):
+            await topics.put(topic, shapes.some(10))
     await write(us, "shape-append", 100)
 
 
-async def test_shapes_arrive_as_consumers_of_the_source_see_them(stage: BothWays) -> None:
-    for topic in ("shape-txn", "shape-append"):
-        wanted = len(await read(stage.us, topic))
+async def assert_arrived(stage: BothWays, topic: str, **how: Any) -> None:
+    await assert_copied(stage.us, stage.eu, stage.mirror, "us", topic, **how)
 
-        async def is_there(topic: str = topic, wanted: int = wanted) -> bool:
-            return len(await read(stage.eu, f"us.{topic}")) >= wanted
 
-        await until(is_there, f"{topic} is mirrored")
-    source, target = (
-        connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="test", where="test")
-        for cluster in (stage.us, stage.eu)
-    )
-    topics = {topic: f"us.{topic}" for topic in ("shape-txn", "shape-append")}
-    report = await compare_topics(source, target, topics, isolation_level="read_committed")
-    assert report.difference is None, report.difference
-    assert report.records > 200
+@pytest.mark.parametrize("topic", [*shapes.DENSE, "transactions", "huge-inside", "shape-append"])
+async def test_shapes_arrive_as_consumers_of_the_source_see_them(stage: BothWays, topic: str) -> None:
+    if topic == "lowered":
+        await assert_arrived(stage, topic)
+        await shapes.put_lowered(stage.us.bootstrap, stage.eu.bootstrap, "us")
+    first = shapes.START_INSIDE if topic == "huge-inside" else 0
+    await assert_arrived(stage, topic, first=first, own_time=topic in shapes.OWN_TIME)
+
+
+@pytest.mark.parametrize(("topic", "sentence"), shapes.POISON.items())
+def test_what_the_target_refuses_stops_its_partition_only(stage: BothWays, topic: str, sentence: str) -> None:
+    stage.mirror.await_line(0, (" QUARANTINED: ", f"target us.{topic}-0 {sentence}"), DEADLINE_S)
 
 
 def under_load(stage: BothWays) -> None:
@@ -128,15 +141,27 @@ def outlived(stage: BothWays) -> bool:
     """Whether a slice has lived on for long after its sessions' end without losing a connection; False where an epoch
     ended meanwhile, and with it all slices. Short sessions are proven anew at half of their life: four times and more.
     """
-    held = {member: links(stage, member) for member in stage.slices()}
+    copying = wait_until(stage.slices, DEADLINE_S, "a slice writes to the target")
+    held = {member: links(stage, member) for member in copying}
     end_s = time.monotonic() + 2.6 * REAUTH_MS / 1000
     while time.monotonic() < end_s and held:
         time.sleep(0.1)
-        held = {member: ports for member, ports in held.items() if not gone([member])}
-        for member, ports in held.items():
-            lost = ports - links(stage, member)
-            assert not lost or gone([member]), "a connection was closed and made anew"
+        held = {member: ports for member, ports in held.items() if not has_ended(stage, member, ports)}
     return bool(held)
+
+
+def has_ended(stage: BothWays, member: Member, ports: set[int]) -> bool:
+    """Whether a slice has let go of its connections at the end of its epoch; it fails where they are made anew."""
+    if not ports - links(stage, member):
+        return False
+
+    def is_settled() -> bool:
+        now = links(stage, member)
+        assert not now - ports, "a connection was closed and made anew"
+        return not now
+
+    wait_until(is_settled, DEADLINE_S, "a slice that has closed a connection closes them all")
+    return True
 
 
 def test_sessions_that_are_proven_anew_cost_no_beat(stage: BothWays) -> None:
@@ -182,6 +207,7 @@ def grants(stage: BothWays, begin: int) -> list[str]:
     return [line for line in stage.mirror.log_lines(begin) if "grant" in line]
 
 
+@pytest.mark.long
 def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage: BothWays) -> None:
     """Taken away under load, missed at a start, and given back: the copy is exact throughout. Batches whose answers
     are held are found; those that arrive when a successor copies already are recognised, or refused and found then."""
@@ -201,3 +227,56 @@ def test_without_rights_to_transactional_ids_a_killed_copy_resumes_exactly(stage
     strike(stage, Role.PYTHON_WORKER, Path.PLAIN, Moment.RESUMED)
     assert not grants(stage, begin)
     assert not [line for line in stage.mirror.log_lines(begin) if "Traceback" in line]
+
+
+async def put(stage: BothWays, topic: str, first: int) -> None:
+    async with topics_of(stage.us.bootstrap) as topics:
+        for number in range(first, first + 30, 10):
+            await topics.put(topic, shapes.some(10, first=number))
+
+
+@contextlib.contextmanager
+def only_read_by_all(stage: BothWays, topic: str) -> Iterator[None]:
+    """Who has no entry of its own among a topic's rights may do what all may."""
+    pattern = ResourcePattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
+    rights = (ACLOperation.READ, ACLOperation.DESCRIBE, ACLOperation.DESCRIBE_CONFIGS)
+    every = ACLFilter("User:*", "*", ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+    admin = KafkaAdminClient(bootstrap_servers=stage.eu.bootstrap)
+    try:
+        admin.create_acls([ACL("User:*", "*", right, ACLPermissionType.ALLOW, pattern) for right in rights])
+        wait_until(lambda: len(admin.describe_acls(every)[0]) == len(rights), DEADLINE_S, "the broker knows", 0.05)
+        yield
+    finally:
+        admin.delete_acls([every])
+        admin.close()
+
+
+async def delete_while_written(stage: BothWays, topic: str) -> None:
+    await asyncio.gather(put(stage, topic, 10), asyncio.to_thread(Broker(stage.eu, 0).delete_topic, f"us.{topic}"))
+    await put(stage, topic, 40)  # what came before may all have been copied already
+
+
+def test_a_right_to_write_that_is_taken_away_stops_its_partition_only_and_is_named(stage: BothWays) -> None:
+    asyncio.run(assert_arrived(stage, DENIED))
+    start = stage.mirror.log_end()
+    with only_read_by_all(stage, f"us.{DENIED}"):
+        asyncio.run(put(stage, DENIED, 10))
+        sentence = f"target us.{DENIED}-0 refuses the batch of source offsets 10 to "
+        line = stage.mirror.await_line(
+            start, (" ERROR us->eu task ", f"{DENIED}-0 QUARANTINED: {sentence}"), DEADLINE_S
+        )
+        assert f"TOPIC_AUTHORIZATION_FAILED (29); grant WRITE on topic us.{DENIED}, then start the flow again" in line
+        under_load(stage)
+    compare(stage, start)
+    assert len([line for line in stage.mirror.log_lines(start) if "QUARANTINED" in line and DENIED in line]) == 1
+
+
+def test_a_target_that_is_deleted_under_a_batch_stops_its_partition_only(stage: BothWays) -> None:
+    asyncio.run(assert_arrived(stage, DOOMED))
+    start = stage.mirror.log_end()
+    asyncio.run(delete_while_written(stage, DOOMED))
+    # The look for new topics, once a minute, may have made another one by then.
+    found = stage.mirror.await_line(start, (" ERROR us->eu task ", f"target topic us.{DOOMED} "), DEADLINE_S)
+    assert "does not exist any more" in found or "was deleted and made anew" in found
+    under_load(stage)
+    compare(stage, start)

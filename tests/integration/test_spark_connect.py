@@ -11,7 +11,7 @@ import pytest
 
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Role, gone, wait_until
 from tests.kit.spark_cluster import ConnectServer, bare_python
 from tests.kit.topics import make_topics
@@ -64,8 +64,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
             f"{ALIAS}->eu.topics": LOAD.topic,
             "tasks.max": "2",
             "copy.epoch.ms": "4000",
-            "replication.factor": "1",
-            "offset.storage.replication.factor": "1",
+            **SMALL,
             "spark.remote": server.remote,
             "spark.executor.memory": "1g",
             # Listened for on every address, and so over TLS.
@@ -81,13 +80,13 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
             yield scene
             writer.stop()
             assert mirror.stop() == 0, mirror.log_lines()[-20:]
-            assert mirror.leftovers() == []
+            mirror.assert_gone()
             wait_until(lambda: not scene.slices(), DEADLINE_S, "no slice is left on the server")
 
 
 async def test_it_copies_through_a_server_and_says_which_keys_have_no_effect_there(scene: Scene) -> None:
     await scene.compare()
-    assert scene.slices(), "they run on the server"
+    wait_until(scene.slices, DEADLINE_S, "slices run on the server")
     said = [line for line in scene.mirror.log_lines() if "spark.executor.memory has no effect" in line]
     assert said and "WARNING" in said[0]
     assert [line for line in scene.mirror.log_lines() if "over TLS" in line]

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
 from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import SliceSettings
-from connectors.source.archive import with_archive
+from connectors.source.archive import record_archive, with_archive
 from connectors.source.engine import EngineBroken, EngineLost, SparkEngine
 from connectors.source.links import LinkServer
 from connectors.source.slice import SliceHandle, SliceLost
@@ -61,6 +62,7 @@ async def slices(spark: SparkEngine, us: KafkaCluster, eu: KafkaCluster) -> Asyn
         await links.stop()
 
 
+@pytest.mark.long
 async def test_a_frozen_spark_is_replaced_by_the_next_slice(us: KafkaCluster, eu: KafkaCluster) -> None:
     async with engine({}) as spark, slices(spark, us, eu) as handle:
         await asyncio.wait_for(handle().open(), DEADLINE_S)
@@ -76,17 +78,38 @@ async def test_a_frozen_spark_is_replaced_by_the_next_slice(us: KafkaCluster, eu
     assert not jvms()
 
 
-async def test_a_server_that_is_away_is_named_and_worth_another_try(unused_tcp_port: int) -> None:
-    remote = f"sc://127.0.0.1:{unused_tcp_port}"
+async def test_a_server_that_is_away_is_named_and_worth_another_try() -> None:
+    remote = "sc://127.0.0.1:1"
     async with engine({"spark.remote": f"{remote}/;token=secret"}) as spark:
         for _ in range(2):
             with pytest.raises(EngineLost, match=f"Spark at {remote} does not take us: failed to connect") as caught:
-                await asyncio.wait_for(spark.start_job({}), DEADLINE_S)
+                await asyncio.wait_for(spark.start_job({}, ""), DEADLINE_S)
             assert "secret" not in str(caught.value)
 
 
 async def test_keys_that_spark_refuses_are_not_tried_again() -> None:
     async with engine({"spark.driver.memory": "100m"}) as spark:
         with pytest.raises(EngineBroken, match="memory"):
-            await asyncio.wait_for(spark.start_job({}), DEADLINE_S)
-    assert not [child for child in psutil.Process().children(recursive=True) if "spark" in " ".join(child.cmdline())]
+            await asyncio.wait_for(spark.start_job({}, ""), DEADLINE_S)
+    wait_until(lambda: not sparks(), DEADLINE_S, "no process of the Spark that was refused is left")
+
+
+def sparks() -> list[str]:
+    """What runs of a Spark below this process, by its command line."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found.append(" ".join(child.cmdline()))
+    return [command for command in found if "spark" in command]
+
+
+@pytest.mark.long
+async def test_the_recorded_classes_are_those_that_the_next_spark_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = SparkSettings(JAVA_HOME)
+    assert with_archive(settings) is settings
+    recorded = await record_archive(settings)
+    assert recorded.stat().st_size > 10_000_000
+    assert str(recorded) in with_archive(settings).java_options

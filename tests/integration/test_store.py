@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter
+from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
-from connect.kafka.transactions import Superseded, TransactionalIdRefused
+from connect.kafka.transactions import Superseded, TransactionalIdRefused, claim, until
 from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key
 from connectors.positions import Kind, Position, decode_kind
@@ -290,6 +292,19 @@ async def test_the_map_of_a_topic_made_anew_begins_anew(site: Site) -> None:
     assert await site.runs() == [Run(42, 0, 10)]
 
 
+async def test_a_map_begins_anew_within_one_life_of_the_store_too(site: Site) -> None:
+    """A policy asks for the newest runs first, and then goes on with the topic that took the other's place."""
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 42)])])
+    assert store.runs_of(POSITION) == [Run(0, 0, 42)]
+    anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10)
+    await store.commit([Commit(anew, [(42, 0, 10)])])
+    assert store.runs_of(POSITION) == []
+    await store.commit([Commit(anew, [(52, 10, 10)])])
+    assert await site.runs() == [Run(42, 0, 20)]
+
+
 async def test_a_truncated_target_cuts_the_map(site: Site) -> None:
     store = site.store()
     await store.load([ORDERS])
@@ -316,3 +331,54 @@ async def test_many_partitions_and_large_maps_in_one_commit(site: Site) -> None:
     starts = await site.store().load(partitions)
     assert all(start.position is not None for start in starts.values())
     assert len(await site.runs()) == 40 * 9000
+
+
+@asynccontextmanager
+async def unverified(cluster: Cluster) -> AsyncIterator[None]:
+    """Brokers that take transactional records which their coordinator knows nothing of, as those before 3.6 do."""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    for is_verified in (False, True):
+        setting = resource.AlterableConfig(
+            name="transaction.partition.verification.enable", config_operation=0, value=str(is_verified).lower()
+        )
+        broker = resource(resource_type=4, resource_name="1", configs=[setting])
+        request = IncrementalAlterConfigsRequest(resources=[broker], validate_only=False)
+        answer = await (await cluster.any_connection()).call(request)
+        assert [one.error_code for one in answer.responses] == [0]
+        if not is_verified:
+            yield
+
+
+async def leave_open(site: Site) -> None:
+    """A transaction that begins in the topic of offsets behind its coordinator's back."""
+    identity = await claim(site.cluster, site.settings.transactional_id)
+    record = OutRecord(site.settings.offsets_topic, b"k", b"v", partition=1)
+
+    async def attempt() -> None:
+        placed = await place(site.cluster, [record], identity, {})
+        await produce_all(site.cluster, placed, site.settings.transactional_id, 10, check)
+
+    def check(code: int, partition: str) -> None:
+        if code:  # until the broker has heard of its new setting
+            raise RetriableError(f"{partition}: {code}")
+
+    await until(60, "leaving a transaction open", attempt)
+
+
+async def test_what_a_transaction_left_open_unknown_to_its_coordinator_keeps_nobody_out(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION)])
+    async with unverified(site.cluster):
+        await leave_open(site)
+    with pytest.raises(RetriableError, match=rf"is open in {site.settings.offsets_topic}-1 since offset \d+; kafka-tr"):
+        await read_to_end(site.cluster, site.settings.offsets_topic, print, read_committed=True, timeout_s=1)
+    await claim(site.cluster, site.settings.transactional_id)  # its coordinator has nothing to end
+    successor = site.store()
+    assert (await successor.load([ORDERS]))[ORDERS].position == POSITION
+    assert f"left open in {site.settings.offsets_topic}-1, unknown to its coordinator" in caplog.text
+    later = replace(POSITION, next_source_offset=50)
+    await successor.commit([Commit(later)])
+    assert (await site.store().load([ORDERS]))[ORDERS].position == later

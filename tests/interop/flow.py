@@ -60,6 +60,7 @@ class Flow:
             f"{self.alias}->eu.enabled": "true",
             f"{self.alias}->eu.topics": f"{self.source_topic}, {self.begun_topic}",
             "emit.heartbeats.enabled": "false",
+            "heartbeats.replication.enabled": "false",
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
             "checkpoints.topic.replication.factor": "1",
@@ -80,11 +81,14 @@ async def create_topic(bootstrap: str, topic: str, partitions: int, configs: Map
 
 
 async def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
-    """Every committed record of a topic as it is now, partition after partition, each in its order."""
+    """Every committed record of a topic as it is now, partition after partition, each in its order; none of a topic
+    that is not there."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
     await consumer.start()
     try:
         partitions = [TopicPartition(topic, index) for index in range(await _partition_count(bootstrap, topic))]
+        if not partitions:
+            return []
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         ends = await consumer.end_offsets(partitions)

@@ -34,6 +34,7 @@ _LEFT_OF_BEGUN = sum(_BEGUN_RECORDS - 1 - last for last in _BEGUN_AT)
 _OFFSET_PARTITIONS = 25
 
 
+@pytest.mark.long
 async def test_java_then_ours_then_java(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     flow = Flow(us.bootstrap, eu.bootstrap)
     await create_topic(us.bootstrap, flow.source_topic, flow.partitions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from connectors.dataplane import reading
 #: Of batches by a producer without an id.
 NOBODY = (-1, -1, -1)
 _RETRIABLE = (3, 5, 6)  # a topic that was made just now
+_LEADER_DEADLINE_S = 120.0
 
 
 class Topics:
@@ -38,14 +40,15 @@ class Topics:
             timeout_ms=30_000,
             topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[row])],
         )
-        for _ in range(100):
-            leader = await self._leader(topic)
-            answer = await (await self._cluster.connection(leader)).call(request, at_most=11)
-            code = answer.responses[0].partition_responses[0].error_code
-            if code not in _RETRIABLE:
-                assert code == 0, f"{topic}: {code}"
-                return
-        raise AssertionError(f"{topic} has no leader that takes a batch")
+        async with asyncio.timeout(_LEADER_DEADLINE_S):
+            while True:
+                leader = await self._leader(topic)
+                answer = await (await self._cluster.connection(leader)).call(request, at_most=11)
+                code = answer.responses[0].partition_responses[0].error_code
+                if code not in _RETRIABLE:
+                    break
+                await asyncio.sleep(0.02)
+        assert code == 0, f"{topic}: {code}"
 
     async def headers(self, topic: str) -> list[wire.BatchHeader]:
         """Of all batches in partition 0."""

@@ -8,15 +8,13 @@ asked for, and the mirror went on without a restart. The same seed plays the sam
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +23,7 @@ from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy, Where, everywhere
+from tests.kit.reports import leave
 from tests.kit.requests import DESCRIBE_PRODUCERS, FETCH, PRODUCE
 from tests.kit.stage import Stage
 from tests.kit.strike import faults_of
@@ -318,15 +317,7 @@ def main() -> int:
             seconds=options.seconds,
             say=lambda line: print(line, flush=True),
         )
-    options.report.mkdir(parents=True, exist_ok=True)
-    (options.report / f"{seed}.json").write_text(json.dumps(asdict(report), indent=2))
-    (options.report / f"{seed}.md").write_text(report.markdown())
-    print(report.markdown())
-    if report.all_faults:
-        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return leave(report, options.report, f"{seed}", report.all_faults, directory)
 
 
 if __name__ == "__main__":

@@ -2,79 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-import javaproperties
+from tests.kit.java_program import KAFKA_VERSION, LOGGING, JavaProgram, java_command, write_log4j2
 
-from connect.embedded.java import find_java
-from connect.embedded.maven import classpath
-
-KAFKA_VERSION: Final = "4.3.1"
-#: The mirror, the worker, Kafka's tools, and last what makes their logging (slf4j) go to log4j2.
+#: The mirror, the worker, and Kafka's tools.
 COORDINATES: Final = (
     f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}",
     f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
     f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
-    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    LOGGING,
 )
-MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
-_STOP_TIMEOUT_S: Final = 60.0
 _TAIL_BYTES: Final = 4000
-#: As Kafka's own start script sets them for a Connect worker (``kafka-run-class``, ``connect-distributed``).
-_JVM_OPTIONS: Final = (
-    "-server",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-)
-#: Asks Linux to kill the process when its parent ends, however that ends, then becomes the program.
-_DIE_WITH_PARENT: Final = (
-    "import ctypes, os, signal, sys\nctypes.CDLL(None).prctl(1, signal.SIGKILL)\nos.execv(sys.argv[1], sys.argv[1:])"
-)
-
-_LOG4J2: Final = """\
-status = warn
-appender.file.type = File
-appender.file.name = file
-appender.file.fileName = {file}
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d %p %c{{1}}: %m%n
-rootLogger.level = {level}
-rootLogger.appenderRef.file.ref = file
-"""
 
 
 class JavaToolFailed(Exception):
     """A Java tool ended with another exit code than 0; the text holds the end of what it printed."""
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """A Java properties text, escaped as Java wants it."""
-    return javaproperties.dumps(properties, timestamp=None)
-
-
-def java_command(
-    main_class: str,
-    arguments: Sequence[str],
-    *,
-    heap: str = "1g",
-    log4j2: Path | None = None,
-    jvm_options: Sequence[str] = _JVM_OPTIONS,
-) -> list[str]:
-    """The command line that runs a class of Kafka's with the mirror, runtime and tools jars on its path."""
-    jars = os.pathsep.join(str(jar) for jar in classpath(COORDINATES))
-    logging = [f"-Dlog4j2.configurationFile={log4j2}"] if log4j2 else []
-    return [str(find_java()), *jvm_options, f"-Xmx{heap}", *logging, "-cp", jars, main_class, *arguments]
 
 
 def run_tool(
@@ -87,7 +34,7 @@ def run_tool(
     """Runs one of Kafka's tools to its end; its standard output. Raises JavaToolFailed."""
     with tempfile.TemporaryDirectory(prefix="kafka-tool-") as folder:
         log4j2 = write_log4j2(Path(folder), Path(folder) / "tool.log", level="WARN")
-        command = java_command(main_class, arguments, heap=heap, log4j2=log4j2)
+        command = java_command(COORDINATES, main_class, arguments, heap=heap, log4j2=log4j2)
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -102,102 +49,8 @@ def run_tool(
     return done.stdout
 
 
-def write_log4j2(folder: Path, file: Path, *, level: str = "INFO") -> Path:
-    configuration = folder / "log4j2.properties"
-    configuration.write_text(_LOG4J2.format(file=file, level=level))
-    return configuration
+class JavaMirrorMaker(JavaProgram):
+    """A dedicated MirrorMaker 2."""
 
-
-class JavaMirrorMaker:
-    """A dedicated MirrorMaker 2 in a process of its own; a context manager that leaves nothing behind.
-
-    ``properties`` is the text of its file as a mapping, or a file. ``log`` is where it logs. ``jvm_options`` are those
-    of Kafka's start script unless given, as where its speed does not matter.
-    """
-
-    def __init__(
-        self,
-        properties: Mapping[str, str] | Path,
-        log: Path,
-        *,
-        heap: str = "2g",
-        jvm_options: Sequence[str] = _JVM_OPTIONS,
-    ) -> None:
-        self.log = log
-        self._jvm_options = jvm_options
-        self._properties = properties
-        self._heap = heap
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._started().pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        if self._process is not None:
-            raise RuntimeError("this MirrorMaker was started before; make another one")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        log4j2 = write_log4j2(self.log.parent, self.log)
-        command = java_command(
-            MIRROR_MAKER, [str(self._file())], heap=self._heap, log4j2=log4j2, jvm_options=self._jvm_options
-        )
-        with self.log.with_suffix(".out").open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> int:
-        """SIGTERM, so that it commits its offsets; the exit code (143 after a signal)."""
-        process = self._started()
-        process.send_signal(signal.SIGTERM)
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise TimeoutError(
-                f"Java MirrorMaker was not down {timeout_s:.0f} s after SIGTERM; log: {self.log}"
-            ) from None
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is committed, nothing said."""
-        process = self._started()
-        process.kill()
-        process.wait()
-
-    def tail(self) -> str:
-        """The end of its log and of what it printed, for messages."""
-        parts = [path.read_text(errors="replace") for path in (self.log, self.log.with_suffix(".out")) if path.exists()]
-        return "\n".join(part[-_TAIL_BYTES:] for part in parts)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.is_running:
-            self.kill()
-
-    def _file(self) -> Path:
-        if isinstance(self._properties, Path):
-            return self._properties
-        file = self.log.with_suffix(".properties")
-        file.write_text(format_properties(self._properties))
-        return file
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("this MirrorMaker was not started")
-        return self._process
+    coordinates: Sequence[str] = COORDINATES
+    main_class = "org.apache.kafka.connect.mirror.MirrorMaker"

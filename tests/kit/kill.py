@@ -1,24 +1,25 @@
 """The kill run (``python -m tests.kit.kill``): strike a copying mirror again and again and compare after every blow.
 
 Exits 0 when source and target were equal after every round: no gap, no duplicate, no disorder, at least some restarts
-found a surplus at the target (else the run proved nothing), none fell back to at-least-once, and nothing was left
-behind. Writes a JSON and a markdown report; the same seed plays the same plan.
+found a surplus at the target (else the run proved nothing), none fell back to at-least-once, the offset map named the
+same record for each, and nothing was left behind. Writes a JSON and a markdown report; the same seed plays the same
+plan.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import random
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from connectors.dataplane.plan import TopicPartition
+from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
 from tests.kit.spark_cluster import StandaloneSpark, bare_python
@@ -77,8 +78,12 @@ def run(
     seed: int,
     surplus_rounds: int,
     say: Callable[[str], None] = lambda line: None,
+    mapped: Collection[TopicPartition] | None = None,
 ) -> RunReport:
-    """Start the mirror of an open stage, play the rounds (none after a faulty one), stop it, compare a last time."""
+    """Start the mirror of an open stage, play the rounds (none after a faulty one), stop it, compare a last time.
+
+    ``mapped``: source partitions whose offset map is held against both logs then; None for all.
+    """
     report = RunReport(seed, surplus_rounds)
     report.faults += stage.set_going(_START_DEADLINE_S)
     for planned in rounds:
@@ -87,6 +92,8 @@ def run(
         say(f"round {planned.number}/{len(rounds)}: {planned}")
         report.rounds.append(_play(stage, planned, seed, say))
     _finish(stage, report)
+    if not report.all_faults:
+        report.faults += [f"offset map of {fault}" for fault in stage.map_faults(mapped)]
     return report
 
 
@@ -106,6 +113,8 @@ def _finish(stage: Stage, report: RunReport) -> None:
     report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
     report.faults += ending.faults
     report.faults += [fault for fault in faults_of(ending.comparison) if not report.all_faults]
+    if stage.exactly_once and not report.all_faults and not ending.comparison.total("aborted"):
+        report.faults.append("no blow fell into an open transaction: nothing was aborted, so the run proved nothing")
     if not report.all_faults and report.surplus_rounds < report.surplus_rounds_wanted:
         report.faults.append(
             f"only {report.surplus_rounds} rounds found a surplus, {report.surplus_rounds_wanted} are needed as proof"
@@ -124,6 +133,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
     parser.add_argument("--target-nodes", type=int, default=1, help="brokers of the target (default 1)")
     parser.add_argument("--secured", action="store_true", help="SCRAM over TLS at the source, mutual TLS at the target")
+    parser.add_argument("--exactly-once", action="store_true", help="records and positions in the same transactions")
     parser.add_argument("--spark", choices=("local", "standalone"), default="local", help="where slices run")
     parser.add_argument("--report", type=Path, default=Path("build/kill"), help="directory of the reports")
     return parser.parse_args()
@@ -142,23 +152,17 @@ def main() -> int:
     with contextlib.ExitStack() as exits:
         spark = exits.enter_context(StandaloneSpark(bare_python(directory / "python"))) if on_cluster else None
         settings = {"seed": seed, "records_per_s": options.rate, "target_nodes": options.target_nodes, "spark": spark}
+        settings["exactly_once"] = options.exactly_once
         stage = exits.enter_context(stage_of(directory, **settings))
         report = run(
             stage,
             rounds,
             seed=seed,
-            surplus_rounds=min(SURPLUS_ROUNDS, len(rounds) // 4),
+            # Nothing has to be found behind a position that is stored together with its records.
+            surplus_rounds=0 if options.exactly_once else min(SURPLUS_ROUNDS, len(rounds) // 4),
             say=lambda line: print(line, flush=True),
         )
-    options.report.mkdir(parents=True, exist_ok=True)
-    (options.report / f"{seed}.json").write_text(json.dumps(asdict(report), indent=2))
-    (options.report / f"{seed}.md").write_text(report.markdown())
-    print(report.markdown())
-    if report.all_faults:
-        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return leave(report, options.report, f"{seed}", report.all_faults, directory)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,37 @@ from connect.embedded.processes import Keeper
 from tests.kit.processes import Member, survivors, tree, wait_until
 from tests.kit.resumed import Resumed, resumed
 
+#: Of a mirror between single brokers: one copy of everything, no heartbeats, no checkpoints, no settings kept in step,
+#: and a member that is killed is missed after six seconds instead of ten.
+SMALL: Final[Mapping[str, str]] = {
+    "replication.factor": "1",
+    "config.storage.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "heartbeats.topic.replication.factor": "1",
+    "offset-syncs.topic.replication.factor": "1",
+    "checkpoints.topic.replication.factor": "1",
+    "emit.checkpoints.enabled": "false",
+    "emit.heartbeats.enabled": "false",
+    "heartbeats.replication.enabled": "false",
+    # Tests give topics of the target settings of their own.
+    "sync.topic.configs.enabled": "false",
+    "eu.session.timeout.ms": "6000",
+    "eu.heartbeat.interval.ms": "1000",
+}
+
+#: Records and their positions in the same transactions, on the way from us to eu.
+EXACTLY_ONCE: Final[Mapping[str, str]] = {
+    "eu.exactly.once.source.support": "enabled",
+    "us->eu.consumer.isolation.level": "read_committed",
+}
+
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.
-_STOP_DEADLINE_S: Final = 60.0
-_KILL_DEADLINE_S: Final = 60.0
+_STOP_DEADLINE_S: Final = 120.0
+_KILL_DEADLINE_S: Final = 120.0
+#: Spark's Python daemon ends by itself, once its JVM has: a moment behind the worker.
+_GONE_DEADLINE_S: Final = 120.0
 _LOG_POLL_S: Final = 0.1
 
 
@@ -30,7 +57,7 @@ class Mirror:
 
     def __init__(self, properties: Mapping[str, str], directory: Path, command: Sequence[str] = ()) -> None:
         self.properties_file = directory / "mm2.properties"
-        self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
+        self.configure(properties)
         self.log_file = directory / "mirror.log"
         self.log_file.touch()
         self._command = [*(command or [str(Path(sys.executable).parent / "connect-mirror-maker")])]
@@ -42,6 +69,10 @@ class Mirror:
     def pid(self) -> int:
         """The worker's process id; 0 before the first start."""
         return self._pid
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Write the file anew, for the next start."""
+        self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
     def start(self) -> None:
         self._pid = self._keeper.spawn(_WORKER, [*self._command, str(self.properties_file)], os.environ, self.log_file)
@@ -59,6 +90,10 @@ class Mirror:
     def leftovers(self) -> list[Member]:
         """Processes once seen in a tree of this mirror that still run."""
         return survivors(self._members.values())
+
+    def assert_gone(self) -> None:
+        """An ``AssertionError`` if any process of this mirror stays; its Spark's ends a moment behind the worker."""
+        wait_until(lambda: not self.leftovers(), _GONE_DEADLINE_S, "no process of the mirror is left")
 
     def stop(self, within_s: float = _STOP_DEADLINE_S) -> int:
         """SIGTERM; the exit code. An ``AssertionError`` if it takes longer than ``within_s``."""

@@ -96,7 +96,7 @@ class Pipe:
     def break_off(self) -> None:
         """End the stream here and now, in an orderly way for its target: what is kept is lost, and what still comes."""
         self.drop()
-        self._end_target()
+        self.end_target()
         self._on_ended()
 
     def drop(self) -> None:
@@ -121,10 +121,11 @@ class Pipe:
         self._regulate_source()
         if self._ending and not self._queue and self._may_pass():
             self.ended = True
-            self._end_target()
+            self.end_target()
             self._on_ended()
 
-    def _end_target(self) -> None:
+    def end_target(self) -> None:
+        """Tell the target that nothing more comes."""
         if self.target is None or self.target.is_closing():
             return
         try:

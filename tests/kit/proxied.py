@@ -83,14 +83,18 @@ class ProxiedConnection:
         await self._finished
 
     def cut(self, deliver: Direction | None = None) -> None:
-        """Reset both sides; ``deliver``: what was passed in that direction still arrives, with an orderly end."""
+        """Reset both sides; ``deliver``: what was passed in that direction still arrives, with an orderly end.
+
+        That side is read on until its peer ends: a socket that is closed with something unread in it takes back what it
+        was still sending.
+        """
         for direction, pipe in self.pipes.items():
             pipe.drop()
             target = pipe.target
             if target is None or target.is_closing():
                 continue
             if direction is deliver:
-                target.close()
+                pipe.end_target()
             else:
                 _reset(target)
 

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from connect.embedded import ports
 from tests.kit.pipe import Direction, Pipe, Weather
 from tests.kit.proxied import ConnectionState, ProxiedConnection
 
 _CALL_TIMEOUT_S = 60.0
+_LISTEN_TRIES = 4
 T = TypeVar("T")
 
 
@@ -73,11 +75,17 @@ class FaultProxy:
 
     @classmethod
     def start(cls, host: str, port: int, *, listen_port: int = 0, seed: int = 0) -> Self:
-        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken."""
+        """A running proxy before ``host:port``; ``OSError`` if ``listen_port`` is taken.
+
+        Without one it takes a port that no outgoing connection can take while it refuses.
+        """
         proxy = cls(host, port, seed)
         proxy._thread.start()
         try:
-            proxy._call(proxy._listen(listen_port))
+            if listen_port:
+                proxy._call(proxy._listen(listen_port))
+            else:
+                proxy._listen_somewhere()
         except BaseException:
             proxy.close()
             raise
@@ -210,6 +218,15 @@ class FaultProxy:
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_TIMEOUT_S)
+
+    def _listen_somewhere(self) -> None:
+        for tries_left in reversed(range(_LISTEN_TRIES)):
+            try:
+                self._call(self._listen(*ports.choose(1)))
+                return
+            except OSError:  # somebody was faster
+                if not tries_left:
+                    raise
 
     async def _listen(self, port: int) -> None:
         self._server = await self._loop.create_server(self._accepted, "127.0.0.1", port)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,10 +33,11 @@ from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
 from tests.kit import marked
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import Mirror
+from tests.kit.mirror import SMALL, Mirror
 from tests.kit.pipe import Direction
 from tests.kit.processes import Member, slices
 from tests.kit.proxy import FaultProxy
+from tests.kit.reports import leave
 from tests.kit.requests import FETCH
 from tests.kit.topics import make_topics
 
@@ -310,8 +309,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
             "eu.bootstrap.servers": eu.bootstrap,
             f"{_ALIAS}->eu.enabled": "true",
             f"{_ALIAS}->eu.topics": "scale-.*",
-            "replication.factor": "1",
-            "offset.storage.replication.factor": "1",
+            **SMALL,
             "tasks.max": str(tasks),
         }
         mirror = exits.enter_context(Mirror(properties, directory))
@@ -339,16 +337,7 @@ def main() -> int:
             asyncio.run(measure(scene, proxy, found, lambda line: print(line, flush=True)))
         except AssertionError as error:
             found.faults.append(str(error))
-    options.report.mkdir(parents=True, exist_ok=True)
-    name = f"{found.partitions}-{options.tasks}"
-    (options.report / f"{name}.json").write_text(json.dumps(asdict(found), indent=2))
-    (options.report / f"{name}.md").write_text(found.markdown())
-    print(found.markdown())
-    if found.faults:
-        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return leave(found, options.report, f"{found.partitions}-{options.tasks}", found.faults, directory)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +16,10 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
-from connect.embedded.brokers import KafkaCluster
+from connect.core.errors import SecurityError
+from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.embedded.settings import PROXIED
+from connect.kafka.connection import Connection
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from tests.kit.certificates import Party, make_party
 from tests.kit.pipe import Direction
@@ -41,7 +45,7 @@ LISTENERS: Final = {
 }
 #: A session has to be proven anew so often (KIP-368).
 REAUTH_MS: Final = 4_000
-
+_TAKEN_DEADLINE_S: Final = 120.0
 
 #: A slice's connection on which more than this was sent carries batches; the proxy cannot read what it passes.
 _CARRIES_BATCHES_BYTES: Final = 30_000
@@ -69,6 +73,8 @@ class Secured:
     client: Party
     directory: Path
     proxied_protocol: str = "SSL"
+    #: Its client shows a certificate out of a PKCS#12 store; PEM else.
+    has_pkcs12: bool = False
 
     def properties(self, listener: str, bootstrap: str | None = None) -> dict[str, str]:
         """What a Java client's file says to get in through a listener."""
@@ -77,7 +83,7 @@ class Secured:
         if protocol.endswith("SSL"):
             found |= self.trusting()
         if listener in ("MUTUAL", PROXIED):
-            found |= self.own_store()
+            found |= self.own_pkcs12() if self.has_pkcs12 else self.own_store()
         if listener == "PLAIN":
             found |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas(PLAIN)}
         elif listener == "OAUTH":
@@ -117,6 +123,21 @@ class Secured:
             "ssl.key.password": STORE_PASSWORD,
         }
 
+    def own_pkcs12(self) -> dict[str, str]:
+        """A key store with a password, as keytool makes it."""
+        store = self.directory / "client.p12"
+        secret = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+        store.write_bytes(
+            pkcs12.serialize_key_and_certificates(
+                b"client", self.client.key, self.client.certificate, [self.authority.certificate], secret
+            )
+        )
+        return {
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": str(store),
+            "ssl.keystore.password": STORE_PASSWORD,
+        }
+
 
 @contextlib.contextmanager
 def start_secured(
@@ -127,12 +148,15 @@ def start_secured(
     advertised: Callable[[int, int], tuple[str, int]] | None = None,
     proxied_protocol: str = "SSL",
     nodes: int = 1,
+    has_pkcs12: bool = False,
+    config: Mapping[str, str] | None = None,
+    jvm_options: Sequence[str] = QUICK_JVM,
 ) -> Iterator[Secured]:
     """A cluster as ``Secured`` describes it; its proxied listener, if asked for, wants mutual TLS, and SCRAM as well
-    where it is ``SASL_SSL``."""
+    where it is ``SASL_SSL``. ``config`` wins over all else that its brokers are told."""
     authority = make_party("authority", None)
     yesterday = datetime.timedelta(minutes=-30)
-    config = {
+    told = {
         **_presenting(directory, "", make_party("broker", authority, "localhost")),
         **_presenting(directory, "expired", make_party("late", authority, "localhost", valid=yesterday)),
         **_presenting(directory, "elsewhere", make_party("far", authority, "far.example", address="192.0.2.1")),
@@ -152,14 +176,22 @@ def start_secured(
     }
     for listener in ("scram", "scram_tls", PROXIED.lower()):
         prefix = f"listener.name.{listener}"
-        config[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
+        told[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
         for mechanism in ("scram-sha-256", "scram-sha-512"):
-            config[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
+            told[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
     listeners = LISTENERS if advertised is None else {**LISTENERS, PROXIED: proxied_protocol}
-    started = KafkaCluster.start(name, nodes=nodes, config=config, listeners=listeners, advertised=advertised)
+    started = KafkaCluster.start(
+        name,
+        nodes=nodes,
+        config={**told, **(config or {})},
+        listeners=listeners,
+        advertised=advertised,
+        jvm_options=jvm_options,
+    )
     with started as cluster:
         set_password(cluster, "bob", PASSWORD)
-        yield Secured(cluster, authority, make_party("client", authority, "client"), directory, proxied_protocol)
+        client = make_party("client", authority, "client")
+        yield Secured(cluster, authority, client, directory, proxied_protocol, has_pkcs12)
 
 
 def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
@@ -171,7 +203,10 @@ def _presenting(directory: Path, listener: str, party: Party) -> dict[str, str]:
 
 
 def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
-    """Make a user for SCRAM, or give it another password."""
+    """Make a user for SCRAM, or give it another password; every broker takes it then.
+
+    The controller answers who sets it, and the brokers hear of it a moment later.
+    """
     admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
@@ -180,6 +215,31 @@ def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
             assert not any(refused.values()), refused
     finally:
         admin.close()
+    properties = {
+        "bootstrap.servers": cluster.bootstrap_of("SCRAM"),
+        "security.protocol": LISTENERS["SCRAM"],
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": jaas(SCRAM, password, user),
+    }
+    settings = connection_settings(properties, client_id="test-kit", where=f"cluster {cluster.name}")
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own
+        thread.submit(asyncio.run, _until_taken(settings)).result()
+
+
+async def _until_taken(settings: ConnectionSettings) -> None:
+    """Until each broker lets in who comes with these settings."""
+    async with asyncio.timeout(_TAKEN_DEADLINE_S):
+        for host, port in settings.bootstrap:
+            while not await _is_taken(settings, host, port):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def _is_taken(settings: ConnectionSettings, host: str, port: int) -> bool:
+    try:
+        await (await Connection.open(settings, host, port)).close()
+    except SecurityError:
+        return False
+    return True
 
 
 def as_lines(alias: str, properties: dict[str, str]) -> dict[str, str]:
@@ -192,6 +252,7 @@ class SecuredStage(Stage):
     ``SASL_SSL``), sessions proven anew every few seconds. Harness and load use listeners of their own."""
 
     target_protocol = "SSL"
+    has_pkcs12 = False
 
     def _start_source(self, exits: contextlib.ExitStack) -> KafkaCluster:
         self.source = exits.enter_context(start_secured("us", self._folder("us")))
@@ -204,6 +265,7 @@ class SecuredStage(Stage):
             advertised=self._proxy_before(exits, self.proxies),
             proxied_protocol=self.target_protocol,
             nodes=self._target_nodes,
+            has_pkcs12=self.has_pkcs12,
         )
         self.target = exits.enter_context(started)
         return self.target.cluster

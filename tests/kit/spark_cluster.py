@@ -5,6 +5,7 @@ Their Python cannot import this project, only what it depends on, as on executor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -20,13 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import psutil
+
 from connect.embedded.java import find_java
 from connect.embedded.ports import HOST, choose
 from connect.embedded.processes import Keeper
 from tests.kit.processes import Member, Role, slices, tree, wait_until
 
 _START_DEADLINE_S: Final = 180.0
-_END_DEADLINE_S: Final = 20.0
+_END_DEADLINE_S: Final = 120.0
 _MASTER: Final = "master"
 _SERVER: Final = "server"
 _ROLES: Final = {_MASTER: Role.OTHER, "worker": Role.CLUSTER_WORKER, _SERVER: Role.SPARK_JVM}
@@ -120,7 +123,7 @@ class Spark:
         members = self.members()
         self._keeper.close()
         for member in members:
-            if member.process.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.kill()
         wait_until(lambda: not self.members(), _END_DEADLINE_S, "nothing is left of Spark")
 

@@ -14,8 +14,10 @@ from typing import Final, Self
 
 from connect.embedded.brokers import KafkaCluster
 from connect.embedded.releases import DEFAULT_VERSION
+from connectors.dataplane.plan import TopicPartition
 from tests.kit.checker import Checker, Report, TopicPair
-from tests.kit.mirror import Mirror
+from tests.kit.map_judge import Verdict, judge_map
+from tests.kit.mirror import EXACTLY_ONCE, SMALL, Mirror
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, Member, local_ports, slices, wait_until
 from tests.kit.proxied import ConnectionState
@@ -34,10 +36,13 @@ LOADS: Final = (
     Load("stock", 1, "snappy", value_bytes=40),
 )
 _REMOTE_PREFIX: Final = "us."
+_MAP_TOPIC: Final = "mm2-offset-map.us.internal"
+_LOOKS_A_PARTITION: Final = 5_000
+_MOST_NAMED: Final = 5
 #: How the client ids end that a worker stores source offsets under.
 _STORING_CLIENT: Final = "-offsets"
 _CATCH_UP_STEP_S: Final = 1.0
-_LEFTOVER_DEADLINE_S: Final = 30.0
+_LEFTOVER_DEADLINE_S: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Stage:
         properties: Mapping[str, str] | None = None,
         command: Sequence[str] = (),
         spark: Spark | None = None,
+        exactly_once: bool = False,
     ) -> None:
         self._directory = directory
         self._seed = seed
@@ -75,7 +81,12 @@ class Stage:
         self._source_version, self._target_version = versions
         #: The Spark that the mirror uses, where that is not its own.
         self.spark = spark
-        self._properties = {**(spark.properties if spark else {}), **(properties or {})}
+        self.exactly_once = exactly_once
+        self._properties = {
+            **(EXACTLY_ONCE if exactly_once else {}),
+            **(spark.properties if spark else {}),
+            **(properties or {}),
+        }
         self._command = command
         self._exits = contextlib.ExitStack()
         self.proxies: list[FaultProxy] = []
@@ -122,7 +133,7 @@ class Stage:
         self._runner = exits.enter_context(asyncio.Runner())
         self._runner.run(make_topics(self.us.bootstrap, {load.topic: load.partitions for load in self._loads}))
         pairs = [TopicPair(load.topic, _REMOTE_PREFIX + load.topic, load.partitions) for load in self._loads]
-        self.checker = Checker(self.us.bootstrap, self.eu.bootstrap, pairs)
+        self.checker = Checker(self.us.bootstrap, self.eu.bootstrap, pairs, committed=self.exactly_once)
         self._runner.run(self.checker.__aenter__())
         exits.callback(lambda: self._runner.run(self.checker.__aexit__()))
         self.writer = exits.enter_context(
@@ -148,11 +159,7 @@ class Stage:
             **self._ways_in(),
             "us->eu.enabled": "true",
             "us->eu.topics": ", ".join(load.topic for load in self._loads),
-            "us->eu.emit.heartbeats.enabled": "false",
-            "eu->us.emit.heartbeats.enabled": "false",
-            "replication.factor": str(replicas),
-            "offset.storage.replication.factor": str(replicas),
-            "offset-syncs.topic.replication.factor": str(replicas),
+            **{key: str(replicas) if key.endswith("replication.factor") else value for key, value in SMALL.items()},
             "tasks.max": "2",
             "refresh.topics.interval.seconds": "60",
             **self._properties,
@@ -198,6 +205,20 @@ class Stage:
 
     def check(self) -> Report:
         return self._runner.run(self.checker.check())
+
+    def map_faults(self, partitions: Collection[TopicPartition] | None = None) -> list[str]:
+        """What brute force has against the offset map of ``partitions``, or of all, once the mirror has stopped."""
+        every = [TopicPartition(load.topic, at) for load in self._loads for at in range(load.partitions)]
+        return [
+            f"{partition}: {fault}"
+            for partition in (every if partitions is None else partitions)
+            for fault in self._runner.run(self._judge_map(partition)).faults[:_MOST_NAMED]
+        ]
+
+    async def _judge_map(self, partition: TopicPartition) -> Verdict:
+        return await judge_map(
+            self.us, self.eu, _MAP_TOPIC, partition, read_committed=self.exactly_once, looks=_LOOKS_A_PARTITION
+        )
 
     def passed_bytes(self, node: int | None = None) -> int:
         """What has gone to the target, or to one node of it."""

@@ -1,4 +1,5 @@
-"""Where source partitions would be read on, from the records that a Java worker would go on from too."""
+"""What a flow has stored on its target: where source partitions would be read on, from the records that a Java worker
+would go on from too, and the gaps that it has passed."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
+from connectors.gaps import GapRecord, decode_gap
+from connectors.positions import Kind, decode_kind
 
 CONNECTOR = "MirrorSourceConnector"
 
@@ -38,3 +41,20 @@ async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]
 def _apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:
     passed_over = offsetlog.apply(state, record.key, record.value)
     assert not passed_over, passed_over
+
+
+async def stored_gaps(bootstrap: str, alias: str) -> list[GapRecord]:
+    """The gaps that the flow from ``alias`` has passed, in the order in which they were found."""
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="gaps", where="the target")
+    cluster = Cluster(settings)
+    found: list[GapRecord] = []
+
+    def fold(record: LogRecord) -> None:
+        if record.key is not None and record.value is not None and decode_kind(record.key) is Kind.GAP:
+            found.append(decode_gap(record.key, record.value))
+
+    try:
+        await read_to_end(cluster, f"mm2-offset-map.{alias}.internal", fold, read_committed=True)
+    finally:
+        await cluster.close()
+    return sorted(found, key=lambda one: one.key.found_ms)

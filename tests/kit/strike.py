@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tests.kit.checker import Report
@@ -30,8 +31,12 @@ _CATCH_UP_DEADLINE_S: Final = 180.0
 #: Where the tripwire of a hold lies: mostly inside a request or an answer, sometimes between two.
 _HOLD_WITHIN_REQUEST_BYTES: Final = 200_000
 _HOLD_WITHIN_ANSWER_BYTES: Final = 500
+#: Well below the lease of a group's members, which would stop all work.
+_FROZEN_LOOK_S: Final = 1.0
 #: What a frozen broker must have got before the blow, to find in its sockets when it thaws.
 _FROZEN_BYTES: Final = 1_000
+#: A worker's word for the end of its lease.
+_LEFT: Final = "No longer a member of the group"
 #: What a successor asks first, if its worker lives on.
 _LOOKS: Final = (METADATA, DESCRIBE_PRODUCERS, INIT_PRODUCER_ID, LIST_OFFSETS)
 #: And if it is a new worker: a new connection's first question.
@@ -97,7 +102,7 @@ class Strike:
     def _play(self, undo: contextlib.ExitStack) -> None:
         stage, planned = self._stage, self._round
         loaded = stage.passed_bytes() + planned.load_bytes
-        wait_until(lambda: stage.passed_bytes() >= loaded, _LOAD_DEADLINE_S, "the mirror copies under load")
+        wait_until(partial(self._copies_again, loaded), _LOAD_DEADLINE_S, "the mirror copies under load")
         copying = wait_until(stage.slices, _LOAD_DEADLINE_S, "a slice writes to the target")
         victims = self._victims(copying)
         let_go = self._prepare_path(copying if self._loses_all else _below(copying, victims), undo)
@@ -163,14 +168,30 @@ class Strike:
     def _freeze(self, undo: contextlib.ExitStack) -> Callable[[], None]:
         stage = self._stage
         node = self._chance.randrange(len(stage.proxies))
-        stage.eu.freeze(node)
-        thaw = _once(lambda: stage.eu.thaw(node))
-        undo.callback(thaw)
-        passed = stage.passed_bytes(node)
-        wait_until(
-            lambda: stage.passed_bytes(node) > passed + _FROZEN_BYTES, _KEEP_DEADLINE_S, "the frozen broker has bytes"
-        )
-        return thaw
+        end_s = time.monotonic() + _KEEP_DEADLINE_S
+        while True:
+            stage.eu.freeze(node)
+            thaw = _once(partial(stage.eu.thaw, node))
+            undo.callback(thaw)
+            passed = stage.passed_bytes(node)
+            enough = partial(self._has_passed, node, passed + _FROZEN_BYTES)
+            try:
+                wait_until(enough, _FROZEN_LOOK_S, "the frozen broker has bytes")
+            except DeadlinePassed:
+                # Frozen while a transaction was ended: nobody writes until it is.
+                if time.monotonic() > end_s:
+                    raise
+                thaw()
+                loaded = stage.passed_bytes() + _FROZEN_BYTES
+                wait_until(partial(self._copies_again, loaded), _LOAD_DEADLINE_S, "the mirror copies again")
+            else:
+                return thaw
+
+    def _copies_again(self, size: int) -> bool:
+        return self._stage.passed_bytes() >= size
+
+    def _has_passed(self, node: int, size: int) -> bool:
+        return self._stage.passed_bytes(node) > size
 
     def _strike(self, victims: list[Member], undo: contextlib.ExitStack) -> list[Member]:
         """SIGKILL or SIGSTOP; who will be gone for it: the victims and all below them."""
@@ -201,7 +222,7 @@ class Strike:
         if self._round.path is Path.PLAIN:
             return
         conditions: dict[Moment, Callable[[], object]] = {
-            Moment.ASKED: lambda: self._asked() > self._asked_before,
+            Moment.ASKED: lambda: self._asked() > self._asked_before or self._has_left_group(),
             Moment.RESUMED: self._has_resumed,
             Moment.COPYING: lambda: self._has_resumed() and self._successor_writes(),
         }
@@ -211,6 +232,12 @@ class Strike:
     def _await(self, condition: Callable[[], object], what: str) -> None:
         deadline_s = _CLUSTER_LOOK_DEADLINE_S if self._stage.spark else _LOOK_DEADLINE_S
         wait_until(condition, deadline_s, what, _LOOK_POLL_S)
+
+    def _has_left_group(self) -> bool:
+        """Nobody asks a broker that was frozen for longer than the worker's lease until it goes on: a cluster may take
+        that long to come up with a successor."""
+        lines = self._stage.mirror.log_lines(self._log_start)
+        return self._round.path is Path.FROZEN and any(_LEFT in line for line in lines)
 
     def _asked(self) -> int:
         return self._stage.asked(_FIRST_LOOKS if self._round.victim is Role.WORKER else _LOOKS)

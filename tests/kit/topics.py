@@ -1,23 +1,63 @@
-"""Topics for tests, made with kafka-python's admin client."""
+"""Topics for tests, made with kafka-python's admin client, and led once a test goes on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from kafka.admin import KafkaAdminClient, NewTopic
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.settings import connection_settings
+
+_LED_DEADLINE_S: Final = 120.0
+_POLL_S: Final = 0.02
 
 
 async def make_topics(
     bootstrap: str, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None, replicas: int = 1
 ) -> None:
-    """Make topics, each with so many partitions; an error of the library if one exists."""
+    """Make topics, each with so many partitions, and wait for their leaders; an error of the library if one exists."""
     topics: Any = [
         NewTopic(name=name, num_partitions=count, replication_factor=replicas, topic_configs=dict(configs or {}))
         for name, count in partitions.items()
     ]
     await asyncio.to_thread(_create, bootstrap, topics)
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="test-kit", where="the test")
+    cluster = Cluster(settings)
+    try:
+        await until_led(cluster, partitions)
+    finally:
+        await cluster.close()
+
+
+async def until_led(cluster: Cluster, partitions: Mapping[str, int]) -> None:
+    """Until each topic has that many partitions with leaders that answer.
+
+    The controller answers who makes a topic; its brokers hear of it a moment later, and of one that was deleted under
+    the same name too.
+    """
+    async with asyncio.timeout(_LED_DEADLINE_S):
+        while not await _are_led(cluster, partitions):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+
+async def until_gone(cluster: Cluster, topics: Collection[str]) -> None:
+    """Until the broker knows none of them any more: before, it may take records for one that is to be made anew."""
+    async with asyncio.timeout(_LED_DEADLINE_S):
+        while any(topic.partitions for topic in (await cluster.metadata(topics)).topics.values()):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+
+async def _are_led(cluster: Cluster, partitions: Mapping[str, int]) -> bool:
+    wanted = [(topic, index) for topic, count in partitions.items() for index in range(count)]
+    try:
+        return bool(await list_offsets(cluster, wanted, LATEST))
+    except RetriableError:
+        return False
 
 
 def _create(bootstrap: str, topics: Any) -> None:

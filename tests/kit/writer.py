@@ -29,7 +29,7 @@ from tests.kit import marked
 #: Longer than any test leaves a broker down, on a machine that is busy as well.
 _REQUEST_TIMEOUT_MS: Final = 120_000
 _ANSWER_TIMEOUT_S: Final = 150.0
-_END_TIMEOUT_S: Final = 30.0
+_END_TIMEOUT_S: Final = 60.0
 _OUTSTANDING_BATCHES: Final = 8
 
 Acknowledged = dict[str, dict[int, int]]

@@ -9,7 +9,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -26,7 +26,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, for setuptools leaves folders beside what it builds."""
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in PACKAGES:
-        copytree(ROOT / name, tree / name)
+        # Caches are written while other tests run, under names that last for a moment.
+        copytree(ROOT / name, tree / name, ignore=ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (tree / name).write_bytes((ROOT / name).read_bytes())
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"

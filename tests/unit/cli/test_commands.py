@@ -24,7 +24,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("us.bootstrap.servers = a:1\n", ("clusters",)),
         ("clusters = us, eu\nus->xx.enabled = true\n", ("us->xx.enabled", "xx")),
         ("clusters = us, eu\nus->eu.enabled = \\u12\n", ("mm2.properties",)),
-        ("clusters = us, eu\nus->eu.enabled = false\n", ("enabled",)),
+        ("clusters = us, eu\nemit.heartbeats.enabled = false\n", ("enabled",)),
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(

@@ -15,7 +15,7 @@ from connect.cli.demo_orders import TOPICS, sample_records
 from connect.cli.demo_view import LastWarning, LiveView, PlainView, picture
 from connect.cli.rates import FlowRates, TopicRates
 from connectors.comparison import Difference, Partition
-from connectors.flows import load
+from connectors.flows import load, mirrored
 from connectors.source.progress import FlowProgress, PartitionView
 from connectors.verify import PartitionReport, Report
 
@@ -46,7 +46,7 @@ def test_the_file_of_the_demo_enables_its_flow_and_nothing_that_is_not_supported
     file = tmp_path / "mm2.properties"
     file.write_text(properties({"us": "127.0.0.1:19092", "eu": "127.0.0.1:29092"}), encoding="utf-8")
     config = load(file)
-    (flow,) = config.enabled_flows(())
+    (flow,) = mirrored(config.flows_to_run())
     assert str(flow) == "us->eu"
     assert config.notices() == []
 

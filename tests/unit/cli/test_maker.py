@@ -1,7 +1,9 @@
-"""How all flows are stopped, and that they agree on one listener; with flows and Spark in memory."""
+"""How flows live beside each other and are stopped, and that they agree on one listener; all in memory."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,25 +11,41 @@ from typing import Any, cast
 import pytest
 
 from connect.cli import maker
-from connect.cli.maker import MirrorMaker, StopFailed
-from connect.core.errors import ConfigError, RetriableError
+from connect.cli.maker import FlowsFailed, MirrorMaker, StopFailed
+from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.runtime.driver import WorkerFailed
 from connectors.flows import MirrorMakerConfig, load
 
 
-class Mirror:
-    """A flow that ends as it is told."""
+class Worker:
+    """A flow's worker that starts, lives and stops as it is told."""
 
-    def __init__(self, flow: SimpleNamespace) -> None:
-        self.flow = flow.name
-        self.settings = SimpleNamespace(link_listener=flow.listener, link_advertised_address="")
-        self.failure: BaseException | None = flow.failed_before
-        self._fails = flow.fails_in_stopping
-        self._raises = flow.raises_in_stopping
+    def __init__(self, flow: SimpleNamespace, *_: object) -> None:
+        self.flow = flow
+        self.herder = None
+        self._failed = asyncio.Event()
+        self._error = ""
+        flow.workers.append(self)
+
+    async def start(self) -> None:
+        self.flow.starts.set()
+        if self.flow.raises_in_starting:
+            raise self.flow.raises_in_starting.pop()
+
+    def fail(self, error: str) -> None:
+        self._error = error
+        self._failed.set()
+
+    async def ended(self) -> None:
+        await self._failed.wait()
+        raise WorkerFailed(self._error)
+
+    def failure(self) -> None: ...
 
     async def stop(self) -> None:
-        self.failure = self.failure or self._fails
-        if self._raises is not None:
-            raise self._raises
+        self.flow.stops.set()
+        if self.flow.raises_in_stopping is not None:
+            raise self.flow.raises_in_stopping
 
 
 class Engine:
@@ -40,13 +58,18 @@ class Engine:
         self.is_stopped = True
 
 
-def a_flow(name: str, **other: Any) -> SimpleNamespace:
-    found = (
-        {"listener": "127.0.0.1:0"}
-        | dict.fromkeys(("failed_before", "fails_in_stopping", "raises_in_stopping"))
-        | other
-    )
-    return SimpleNamespace(name=name, **found)
+class Flow(SimpleNamespace):
+    def __str__(self) -> str:
+        return str(self.name)
+
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(link_listener=self.listener, link_advertised_address="")
+
+
+def a_flow(name: str, *, listener: str = "127.0.0.1:0", enabled: bool = True, **raises: Any) -> Flow:
+    defaults: dict[str, Any] = {"raises_in_starting": [], "raises_in_stopping": None, "workers": []}
+    events = {"starts": asyncio.Event(), "stops": asyncio.Event()}
+    return Flow(name=name, enabled=enabled, listener=listener, **{**defaults, **events, **raises})
 
 
 @pytest.fixture
@@ -59,35 +82,83 @@ def config(tmp_path: Path) -> MirrorMakerConfig:
 def made(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, *flows: SimpleNamespace
 ) -> tuple[MirrorMaker, Engine]:
-    monkeypatch.setattr(maker, "_FlowMirror", Mirror)
+    monkeypatch.setattr(maker, "FlowWorker", Worker)
+    monkeypatch.setattr(maker, "check_flow", lambda _: None)
     engine = Engine()
     return MirrorMaker(config, cast(Any, flows), cast(Any, engine)), engine
 
 
-@pytest.mark.parametrize("when", ["fails_in_stopping", "raises_in_stopping"])
 async def test_a_flow_that_fails_while_it_is_stopped_is_an_error_and_the_rest_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, when: str
+    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig
 ) -> None:
     error = RetriableError("the target does not answer")
-    mirrors, engine = made(monkeypatch, config, a_flow("us->eu", **{when: error}), a_flow("eu->us"))
+    mirrors, engine = made(monkeypatch, config, a_flow("us->eu", raises_in_stopping=error), a_flow("eu->us"))
+    await mirrors.start()
     with pytest.raises(StopFailed, match="us->eu: the target does not answer"):
         await mirrors.stop()
     assert engine.is_stopped
 
 
-async def test_a_flow_that_had_failed_before_does_not_make_stopping_fail(
-    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig
+async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mirrors, engine = made(monkeypatch, config, a_flow("us->eu", failed_before=KeyError("x")), a_flow("eu->us"))
+    one, other = a_flow("us->eu"), a_flow("eu->us")
+    mirrors, _ = made(monkeypatch, config, one, other)
+    await mirrors.start()
+    stop = asyncio.Event()
+    running = asyncio.create_task(mirrors.run_until(stop))
+    await asyncio.sleep(0)
+    one.workers[0].fail("its topic is gone")
+    await one.stops.wait()
+    assert not other.stops.is_set()
+    assert not running.done()
+    assert "us->eu: its worker has ended, the other flows go on: its topic is gone" in caplog.text
+    other.workers[0].fail("and this one")
+    with pytest.raises(FlowsFailed, match="us->eu: its topic is gone; eu->us: and this one"):
+        await running
     await mirrors.stop()
-    assert engine.is_stopped
+
+
+@pytest.mark.parametrize("how", ["cannot start yet", "has failed"])
+async def test_heartbeats_alone_come_back_and_hold_up_no_mirror(
+    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, how: str
+) -> None:
+    monkeypatch.setattr(maker, "_ANEW_S", (0.0,))
+    failing = [RetriableError("no answer")] if how == "cannot start yet" else []
+    beside = a_flow("eu->us", enabled=False, raises_in_starting=failing)
+    mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
+    await mirrors.start()
+    await beside.starts.wait()
+    beside.starts.clear()
+    if not failing:
+        beside.workers[0].fail("its topic is gone")
+    await beside.starts.wait()
+    assert beside.stops.is_set(), "the first one was put away"
+    assert len(beside.workers) == 2
+    await mirrors.stop()
+
+
+async def test_heartbeats_that_are_refused_for_good_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(maker, "_ANEW_S", (0.0,))
+    beside = a_flow("eu->us", enabled=False, raises_in_starting=[PermanentError("topics are not made here")])
+    mirrors, _ = made(monkeypatch, config, a_flow("us->eu"), beside)
+    with caplog.at_level(logging.ERROR):
+        await mirrors.start()
+        await beside.starts.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert [record.message for record in caplog.records] == ["eu->us: no heartbeats: topics are not made here"]
+    assert len(beside.workers) == 1
+    await mirrors.stop()
 
 
 @pytest.mark.parametrize(
     ("listeners", "word"),
     [(("127.0.0.1:1", "127.0.0.1:2"), "differs between flows"), (("nowhere", "nowhere"), "should be host:port")],
 )
-def test_a_listener_that_cannot_serve_all_flows_is_refused_with_its_line(
+async def test_a_listener_that_cannot_serve_all_flows_is_refused_with_its_line(
     monkeypatch: pytest.MonkeyPatch, config: MirrorMakerConfig, listeners: tuple[str, str], word: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"mm2.properties:2: link.listener.*{word}"):

@@ -7,7 +7,7 @@ import pytest
 from connect.core.errors import ConfigError
 from connect.core.properties import parse_properties
 from connectors.clients import FlowClients, connector_client, record_producer
-from connectors.flows import Flow, MirrorMakerConfig
+from connectors.flows import Flow, MirrorMakerConfig, mirrored
 
 BASE = """
 clusters = us, eu
@@ -18,7 +18,7 @@ us->eu.enabled = true
 
 
 def flow(lines: str = "") -> Flow:
-    (found,) = MirrorMakerConfig(parse_properties(BASE + lines, "mm2.properties")).enabled_flows()
+    (found,) = mirrored(MirrorMakerConfig(parse_properties(BASE + lines, "mm2.properties")).flows_to_run())
     return found
 
 
@@ -29,6 +29,8 @@ def ids(clients: FlowClients) -> dict[str, str]:
         "source admin": clients.source_admin().client_id,
         "target admin": clients.target_admin().client_id,
         "offsets": clients.offsets().client_id,
+        "syncs producer": clients.offset_syncs_producer(3).client_id,
+        "syncs admin": clients.offset_syncs_admin().client_id,
     }
 
 
@@ -39,6 +41,8 @@ def test_ids_are_javas() -> None:
         "source admin": "us->eu|MirrorSourceConnector|replication-source-admin",
         "target admin": "us->eu|MirrorSourceConnector|replication-target-admin",
         "offsets": "us-mm2-us->eu-offsets",
+        "syncs producer": "us->eu|MirrorSourceConnector-3|offset-syncs-source-producer",
+        "syncs admin": "us->eu|MirrorSourceConnector|offset-syncs-source-admin",
     }
 
 
@@ -47,6 +51,7 @@ def test_ids_of_the_users_own() -> None:
     us.consumer.client.id = reader
     eu.producer.client.id = writer
     us->eu.admin.client.id = boss
+    us->eu.source.producer.client.id = syncer
     us->eu.name = mirror
     eu.client.id = node
     eu.group.id = group
@@ -57,7 +62,18 @@ def test_ids_of_the_users_own() -> None:
         "source admin": "boss|us->eu|mirror|replication-source-admin",
         "target admin": "boss|us->eu|mirror|replication-target-admin",
         "offsets": "group-node-offsets",
+        "syncs producer": "syncer|us->eu|mirror-3|offset-syncs-source-producer",
+        "syncs admin": "boss|us->eu|mirror|offset-syncs-source-admin",
     }
+
+
+def test_offset_syncs_on_the_target() -> None:
+    clients = flow("us->eu.offset-syncs.topic.location = target\nus->eu.target.producer.client.id = x\n").clients()
+    producer, admin = clients.offset_syncs_producer(0), clients.offset_syncs_admin()
+    assert producer.bootstrap == admin.bootstrap == (("b", 9092),)
+    assert producer.client_id == "x|us->eu|MirrorSourceConnector-0|offset-syncs-target-producer"
+    assert admin.client_id == "us->eu|MirrorSourceConnector|offset-syncs-target-admin"
+    assert flow().clients().offset_syncs_producer(0).bootstrap == (("a", 9092),)
 
 
 def test_the_producer_of_records_is_the_workers_and_can_be_overridden() -> None:

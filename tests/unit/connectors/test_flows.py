@@ -8,7 +8,8 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connect.core.properties import parse_properties
-from connectors.flows import Connector, MirrorMakerConfig, load
+from connectors.flows import Connector, MirrorMakerConfig, load, mirrored
+from connectors.policies import MAPPING_POLICY_CLASS
 
 BASE = """
 clusters = us, eu
@@ -134,7 +135,7 @@ def flow_names(text: str, *targets: str) -> list[str]:
 
 
 def test_inheritance_is_javas() -> None:
-    (flow,) = config(INHERITING).enabled_flows()
+    (flow,) = mirrored(config(INHERITING).flows_to_run())
     assert flow.worker_config() == WORKER
     assert flow.connector_config() == SOURCE
     heartbeat = {
@@ -152,7 +153,7 @@ def test_a_flow_that_is_not_enabled_says_so_to_its_connectors() -> None:
 
 def test_spark_keys_reach_the_flow_and_its_own_win() -> None:
     text = BASE + "spark.master = local[2]\nspark.x = 1\nus->eu.spark.x = 2\n"
-    (flow,) = config(text).enabled_flows()
+    (flow,) = mirrored(config(text).flows_to_run())
     assert flow.settings().spark == {"spark.master": "local[2]", "spark.x": "2"}
 
 
@@ -182,7 +183,19 @@ def test_which_flows_there_are(lines: str, flows: list[str]) -> None:
 def test_flows_are_chosen_by_target() -> None:
     assert flow_names(BASE, "eu") == ["us->eu"]
     assert flow_names(BASE, "us", "eu") == ["us->eu", "eu->us"]
-    assert [str(flow) for flow in config(BASE).enabled_flows(["eu"])] == ["us->eu"]
+    assert [str(flow) for flow in mirrored(config(BASE).flows_to_run(["eu"]))] == ["us->eu"]
+
+
+def test_a_file_may_be_there_for_heartbeats_alone() -> None:
+    quiet = config(BASE.replace("enabled = true", "enabled = false"))
+    assert [str(flow) for flow in quiet.flows_to_run()] == ["us->eu", "eu->us"]
+    assert mirrored(quiet.flows_to_run()) == ()
+
+
+def test_a_key_that_is_no_more_than_a_prefix_is_nobodys() -> None:
+    (flow,) = mirrored(config(BASE + "eu. = x\nus->eu. = y\n").flows_to_run())
+    assert "" not in flow.worker_config()
+    assert not {"", "target.cluster."} & flow.connector_config().keys()
 
 
 def test_aliases_may_hold_dots_and_begin_alike() -> None:
@@ -194,7 +207,7 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
     us.west->us.topics = x
     """
     parsed = config(text)
-    (flow,) = parsed.enabled_flows()
+    (flow,) = mirrored(parsed.flows_to_run())
     assert (flow.source, flow.target) == ("us", "us.west")
     assert flow.worker_config()["bootstrap.servers"] == "b:2"
     assert parsed.notices() == []
@@ -230,9 +243,19 @@ def test_files_that_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "targets", "key", "message"),
     [
-        ("clusters = us, eu", (), "us->eu.enabled", "no flow is enabled; set, for instance, us->eu.enabled = true"),
+        (
+            "clusters = us, eu\nemit.heartbeats.enabled = false",
+            (),
+            "us->eu.enabled",
+            "no flow is enabled; set, for instance, us->eu.enabled = true",
+        ),
         ("clusters = us", (), "us-><target>.enabled", "no flow is enabled"),
-        (BASE, ("us",), "eu->us.enabled", "no flow to us is enabled; set, for instance, eu->us.enabled = true"),
+        (
+            BASE + "emit.heartbeats.enabled = false\n",
+            ("us",),
+            "eu->us.enabled",
+            "no flow to us is enabled; set, for instance, eu->us.enabled = true",
+        ),
         (BASE, ("xx",), "clusters", "no cluster 'xx' in clusters (us, eu), so no flow leads there"),
         (
             "clusters = us, eu\nus->eu.enabled = true\nus.bootstrap.servers = a:1",
@@ -244,7 +267,7 @@ def test_files_that_are_refused(text: str, message: str) -> None:
 )
 def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config(text).enabled_flows(targets)
+        mirrored(config(text).flows_to_run(targets))
     assert caught.value.key == key
     assert message in str(caught.value)
 
@@ -268,13 +291,13 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
             "replication.policy.class = my.Policy",
             ":6: Invalid value my.Policy for configuration replication.policy.class",
         ),
-        ("us->eu.transforms = mask", ":6: us->eu.transforms is not supported yet"),
-        ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json is not supported yet"),
-        ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required is not supported yet"),
+        ("us->eu.transforms = mask", ": transforms.mask.type is missing"),
+        ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json of the worker would make other bytes"),
+        ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required, but"),
     ],
 )
 def test_refused_settings_name_key_and_line(lines: str, message: str) -> None:
-    (flow,) = config(BASE + lines).enabled_flows()
+    (flow,) = mirrored(config(BASE + lines).flows_to_run())
     with pytest.raises(ConfigError) as caught:
         flow.settings()
     assert str(caught.value).startswith(f"mm2.properties{message}")
@@ -291,7 +314,7 @@ def test_references_are_resolved_for_use_and_kept_for_storage(tmp_path: Path) ->
         + f"eu.bootstrap.servers = ${{file:{secrets}:servers}}\n"
         + f"topics = ${{file:{secrets}:topics}}\n"
     )
-    (flow,) = load(file).enabled_flows()
+    (flow,) = mirrored(load(file).flows_to_run())
     assert flow.connector_config()["topics"] == f"${{file:{secrets}:topics}}"
     assert flow.settings().should_mirror("payments")
     assert not flow.settings().should_mirror("orders")
@@ -301,5 +324,27 @@ def test_references_are_resolved_for_use_and_kept_for_storage(tmp_path: Path) ->
 
 def test_a_flow_shows_no_secrets() -> None:
     text = BASE + "eu.sasl.jaas.config = s3cret\n"
-    (flow,) = config(text).enabled_flows()
+    (flow,) = mirrored(config(text).flows_to_run())
     assert "s3cret" not in repr(flow)
+
+
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        ("", False),
+        ("replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy", True),
+        (
+            f"replication.policy.class = {MAPPING_POLICY_CLASS}\nreplication.policy.mapping = a.(.*) -> $source.$1",
+            False,
+        ),
+        (f"replication.policy.class = {MAPPING_POLICY_CLASS}\nreplication.policy.mapping = a.(.*) -> b.$1", True),
+    ],
+)
+def test_flows_there_and_back_whose_names_tell_nothing_are_warned_of(lines: str, warned: bool) -> None:
+    base = "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+    one_way = MirrorMakerConfig(parse_properties(base + lines))
+    both_ways = MirrorMakerConfig(parse_properties(base + "eu->us.enabled = true\n" + lines))
+    assert [notice for notice in one_way.notices() if notice.kind == "risky"] == []
+    found = [notice.text for notice in both_ways.notices() if notice.kind == "risky"]
+    assert len(found) == warned
+    assert all("us->eu" in text and "eu->us" in text for text in found)

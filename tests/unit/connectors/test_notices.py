@@ -47,6 +47,14 @@ def notices(*lines: str) -> list[tuple[str, str, str]]:
         "config.providers = ",
         "sync.topic.acls.enabled = false",
         "us->eu.emit.checkpoints.enabled = false",
+        "sync.group.offsets.enabled = true",
+        "groups = x",
+        "us->eu.sync.group.offsets.interval.seconds = 5",
+        "checkpoints.topic.replication.factor = 1",
+        "us->eu.offset-syncs.topic.location = target",
+        "offset-syncs.topic.replication.factor = 1",
+        "offset.lag.max = 10",
+        "us->eu.emit.offset-syncs.enabled = true",
         "emit.heartbeats.enabled = False",
         f"key.converter = {'org.apache.kafka.connect.converters.ByteArrayConverter'}",
     ],
@@ -58,13 +66,8 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "text"),
     [
-        ("sync.topic.acls.enabled = true", "unsupported", "is not supported yet and has no effect"),
-        ("groups = x", "unsupported", "is not supported yet"),
-        ("us->eu.sync.group.offsets.interval.seconds = 5", "unsupported", "is not supported yet"),
         ("us->eu.topic.creation.default.partitions = 5", "unsupported", "is not supported yet"),
-        ("eu.exactly.once.source.support = enabled", "unsupported", "is not supported yet"),
-        ("listeners = http://:8083", "unsupported", "is not supported yet"),
-        ("status.storage.replication.factor = 1", "unsupported", "is not supported yet"),
+        ("eu.plugin.path = /opt", "unsupported", "is not supported yet"),
         ("us.ssl.cipher.suites = X", "unsupported", "is not supported yet"),
         ("ssl.provider = X", "unsupported", "is not supported yet"),
         ("us.consumer.reconnect.backoff.ms = 5", "unsupported", "is not supported yet"),
@@ -103,8 +106,8 @@ def test_a_cluster_named_twice_is_forgiven() -> None:
 
 
 def test_notices_come_once_and_in_the_files_order() -> None:
-    found = notices("zzz = 1", "groups = x", "aaa = 1", "topics = a,a")
-    assert [key for key, _, _ in found] == ["topics", "zzz", "groups", "aaa"]
+    found = notices("zzz = 1", "ssl.provider = x", "aaa = 1", "topics = a,a")
+    assert [key for key, _, _ in found] == ["topics", "zzz", "ssl.provider", "aaa"]
 
 
 def test_no_value_is_ever_repeated() -> None:

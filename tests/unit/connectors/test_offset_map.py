@@ -43,8 +43,10 @@ class Twin:
         self.records = {up: down for up, down in self.records.items() if up < upstream_end and down < downstream_end}
 
     def forward(self, upstream: int) -> int:
-        later = [down for up, down in self.records.items() if up >= upstream]
-        return min(later) if later else max(self.records.values()) + 1
+        if upstream in self.records:
+            return self.records[upstream]
+        earlier = [down for up, down in self.records.items() if up < upstream]
+        return max(earlier) + 1 if earlier else min(self.records.values())
 
     def reverse(self, downstream: int) -> int:
         if downstream in self.records.values():

@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import ConfigError
-from connectors.policy import (
-    IDENTITY_POLICY_CLASS,
-    DefaultReplicationPolicy,
-    IdentityReplicationPolicy,
-    is_cycle,
-    make_policy,
-)
+from connectors.policies import IDENTITY_POLICY_CLASS, make_policy
+from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, is_cycle
 
 DEFAULT = DefaultReplicationPolicy()
 IDENTITY = IdentityReplicationPolicy(source_alias="us")

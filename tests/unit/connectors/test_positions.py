@@ -66,10 +66,14 @@ def test_the_bytes_stay() -> None:
     )
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02\x01", b"\x01\x09", b'["connector",{}]'])
+@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02\x01", b'["connector",{}]'])
 def test_unknown_keys_are_refused(key: bytes | None) -> None:
     with pytest.raises(UnknownFormat):
         decode_kind(key)
+
+
+def test_kinds_of_later_versions_are_passed_over() -> None:
+    assert decode_kind(b"\x01\x63 whatever it holds") is None
 
 
 @pytest.mark.parametrize(

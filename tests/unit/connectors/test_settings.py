@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from connect.core.errors import ConfigError
+from connect.core.reference import markdown
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
 from connectors.dataplane.plan import NO_COMPRESSION, Compression
-from connectors.settings import MirrorSourceSettings, source_settings
+from connectors.settings import MirrorSourceSettings, OffsetSyncsSettings, source_settings
+from connectors.source.host import MirrorHost
+from connectors.source.plugin import MirrorSource, settings_of
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
 
@@ -22,6 +28,71 @@ def settings(**connector: str) -> MirrorSourceSettings:
         **{key.replace("_", "."): value for key, value in connector.items()},
     }
     return source_settings(props, WORKER_CONFIG)
+
+
+def test_offset_syncs() -> None:
+    assert settings().offset_syncs == OffsetSyncsSettings("mm2-offset-syncs.eu.internal", True, 3, 100)
+    elsewhere = {
+        "offset-syncs_topic_location": "target",
+        "offset-syncs_topic_replication_factor": "1",
+        "offset_lag_max": "0",
+    }
+    assert settings(**elsewhere).offset_syncs == OffsetSyncsSettings("mm2-offset-syncs.us.internal", False, 1, 0)
+    assert settings(**{"emit_offset-syncs_enabled": "false"}).offset_syncs is None
+
+
+async def test_offset_syncs_switched_off_and_on() -> None:
+    props = {"name": "m", "source.cluster.alias": "us", "emit.offset-syncs.enabled": "false"}
+    source = MirrorSource(cast(MirrorHost, SimpleNamespace(worker={})))
+    assert "emit.offset-syncs.enabled" not in await source.validate(props, {})
+    props["offset-syncs.topic.location"] = "target"
+    assert (await source.validate(props, {}))["emit.offset-syncs.enabled"].errors == (
+        "MirrorSourceConnector can't setup offset-syncs feature while emit.offset-syncs.enabled set to false",
+    )
+
+
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+
+async def test_a_workers_converters_are_named_when_the_connector_is_made() -> None:
+    host = SimpleNamespace(worker={"key.converter": JSON, "value.converter": JSON}, find_plugin=None)
+    source = MirrorSource(cast(MirrorHost, host))
+    props = {
+        "name": "m",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "us",
+        "target.cluster.alias": "eu",
+    }
+    (said,) = (await source.validate(props, {}))["key.converter"].errors
+    assert said.startswith(f"key.converter {JSON} of the worker would make other bytes of every record")
+    assert f"set key.converter, value.converter, header.converter to {BYTES} for the connector" in said
+    for name in (BYTES, "ByteArrayConverter", "ByteArray"):
+        own = {"key.converter": name, "value.converter": name}
+        assert await source.validate({**props, **own}, {}) == {}
+    (said,) = (await source.validate({**props, **own, "header.converter": JSON}, {}))["header.converter"].errors
+    assert said.startswith(f"header.converter {JSON} would make")
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({}, "target admin: cluster eu: target.cluster.bootstrap.servers is missing"),
+        ({"target.admin.bootstrap.servers": "x"}, "target admin: .*target.admin.bootstrap.servers"),
+    ],
+)
+def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named: str) -> None:
+    props = {
+        "name": "m",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "us",
+        "target.cluster.alias": "eu",
+        "source.cluster.bootstrap.servers": "a:9092",
+        **more,
+    }
+    host = SimpleNamespace(worker={**WORKER_CONFIG, "bootstrap.servers": "b:9092"})
+    with pytest.raises(ConfigError, match=named):
+        settings_of(props, cast(MirrorHost, host))
 
 
 def test_defaults() -> None:
@@ -86,7 +157,7 @@ def test_topics_and_policy_decide_together() -> None:
         ("producer_override_compression_gzip_level", "0", "producer.compression.gzip.level"),
         ("producer_override_compression_zstd_level", "23", "producer.compression.zstd.level"),
         ("lease_ms", "1", "lease.ms"),
-        ("transforms", "mask", "transforms"),
+        ("transforms", "mask", "transforms.mask.type"),
         ("value_converter", "my.Converter", "value.converter"),
         ("exactly_once_support", "REQUIRED", "exactly.once.support"),
         ("topics_exclude", "[", "topics.exclude"),
@@ -103,7 +174,7 @@ def test_every_setting_is_explained() -> None:
         for name, setting in config.settings.items():
             assert name == setting.name
             assert setting.doc.endswith((".", "?")), name
-        assert len(config.markdown().splitlines()) == 2 + len(config.settings)
+        assert len(markdown(config).splitlines()) == 2 + len(config.settings)
     assert set(OWN.settings) <= set(SOURCE.settings)
 
 
@@ -111,3 +182,75 @@ def test_defaults_are_valid() -> None:
     for config in (SOURCE, CHECKPOINT, HEARTBEAT):
         refused = {name: each.errors for name, each in config.validate({}).items() if each.errors}
         assert set(refused) == {"name", "connector.class", "source.cluster.alias"}
+
+
+ALIASES = {
+    "name": "m",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "source.cluster.alias": "us",
+    "target.cluster.alias": "eu",
+    "consumer.isolation.level": "read_committed",
+}
+
+
+def test_records_go_through_a_query_and_transforms() -> None:
+    query = "SELECT upper(value) AS value FROM records"
+    props = {
+        **ALIASES,
+        "transform.sql": query,
+        "transforms": "lean",
+        "transforms.lean.type": "DropHeaders",
+        "transforms.lean.headers": "trace",
+        "transforms.lean.predicate": "traced",
+        "transforms.lean.negate": "true",
+        "predicates": "traced",
+        "predicates.traced.type": "HasHeaderKey",
+        "predicates.traced.name": "trace",
+    }
+    found = source_settings(props, {"offset.storage.topic": "offsets"})
+    (step,) = found.transforms
+    assert found.transform_sql == query
+    assert step.transformation.name == "DropHeaders"
+    assert step.transformation.props["headers"] == "trace"
+    assert step.negate and step.predicate is not None and step.predicate.name == "HasHeaderKey"
+
+
+ROUTES = {"transform_sql": "SELECT IF(value IS NULL, 'gone', topic) AS topic FROM records", "transform_topic": "gone"}
+
+
+def test_of_topics_that_records_are_sent_to_one_is_filled() -> None:
+    found = settings(**ROUTES, transform_other_topics="${topic}")
+    assert found.remote_topic("orders") == "us.gone" and found.names.by_query
+    assert found.offset_syncs is None, "those of who fills the usual topic are read"
+    assert found.should_mirror("orders") and not found.should_mirror("heartbeats")
+    assert settings(**ROUTES, transform_other_topics="orders").offset_syncs is None, "the same, named in full"
+    usual = settings(**{**ROUTES, "transform_topic": "${topic}"}, transform_other_topics="gone")
+    assert usual.should_mirror("heartbeats")
+    assert usual.remote_topic("orders") == "us.orders" and usual.offset_syncs is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "key"),
+    [
+        ({"transform_topic": "a/b"}, "'a/b', which is no topic's name", "transform.topic"),
+        ({"transform_other_topics": "x, ${name}"}, "which is no topic's name", "transform.other.topics"),
+        ({"transform_other_topics": "gone"}, "which is transform.topic", "transform.other.topics"),
+        ({"transform_sql": ""}, "no transform sends records there", "transform.topic"),
+        ({"transform_sql": "SELECT topic FROM records"}, "no transform sends records there", "transform.topic"),
+        (
+            {
+                "transform_sql": "",
+                "transforms": "x",
+                "transforms_x_type": "RegexRouter",
+                "transforms_x_regex": ".*",
+                "transforms_x_replacement": "gone",
+            },
+            "no transform sends records there",
+            "transform.topic",
+        ),
+    ],
+)
+def test_topics_that_cannot_be_filled(more: dict[str, str], said: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        settings(**{**ROUTES, **more})
+    assert refused.value.key == key

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connect.core.checks import ConnectorName, UniqueAliases
 from connect.core.config import (
     REQUIRED,
     AtLeast,
     ConfigDef,
-    ConnectorName,
     Importance,
     InvalidValue,
-    KnownClass,
     OneOf,
     Password,
+    PluginClass,
     Setting,
     Type,
-    UniqueAliases,
     ValidList,
     Value,
     convert,
     split_list,
 )
 from connect.core.errors import ConfigError
+from connect.core.reference import markdown
 
 CONFIG = ConfigDef.of(
     Setting("name", Type.STRING, "x", "The name.", ConnectorName(), Importance.HIGH),
@@ -38,7 +38,7 @@ CONFIG = ConfigDef.of(
     Setting("enabled", Type.BOOLEAN, True, "On."),
     Setting("location", Type.STRING, "source", "Where.", OneOf(("source", "target"))),
     Setting("protocol", Type.STRING, "SSL", "How.", OneOf(("SSL", "PLAINTEXT"), any_case=True)),
-    Setting("policy", Type.CLASS, "a.B", "Policy.", KnownClass({"a.B"}.__contains__)),
+    Setting("policy", Type.CLASS, "a.B", "Policy.", PluginClass({"a.B": "a.B", "B": "a.B"}.get)),
     Setting("secret", Type.PASSWORD, None, "A secret."),
 )
 
@@ -57,6 +57,7 @@ CONFIG = ConfigDef.of(
         ("protocol", "ssl", "ssl"),
         ("secret", " x ", Password("x")),
         ("alias", "  us ", "us"),
+        ("policy", " B ", "a.B"),
     ],
 )
 def test_values_of_a_file(name: str, text: str, value: Value) -> None:
@@ -163,7 +164,7 @@ def test_the_later_definition_wins_in_a_union() -> None:
 
 
 def test_the_reference() -> None:
-    lines = CONFIG.markdown().splitlines()
+    lines = markdown(CONFIG).splitlines()
     assert lines[0] == "| key | type | default | valid values | meaning |"
     assert lines[2].startswith("| `name` | string | `x` |")
     assert "| `tasks.max` | int | `1` | [1,...] | Most tasks. |" in lines

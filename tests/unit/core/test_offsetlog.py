@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ def test_bytes_of_a_mirrored_partition() -> None:
         ("tab\tline\nreturn\rfeed\fback\b", rb"tab\tline\nreturn\rfeed\fback\b"),
         ("\x1f\x00", rb"\u001F\u0000"),
         ("a/b\x7f", b"a/b\x7f"),
-        ("Straße 日本 😀", "Straße 日本 😀".encode()),
+        ("Straße 日本 😀", "Straße 日本 ".encode() + rb"\uD83D\uDE00"),
     ],
 )
 def test_text_is_escaped_as_jackson_does(name: str, escaped: bytes) -> None:
@@ -68,6 +69,27 @@ def test_look_ups_compare_bytes_as_java_does() -> None:
     """The same partition in another order of fields is another key to Java, and so to us."""
     state = folded((b'["MirrorSourceConnector",{"topic":"t","partition":0,"cluster":"us"}]', b'{"offset":1}'))
     assert state.mirrored_offset(CONNECTOR, "us", "t", 0) is None
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        # As Java's connectors store them, and as its worker stored what came over REST.
+        ("cluster", "partition", "topic"),
+        ("partition", "topic", "group"),
+        ("sourceClusterAlias", "targetClusterAlias"),
+        ("cluster", "partition", "more", "topic"),
+    ],
+)
+def test_java_maps_have_an_order_of_their_own(order: tuple[str, ...]) -> None:
+    for given_order in permutations(order):
+        assert tuple(offsetlog.in_java_order(dict.fromkeys(given_order))) == order
+
+
+def test_large_java_maps_have_larger_tables() -> None:
+    """27 fields make a table of 64: in one of 32, a and A would share a bucket."""
+    letters = [*"ABCDEFGHIJKLMNOPQRSTUVWXYZa"]
+    assert list(offsetlog.in_java_order(dict.fromkeys(reversed(letters)))) == letters
 
 
 @pytest.mark.parametrize(

@@ -71,3 +71,73 @@ def test_an_unknown_provider_class_is_refused() -> None:
     with pytest.raises(ConfigError, match="VaultConfigProvider") as caught:
         ConfigTransformer(declared("v", "VaultConfigProvider"))
     assert caught.value.key == "config.providers.v.class"
+
+
+@pytest.mark.parametrize(("short", "java"), [("file", "FileConfigProvider"), ("directory", "DirectoryConfigProvider")])
+def test_providers_go_by_short_names_and_javas(tmp_path: Path, short: str, java: str) -> None:
+    (tmp_path / "f").write_text("k=v")
+    path, key, value = (tmp_path / "f", "k", "v") if short == "file" else (tmp_path, "f", "k=v")
+    for name in (short, java, JAVA + java):
+        transformer = ConfigTransformer({"config.providers": "p", "config.providers.p.class": name})
+        assert transformer.transform({"a": f"${{p:{path}:{key}}}"}) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("class_name", "param", "value", "said"),
+    [
+        ("file", "allowed.paths", "relative/folder", "is not absolute"),
+        ("directory", "allowed.paths", "/no/such/folder", "does not exist"),
+        ("env", "allowlist.pattern", "(", "allowlist.pattern"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_at_start(class_name: str, param: str, value: str, said: str) -> None:
+    props = {
+        "config.providers": "p",
+        "config.providers.p.class": class_name,
+        f"config.providers.p.param.{param}": value,
+    }
+    with pytest.raises(ConfigError, match=said):
+        ConfigTransformer(props)
+
+
+def test_the_environment_has_no_paths() -> None:
+    transformer = ConfigTransformer(declared("env", "EnvVarConfigProvider"))
+    with pytest.raises(ConfigError, match="has no paths"):
+        transformer.transform({"a": "${env:path:NAME}"})
+
+
+def test_what_comes_out_of_a_provider_is_not_resolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTER", "${env:INNER}")
+    monkeypatch.setenv("INNER", "x")
+    transformer = ConfigTransformer(declared("env", "EnvVarConfigProvider"))
+    assert transformer.transform({"a": "${env:OUTER}"}) == {"a": "${env:INNER}"}
+
+
+def test_a_refused_path_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    transformer = ConfigTransformer(declared("f", "FileConfigProvider", allowed_paths=str(tmp_path)))
+    transformer.transform({"a": "${f:/etc/hosts:k}"})
+    assert "/etc/hosts, which is not within its allowed.paths" in caplog.text
+
+
+def test_a_connectors_own_providers_stand_beside_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SECRET_WORD", "word")
+    monkeypatch.setenv("SECRET_PATH", str(tmp_path / "f"))
+    (tmp_path / "f").write_text("SECRET_WORD=other\nk=v")
+    worker = ConfigTransformer(declared("env", "EnvVarConfigProvider"))
+    connector = {
+        "config.providers": "file,env",
+        "config.providers.file.class": "file",
+        "config.providers.file.param.allowed.paths": "${env:SECRET_PATH}",
+        "config.providers.env.class": "file",
+        "a": f"${{file:{tmp_path}/f:k}} ${{env:SECRET_WORD}}",
+    }
+    assert worker.for_connector(connector).transform(connector)["a"] == "v word"
+    assert worker.for_connector({"a": "b"}) is worker
+
+
+def test_providers_of_packages() -> None:
+    others = {"acme": lambda params: lambda path: {"k": params["x"] + path}}
+    props = {"config.providers": "p", "config.providers.p.class": "acme", "config.providers.p.param.x": "1"}
+    assert ConfigTransformer(props, others).transform({"a": "${p:2:k}"}) == {"a": "12"}
+    with pytest.raises(ConfigError, match="it can be file, directory, env, acme"):
+        ConfigTransformer({**props, "config.providers.p.class": "nope"}, others)

@@ -55,10 +55,10 @@ async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: 
     monkeypatch.setattr(Slice, "_open_clusters", open_for_ever)
     running = asyncio.create_task(Slice(cast(Link, wire)).run())
     wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
-    await asyncio.wait_for(opening.wait(), 5)
+    await asyncio.wait_for(opening.wait(), 60)
     wire.say("lease")
     wire.say("stop")
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
 
 
@@ -73,7 +73,7 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     assert wire.said[-1] == {"type": "done", "unclean": [["t", 1]]}
     monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 3600.0)
     slice_._copiers = [stopped]
-    await asyncio.wait_for(slice_._drain(), 5)
+    await asyncio.wait_for(slice_._drain(), 60)
     assert wire.said[-1] == {"type": "done", "unclean": []}
 
 
@@ -87,7 +87,7 @@ async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     wire = Wire()
     running = asyncio.create_task(Slice(cast(Link, wire)).run())
     wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     (failed,) = (message for message in wire.said if message["type"] == "failed")
     assert failed["fault"] == "Defect"
     assert failed["error"].startswith("TypeError: spoilt (test_executor.py:")
@@ -98,6 +98,63 @@ async def test_a_refused_slice_ends_and_knows_whether_its_code_is_stale(stale: b
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     wire.say("refused", reason="it runs other code", stale=stale)
-    await asyncio.wait_for(slice_.run(), 5)
+    await asyncio.wait_for(slice_.run(), 60)
     assert slice_.is_stale is stale
     assert wire.said == []
+
+
+class Half:
+    """The reading or the writing half of a slice: who came and who went."""
+
+    def __init__(self) -> None:
+        self.added: list[TopicPartition] = []
+        self.removed: list[TopicPartition] = []
+
+    def add(self, copiers: list[PartitionCopier]) -> None:
+        self.added += [copier.plan.source for copier in copiers]
+
+    def remove(self, copiers: list[PartitionCopier]) -> None:
+        self.removed += [copier.plan.source for copier in copiers]
+
+    def wake(self) -> None:
+        """Room was made."""
+
+
+async def test_partitions_leave_when_theirs_is_answered_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    reader, writer = Half(), Half()
+    slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)
+    staying, leaving, silent = in_flight(0), in_flight(1), in_flight(2)
+    slice_._copiers = [staying, leaving, silent]
+    removing = asyncio.create_task(slice_._remove({leaving.plan.source, TopicPartition("unknown", 0)}))
+    await asyncio.sleep(0)
+    assert not wire.said
+    assert staying.is_read
+    assert not leaving.is_read
+    leaving.acknowledged(leaving._in_flight[0], 0)
+    slice_._made_room()
+    await asyncio.wait_for(removing, 60)
+    report, removed = wire.said
+    assert TopicPartition(*report["partitions"][1][0]) == leaving.plan.source
+    assert removed == {"type": "removed", "partitions": [["t", 1], ["unknown", 0]], "unclean": []}
+    assert (reader.removed, writer.removed) == ([leaving.plan.source],) * 2
+    assert leaving.stopped
+
+    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.01)
+    await slice_._remove({silent.plan.source})
+    assert wire.said[-1] == {"type": "removed", "partitions": [["t", 2]], "unclean": [["t", 2]]}
+    assert slice_._copiers == [staying]
+
+
+async def test_a_partition_joins_a_slice_that_copies() -> None:
+    slice_ = Slice(cast(Link, Wire()))
+    reader, writer = Half(), Half()
+    slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)
+    slice_._settings, slice_._producer = SliceSettings("us->eu", 0, {}, {}), ProducerIdentity(7, 3)
+    slice_._copiers = [in_flight(0)]
+    plan = in_flight(1).plan
+    await slice_._obey({"type": "add", "plans": [plan.to_wire()]})
+    assert (reader.added, writer.added) == ([plan.source],) * 2
+    assert slice_._copiers[1].plan == plan
+    assert slice_._copiers[1].producer == ProducerIdentity(7, 3)

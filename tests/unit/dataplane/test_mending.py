@@ -16,18 +16,32 @@ from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from connectors.dataplane.refusals import Refusal
+from connectors.dataplane.screen import CLOCK_MARGIN_MS, NOTHING, TimestampRange
 from tests.kit.logs import FENCED, control_batch, source_batch
-from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
+from tests.kit.picky import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, PickyTarget, is_data
 
 FIRST_EPOCH = 3
 PRODUCER_ID = 7
 #: Below it the timestamps of source_batch are of long ago.
 NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
 
 
-def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
+def copier(
+    epoch=FIRST_EPOCH,
+    *,
+    position=0,
+    target_end=0,
+    sequence=0,
+    pipelined=False,
+    skip=True,
+    max_bytes=2**30,
+    runs_on=False,
+):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
-    plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
+    plan = PartitionPlan(
+        names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes, runs_on=runs_on
+    )
     return PartitionCopier(plan, ProducerIdentity(PRODUCER_ID, epoch), read_committed=False, skip_refused=skip)
 
 
@@ -174,6 +188,58 @@ def test_records_without_a_key_are_asked_about_once_and_then_left_out():
     assert {code for _, _, code in report.skips} == {INVALID_RECORD}
 
 
+def times(target, *, after_ms=HOUR_MS, now_ms=NOW_MS):
+    """What the target's settings and our clock say: a little less than it refuses in truth."""
+    return TimestampRange(now_ms - target.oldest_ms - CLOCK_MARGIN_MS, after_ms, lambda: now_ms)
+
+
+def test_records_out_of_the_time_that_the_target_takes_are_asked_about_once_and_then_left_out():
+    """Even where each batch is less old than the one before, as history is that is written anew."""
+    log = []
+    for first in range(0, 200, 10):
+        log.append(source_batch(range(first, first + 9), timestamp_ms=NOW_MS - 40 * HOUR_MS + first * 1000))
+        log.append(source_batch([first + 9], timestamp_ms=NOW_MS - 1))
+    target = PickyTarget(oldest_ms=NOW_MS - HOUR_MS)
+    machine = fenced(target)
+    machine.take(fetched(log[:10]))
+    for outgoing in send_all(machine):
+        answer(machine, target, outgoing)
+    assert machine.is_refused_for_time
+    machine.timestamps = times(target)
+    settle(machine, target)
+    machine.mend()
+    assert copy(machine, target) == 0
+    machine.take(fetched(log[10:]))
+    assert copy(machine, target) == 0
+    assert held(target) == takeable(log, target)
+    report = machine.report()
+    assert skipped(report) == sorted(refused_offsets(log, target))
+    assert {code for _, _, code in report.skips} == {INVALID_TIMESTAMP}
+
+
+def test_a_timestamp_near_the_border_is_the_brokers_to_judge():
+    takes = TimestampRange(HOUR_MS, 2 * HOUR_MS, lambda: NOW_MS)
+    oldest, newest = NOW_MS - HOUR_MS - CLOCK_MARGIN_MS, NOW_MS + 2 * HOUR_MS + CLOCK_MARGIN_MS
+    assert [takes.refuses(at) for at in (oldest - 1, oldest, NOW_MS, newest, newest + 1, -1)] == [
+        True, False, False, False, True, False,
+    ]  # fmt: skip
+
+
+def test_what_our_clock_does_not_explain_is_not_left_out_unasked():
+    """The broker's clock is an hour ahead of ours, or its settings are not what we were told."""
+    log = [source_batch([offset], timestamp_ms=NOW_MS - HOUR_MS) for offset in range(3)]
+    target = PickyTarget(oldest_ms=NOW_MS)
+    machine = copier()
+    machine.timestamps = TimestampRange(HOUR_MS, HOUR_MS, lambda: NOW_MS)
+    machine.take(fetched(log[:1]))
+    copy(machine, target)
+    assert machine._screen.known == NOTHING, "no batch is opened for it"
+    target.oldest_ms = -1
+    machine.take(fetched(log[1:]))
+    copy(machine, target)
+    assert [record.value for record in target.records()] == [b"value 1", b"value 2"]
+
+
 def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
     log = [source_batch(range(5), null_keys=range(5)), source_batch(range(5, 9)), source_batch([9], null_keys=[9])]
     target = PickyTarget(compacted=True)
@@ -187,7 +253,7 @@ def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
 
 
 def test_a_topic_that_takes_null_keys_again_gets_them_again(monkeypatch):
-    monkeypatch.setattr("connectors.dataplane.copier._NULL_KEY_CHECKS", 2)
+    monkeypatch.setattr("connectors.dataplane.screen.CHECKED_BATCHES", 2)
     log = [source_batch([start], null_keys=[start]) for start in range(8)]
     target = PickyTarget(compacted=True)
     machine = copier()
@@ -264,6 +330,31 @@ def test_while_a_copy_behind_it_may_still_arrive_a_refused_batch_is_not_taken_ap
     successor.take(fetched(log))
     copy(successor, target)
     assert held(target) == takeable(log, target)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_under_the_sequences_of_a_predecessor_that_nobody_fenced_nothing_is_renumbered(skip):
+    """What it sent of the next batch may still arrive, and be taken for one that bears that number since."""
+    log = [source_batch(range(6), large=range(6)), source_batch([6, 7]), source_batch([8])]
+    target = PickyTarget(max_bytes=3000)
+    machine = copier(runs_on=True, skip=skip)
+    machine.take(fetched(log))
+    answer(machine, target, machine.next_batch())
+    settle(machine, target)
+    with pytest.raises(CopiesUnderWay, match=r"others of a predecessor may still arrive") as caught:
+        machine.mend()
+    assert caught.value.source == TopicPartition("t", 0)
+    successor = copier(FIRST_EPOCH + 1, skip=skip)
+    successor.take(fetched(log))
+    copy(successor, target)
+    assert held(target) == takeable(log, target)
+
+
+def test_under_the_sequences_of_a_predecessor_poison_still_stops_its_partition_only():
+    machine, target = copier(runs_on=True, skip=False), PickyTarget(compacted=True)
+    machine.take(fetched([source_batch(range(2), null_keys=[0])]))
+    copy(machine, target)
+    assert machine.state == "QUARANTINED"
 
 
 def test_a_clean_end_drops_what_would_be_sent_instead():
@@ -385,6 +476,8 @@ class Run:
         settle(machine, target)
         if machine.is_refused_for_size and self.chance.random() < 0.5:
             machine.max_message_bytes = target.max_bytes
+        if machine.is_refused_for_time and self.chance.random() < 0.5:
+            machine.timestamps = times(target)
         try:
             machine.mend()
         except CopiesUnderWay:

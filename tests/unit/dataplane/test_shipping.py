@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 from connectors.dataplane import shipping
 
@@ -57,6 +58,34 @@ def test_it_holds_every_module_and_whoever_runs_from_it_says_its_name(tmp_path: 
     assert run.stdout.split() == [path.stem, str(path)]
 
 
-def test_installed_code_is_named_by_its_version() -> None:
-    assert shipping.running_code() == f"heliograph-{version('heliograph')}"
+def test_installed_code_is_named_after_its_content_and_found_where_it_lies() -> None:
+    assert shipping.running_code() == named(ROOT)
     assert shipping.running_from() == str(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("module", "differs"),
+    [("connectors/dataplane/plan.py", True), ("connect/wire/batch.py", True), ("connect/cli/main.py", False)],
+)
+def test_other_code_of_a_slice_has_another_name_though_its_version_is_the_same(
+    tmp_path: Path, module: str, differs: bool
+) -> None:
+    with zipfile.ZipFile(shipping.make_archive(tmp_path)) as archive:
+        archive.extractall(tmp_path / "tree")
+    assert named(tmp_path / "tree") == shipping.running_code()
+    changed = tmp_path / "tree" / module
+    changed.write_text(changed.read_text() + "\n")
+    assert (named(tmp_path / "tree") != shipping.running_code()) is differs
+
+
+def named(tree: Path) -> str:
+    """What a process says that it runs which has the code out of a folder."""
+    script = f"import sys; sys.path.insert(0, {str(tree)!r}); from connectors.dataplane import shipping; "
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", script + "print(shipping.running_code())"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.strip()

@@ -11,6 +11,7 @@ import pytest
 
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.framing import ConnectionLost
+from connect.kafka.transactions import ProducersRefused
 from connectors.dataplane import recovery, target
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.mending import CopiesUnderWay
@@ -78,11 +79,10 @@ def nothing_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "_WATCH_S", 0.001)
 
 
-def copier(topic: str, records: int = 3) -> PartitionCopier:
+def copier(topic: str, records: int = 3, *, skip_refused: bool = False) -> PartitionCopier:
     pair = TopicPartition(topic, 0)
-    machine = PartitionCopier(
-        PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False), PRODUCER, read_committed=False
-    )
+    plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
+    machine = PartitionCopier(plan, PRODUCER, read_committed=False, skip_refused=skip_refused)
     if records:
         take(machine, records)
     return machine
@@ -108,7 +108,7 @@ def writing(brokers: Brokers) -> Iterator[tuple[TargetWriter, list[BaseException
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not happened():  # noqa: ASYNC110 - the copier has no event for it
             await asyncio.sleep(0.001)
 
@@ -167,7 +167,6 @@ async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
     [
         (29, "target t-0 refuses the batch of source offsets 0 to 2: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE"),
         (44, "target t-0 refuses the batch of source offsets 0 to 2: POLICY_VIOLATION (44); a policy of the target"),
-        (-1, "target t-0 refuses the batch of source offsets 0 to 2: UNKNOWN (-1); see the log of the target's leader"),
         (87, "target t-0 refuses the batch of source offsets 0 to 2: INVALID_RECORD (87); a compacted topic takes no"),
     ],
 )
@@ -185,6 +184,48 @@ async def test_what_is_refused_for_good_quarantines_its_partition_only(code: int
         writer.offer([other])
         await until(lambda: len(brokers.broker.answers) == 2)
         await writer.stop()
+        assert not failures
+
+
+async def test_without_the_right_to_read_what_was_appended_a_partition_is_quarantined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused(*_: object) -> dict[Any, Any]:
+        raise ProducersRefused("grant READ on topic t", frozenset({("t", 0)}))
+
+    monkeypatch.setattr(recovery, "describe_producers", refused)
+    machine, brokers = copier("t"), Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        await until(lambda: len(brokers.broker.answers) == 1)
+        brokers.broker.refuse(7)
+        await until(lambda: machine.stopped)
+        assert machine.state == "QUARANTINED"
+        assert machine.stopped_reason == "target t-0: grant READ on topic t, then start the flow again"
+        await writer.stop()
+        assert not failures
+
+
+async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the broker's own trouble: errors.tolerance = all gives no right to lose good records to it."""
+    monkeypatch.setattr(recovery, "_backoff_s", lambda _: 0.0)
+    machine, brokers = copier("t", skip_refused=True), Brokers(["t"])
+    brokers.broker.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine])
+        for sent in range(1, target._UNEXPLAINED_TRIES + 1):
+            await until(lambda sent=sent: len(brokers.broker.answers) == sent)  # type: ignore[misc]
+            assert not machine.stopped
+            brokers.broker.refuse(-1)
+        await until(lambda: machine.stopped)
+        await writer.stop()
+        assert machine.state == "QUARANTINED"
+        assert machine.stopped_reason.startswith(
+            "target t-0 refuses the batch of source offsets 0 to 2: UNKNOWN_SERVER_ERROR (-1); see the log of the"
+        )
+        report = machine.report()
+        assert report is not None and report.skips == [] and report.next_source_offset == 0
         assert not failures
 
 

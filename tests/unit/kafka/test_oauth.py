@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,28 @@ def test_an_endpoint_gives_a_token_that_is_kept(endpoint: str) -> None:
     assert Endpoint.asked == before + 1
 
 
+def test_the_options_of_strimzis_login_lead_to_the_same_endpoint(endpoint: str) -> None:
+    made = settings(
+        f'{MODULE} oauth.client.id="me" oauth.client.secret="{SECRET}" oauth.token.endpoint.uri="{endpoint}" '
+        'oauth.audience="kafka" oauth.http.retries="2";'
+    )
+    assert SECRET not in repr(made)
+    again = ConnectionSettings.from_wire(made.to_wire())
+    assert provider(again).token() == "token for grant_type=client_credentials&audience=kafka"
+
+
+def test_a_token_that_is_given_and_one_of_a_file(tmp_path: Path) -> None:
+    made = settings(f'{MODULE} oauth.access.token="given";')
+    assert "given" not in repr(made)
+    assert provider(made).token() == "given"
+    file = tmp_path / "token"
+    in_file = settings(f'{MODULE} oauth.access.token.location="{file}";')
+    with pytest.raises(RetriableError, match=r"token file .*/token cannot be read: No such file"):
+        provider(in_file).token()
+    file.write_text("written\n")
+    assert provider(in_file).token() == "written"
+
+
 def test_who_is_refused_is_told_which_keys_to_look_at(endpoint: str) -> None:
     with pytest.raises(SecurityError, match=r"refuses client id me: HTTP 401; check sasl\.oauthbearer") as caught:
         TokensOfKafkaPython(of(endpoint, "guess")).token()
@@ -116,11 +139,15 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -
     [
         (f"{MODULE};", {}, "sasl.oauthbearer.token.endpoint.url"),
         (f"{MODULE};", {"token_endpoint_url": "file:///x"}, "sasl.oauthbearer.token.endpoint.url"),
+        (f"{MODULE};", {"token_endpoint_url": "https://me:hush@x"}, "sasl.oauthbearer.token.endpoint.url"),
         (f"{MODULE};", {"token_endpoint_url": "https://x"}, "sasl.oauthbearer.client.credentials.client.id"),
         (f'{MODULE} unsecuredLoginNumberClaim_sub="x";', {}, "sasl.jaas.config"),
+        (f'{MODULE} oauth.client.id="me";', {}, "sasl.jaas.config"),
+        (f'{MODULE} oauth.refresh.token="x";', {}, "sasl.jaas.config"),
     ],
 )
 def test_what_is_missing_is_named(jaas: str, properties: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(jaas, **properties)
     assert caught.value.key == key
+    assert "hush" not in str(caught.value)

@@ -13,6 +13,7 @@ from connectors.dataplane.plan import (
     ProducerIdentity,
     TopicPartition,
 )
+from connectors.positions import Position
 from connectors.source.ledger import Ledger, Pair, plan_of, position_of
 
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -52,6 +53,21 @@ def test_records_left_out_are_counted_and_shown() -> None:
     made.apply(report(skips=[(15, 15, 32)]))
     view = made.entries[SOURCE].view(10)
     assert (view.skipped, view.state, view.next_source_offset) == (5, RUNNING, 20)
+
+
+def test_a_slice_that_follows_is_told_of_a_predecessor_that_nobody_fenced() -> None:
+    made = ledger()
+    made.begin(SOURCE, plan_position(made), runs_on=True)
+    assert [plan.runs_on for plan in made.plans()] == [True, False]
+    assert PartitionPlan.from_wire(made.plans()[0].to_wire()).runs_on
+    made.begin(SOURCE, plan_position(made))
+    assert [plan.runs_on for plan in made.plans()] == [False, False]
+
+
+def plan_position(made: Ledger) -> Position:
+    position = made.entries[SOURCE].position
+    assert position is not None
+    return position
 
 
 @pytest.mark.parametrize("state", [STOPPED, QUARANTINED])

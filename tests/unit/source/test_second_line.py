@@ -13,7 +13,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, Run, TopicPartition
-from connectors.dataplane.resuming import Resumed
+from connectors.dataplane.resumed import Resumed
 from connectors.positions import Position
 from connectors.source import second_line
 from connectors.source.second_line import SecondLine, go_on, prove
@@ -34,30 +34,33 @@ def resumed(surplus: int, *, verified: bool = True, found: int | None = None, fa
 
 @pytest.mark.parametrize("surplus", [0, 4, 40])
 def test_what_was_proven_goes_on_at_the_running_sequence(surplus: int) -> None:
-    plan = go_on(resumed(surplus), POSITION, WROTE.epoch, FRESH, thinned=False).plan
-    assert (plan.producer, plan.next_sequence) == (WROTE, (Q + surplus) % 2**31)
+    plan = go_on(resumed(surplus), POSITION, WROTE.epoch, FRESH, thinned=False, changes=False).plan
+    assert (plan.producer, plan.next_sequence, plan.runs_on) == (WROTE, (Q + surplus) % 2**31, True)
 
 
 @pytest.mark.parametrize(
-    ("one", "thinned"),
+    ("one", "thinned", "changes"),
     [
-        (resumed(4, verified=False, found=0, fallback="a doubt"), False),
-        (resumed(4, found=1), False),  # found by a search: the source has lost records since
-        (resumed(4), True),
+        (resumed(4, verified=False, found=0, fallback="a doubt"), False, False),
+        (resumed(4, found=1), False, False),  # found by a search: the source has lost records since
+        (resumed(4), True, False),
+        (resumed(4), False, True),
     ],
-    ids=["in doubt", "searched", "compacted"],
+    ids=["in doubt", "searched", "compacted", "refused for good"],
 )
-def test_where_a_sequence_may_stand_for_another_record_the_next_epoch_begins(one: Resumed, thinned: bool) -> None:
-    plan = go_on(one, POSITION, WROTE.epoch, FRESH, thinned=thinned).plan
-    assert (plan.producer, plan.next_sequence) == (ProducerIdentity(7, 4), 0)
+def test_where_a_sequence_may_stand_for_another_record_the_next_epoch_begins(
+    one: Resumed, thinned: bool, changes: bool
+) -> None:
+    plan = go_on(one, POSITION, WROTE.epoch, FRESH, thinned=thinned, changes=changes).plan
+    assert (plan.producer, plan.next_sequence, plan.runs_on) == (ProducerIdentity(7, 4), 0, False)
     # Of an id that a coordinator counts epochs for, the next epoch is not ours to take; nor is there one without end.
     for position in (replace(POSITION, transactional_id="mm2-0"), replace(POSITION, producer_epoch=32765)):
-        plan = go_on(one, position, position.producer_epoch, FRESH, thinned=thinned).plan
+        plan = go_on(one, position, position.producer_epoch, FRESH, thinned=thinned, changes=changes).plan
         assert (plan.producer, plan.next_sequence) == (FRESH, 0)
 
 
 def test_who_is_shut_out_already_is_not_gone_on_as() -> None:
-    plan = go_on(resumed(4), POSITION, WROTE.epoch + 1, FRESH, thinned=False).plan
+    plan = go_on(resumed(4), POSITION, WROTE.epoch + 1, FRESH, thinned=False, changes=False).plan
     assert (plan.producer, plan.next_sequence) == (FRESH, 0)
 
 

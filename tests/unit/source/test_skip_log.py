@@ -36,8 +36,10 @@ def test_else_one_line_tells_of_all_since_the_one_before(caplog: pytest.LogCaptu
     log.tell(2.0 + EVERY_S, is_last=True)
     counts = [line.split(" skipped ")[1].split(" ")[0] for line in caplog.messages]
     assert counts == ["2", "102", "1"]
-    assert "2 of orders-3, the last at offset 11: INVALID_RECORD (87)" in caplog.messages[1]
-    assert "100 of clicks-0, the last at offset 100: INVALID_TIMESTAMP (32)" in caplog.messages[1]
+    assert "2 of orders-3, the last at offset 11: the target refuses it: INVALID_RECORD (87)" in caplog.messages[1]
+    assert (
+        "100 of clicks-0, the last at offset 100: the target refuses it: INVALID_TIMESTAMP (32)" in caplog.messages[1]
+    )
 
 
 def test_a_line_names_a_few_partitions_at_most(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,15 +14,30 @@ from pyspark import cloudpickle
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane import executor
 from connectors.dataplane.link import Link, LinkAddress
-from connectors.dataplane.plan import SliceSettings
+from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.plan import SliceSettings, TopicPartition
 from connectors.source import slice as slice_module
 from connectors.source.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, SliceRefused, Ticket
-from connectors.source.slice import SliceDefect, SliceFenced, SliceHandle, SliceLost
+from connectors.source.slice import (
+    BatchToChange,
+    SliceDefect,
+    SliceFenced,
+    SliceHandle,
+    SliceLost,
+    TransformsRefused,
+)
 from connectors.source.spark_settings import SparkSettings
 
 SECRET = "planted-secret"
-SETTINGS = SliceSettings("us->eu", 0, {"sasl_password": SECRET}, {"sasl_password": SECRET}, lease_ms=60_000)
+SETTINGS = SliceSettings(
+    "us->eu",
+    0,
+    {"sasl_password": SECRET},
+    {"sasl_password": SECRET},
+    lease_ms=60_000,
+    chain={"steps": [{"props": {"key": SECRET}}]},
+)
 HELLO = {"pid": 7}
 
 
@@ -57,10 +72,11 @@ class Engine:
         self.cancelled: list[Job] = []
         self.asked_whether_frozen = 0
         self.is_frozen = True
+        self.patience = 1
         self.started = asyncio.Event()
         self.was_asked_thrice = asyncio.Event()
 
-    async def start_job(self, payload: dict[str, Any]) -> Job:
+    async def start_job(self, payload: dict[str, Any], query: str) -> Job:
         self.payloads.append(payload)
         self.jobs.append(Job(str(len(self.jobs)), asyncio.get_running_loop().create_future()))
         self.started.set()
@@ -75,18 +91,21 @@ class Engine:
             self.was_asked_thrice.set()
         return self.is_frozen
 
+    def has_run(self) -> None:
+        self.patience = 1
+
 
 class World:
     def __init__(self, links: LinkServer, engine: Engine) -> None:
         self.links, self.engine, self.wire = links, engine, Wire()
         self.tickets: list[Ticket] = []
 
-    def handle(self, open_timeout_s: float = 5.0) -> SliceHandle:
+    def handle(self, open_timeout_s: float = 60.0) -> SliceHandle:
         engine = cast(SparkEngine, self.engine)
         return SliceHandle(engine, self.links, SETTINGS, 3, lambda _: None, open_timeout_s)
 
     async def until_started(self) -> Ticket:
-        await asyncio.wait_for(self.engine.started.wait(), 5)
+        await asyncio.wait_for(self.engine.started.wait(), 60)
         return self.tickets[-1]
 
     def connect(self, ticket: Ticket) -> None:
@@ -126,7 +145,7 @@ async def opened(world: World) -> SliceHandle:
     opening = asyncio.create_task(handle.open())
     world.connect(await world.until_started())
     world.wire.say("ready")
-    await asyncio.wait_for(opening, 5)
+    await asyncio.wait_for(opening, 60)
     return handle
 
 
@@ -145,7 +164,7 @@ async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -
 async def test_a_token_used_twice_ends_the_epoch(world: World) -> None:
     handle = await opened(world)
     world.tickets[0].misused.set_result("came a second time")
-    error = await asyncio.wait_for(handle.ended, 5)
+    error = await asyncio.wait_for(handle.ended, 60)
     assert isinstance(error, SliceLost)
     assert "second time" in str(error)
     await handle.close()
@@ -163,7 +182,7 @@ async def test_a_refused_slice_is_told_of_at_once_and_leaves_no_ticket(world: Wo
     opening = asyncio.create_task(handle.open())
     (await world.until_started()).linked.set_exception(SliceRefused("it runs other code"))
     with pytest.raises(SliceRefused, match="other code"):
-        await asyncio.wait_for(opening, 5)
+        await asyncio.wait_for(opening, 60)
     assert world.links._tickets == {}
 
 
@@ -182,7 +201,7 @@ async def test_why_a_job_ended_without_a_slice_is_passed_on(
     await world.until_started()
     world.engine.jobs[0].finished.set_exception(failed)
     with pytest.raises(raised, match=str(failed)):
-        await asyncio.wait_for(opening, 5)
+        await asyncio.wait_for(opening, 60)
 
 
 async def test_a_task_that_could_not_reach_the_worker_names_the_keys(world: World) -> None:
@@ -190,13 +209,19 @@ async def test_a_task_that_could_not_reach_the_worker_names_the_keys(world: Worl
     await world.until_started()
     world.engine.jobs[0].finished.set_result([])
     with pytest.raises(SliceLost, match=r"127\.0\.0\.1:4711.*link\.advertised\.address"):
-        await asyncio.wait_for(opening, 5)
+        await asyncio.wait_for(opening, 60)
 
 
 async def test_a_spark_of_this_machine_that_runs_nothing_is_abandoned(world: World) -> None:
     with pytest.raises(SliceLost, match="no slice connected"):
-        await asyncio.wait_for(world.handle(open_timeout_s=0.01).open(), 5)
+        await asyncio.wait_for(world.handle(open_timeout_s=0.01).open(), 60)
     assert world.engine.asked_whether_frozen == 1
+
+
+async def test_how_long_a_spark_has_is_the_engines_to_say(world: World) -> None:
+    world.engine.patience = 0
+    with pytest.raises(SliceLost, match="no slice connected"):
+        await asyncio.wait_for(world.handle(open_timeout_s=3_600).open(), 60)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +240,11 @@ async def test_a_cluster_without_a_slot_is_left_alone_and_people_are_told_what_t
     handle = world.handle(open_timeout_s=0.005)
     with caplog.at_level(logging.WARNING):
         opening = asyncio.create_task(handle.open())
-        await asyncio.wait_for(world.engine.was_asked_thrice.wait(), 5)
+        await asyncio.wait_for(world.engine.was_asked_thrice.wait(), 60)
         assert not opening.done(), "it is waited for"
         world.connect(world.tickets[0])
         world.wire.say("ready")
-        await asyncio.wait_for(opening, 5)
+        await asyncio.wait_for(opening, 60)
     assert len(world.engine.jobs) == 1
     assert len(caplog.records) >= 2
     assert all(advice in one.getMessage() and "tasks.max" in one.getMessage() for one in caplog.records)
@@ -239,20 +264,36 @@ async def test_a_job_whose_slice_never_came_is_cancelled_at_once(world: World) -
 async def test_a_job_whose_slice_is_done_may_hand_back_its_rows(world: World) -> None:
     handle = await opened(world)
     world.wire.say("done", unclean=[])
-    assert await asyncio.wait_for(handle.ended, 5) is None
+    assert await asyncio.wait_for(handle.ended, 60) is None
     await handle.close()
     assert world.engine.cancelled == []
 
 
+async def test_it_is_told_of_which_partition_a_batch_must_change(world: World) -> None:
+    handle = await opened(world)
+    told = executor._failed(CopiesUnderWay("refused for good", TopicPartition("orders", 3)))
+    world.wire.say(**{"kind" if key == "type" else key: value for key, value in told.items()})
+    error = await asyncio.wait_for(handle.ended, 60)
+    assert isinstance(error, BatchToChange)
+    assert (error.source, str(error)) == (TopicPartition("orders", 3), "refused for good")
+    await handle.close()
+
+
 @pytest.mark.parametrize(
-    ("fault", "kind"), [("Fenced", SliceFenced), ("Defect", SliceDefect), ("ClusterUnreachable", SliceLost)]
+    ("fault", "kind"),
+    [
+        ("Fenced", SliceFenced),
+        ("Defect", SliceDefect),
+        ("ClusterUnreachable", SliceLost),
+        ("TransformUnusable", TransformsRefused),
+    ],
 )
 async def test_what_a_slice_failed_of_is_kept_apart(
-    world: World, fault: str, kind: type[SliceLost | SliceFenced]
+    world: World, fault: str, kind: type[SliceLost | SliceFenced | TransformsRefused]
 ) -> None:
     handle = await opened(world)
     world.wire.say("failed", error="why", fault=fault)
-    error = await asyncio.wait_for(handle.ended, 5)
+    error = await asyncio.wait_for(handle.ended, 60)
     assert type(error) is kind
-    assert isinstance(error, PermanentError) is (fault == "Fenced")
+    assert isinstance(error, PermanentError) is (fault in ("Fenced", "TransformUnusable"))
     await handle.close()

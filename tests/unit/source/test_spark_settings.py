@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,6 +81,14 @@ def test_spark_gets_neither_secrets_of_the_file_nor_what_would_lead_it_elsewhere
     assert not {"US_PASSWORD", "SPARK_REMOTE"} & set(environment)
     assert environment["SPARK_LOCAL_DIRS"] == "/scratch"
     assert "SPARK_LOCAL_DIRS" not in settings({"spark.local.dir": "/mine"}).environment("/scratch")
+
+
+def test_the_folder_of_the_worker_lends_spark_no_modules(tmp_path: Path) -> None:
+    strange = tmp_path / "connectors"
+    strange.mkdir()
+    (strange / "__init__.py").write_text("raise SystemExit('modules of the working directory are loaded')")
+    command = [sys.executable, "-m", "connectors.dataplane.plan"]
+    subprocess.run(command, cwd=tmp_path, env=settings({}).environment("x"), check=True)
 
 
 def test_where_spark_is_holds_no_token() -> None:

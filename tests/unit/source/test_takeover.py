@@ -10,12 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.transactions import ProducerIdentity, TransactionalIdRefused
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.transactions import ProducerIdentity, ProducersRefused, TopicsRefused, TransactionalIdRefused
 from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
-from connectors.source import standing, takeover
+from connectors.source import reach, standing, takeover
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, Takeover, take_over
@@ -31,13 +32,46 @@ class Target:
         self.fenced: list[tuple[str, list[TopicPartition]]] = []
         self.at_once = self.most_at_once = 0
         self.refused: set[str] = set()
-        self.clusters = Clusters(cast(Cluster, None), cast(Cluster, None))
+        self.denied: set[TopicPartition] = set()
+        self.unreadable: set[TopicPartition] = set()
+        self.entries: dict[TopicPartition, Entry] = {}
+        self.leaderless: set[TopicPartition] = set()
+        self.behind: set[TopicPartition] = set()
+        self.clusters = Clusters(cast(Cluster, self), cast(Cluster, self))
+        self.untold: set[TopicPartition] = set()
+        for name in ("min_insync_replicas", "unknown_ends"):
+            monkeypatch.setattr(reach, name, getattr(self, name))
         for name in ("fence", "init_producer_id", "new_producer_id", "describe_producers", "list_offsets"):
             monkeypatch.setattr(takeover, name, getattr(self, name))
         for name in ("known_topics", "list_offsets"):
             monkeypatch.setattr(standing, name, getattr(self, name))
 
-    async def fence(self, _: object, transactional_id: str, partitions: Collection[TopicPartition]) -> ProducerIdentity:
+    async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+        """Of both clusters; ``behind`` have one replica of two in sync."""
+
+        def of(partition: TopicPartition) -> PartitionMetadata:
+            in_sync = (1,) if partition in self.behind else (1, 2)
+            return PartitionMetadata(-1 if partition in self.leaderless else 1, 0, (1, 2), 0, in_sync)
+
+        topics = {
+            name: TopicMetadata(name, None, 0, {index: of(TopicPartition(name, index)) for index in range(3)})
+            for name in names
+            if name != "gone"
+        }
+        topics |= {name: TopicMetadata(name, None, 3, {}) for name in names if name == "gone"}
+        return ClusterMetadata(None, 1, {}, topics)
+
+    async def min_insync_replicas(self, _: object, topics: Collection[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, 2)
+
+    async def unknown_ends(self, _: object, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        return {one: f"{one}: OFFSET_NOT_AVAILABLE" for one in partitions if one in self.untold}
+
+    async def fence(
+        self, _: object, transactional_id: str, partitions: Collection[TopicPartition], **__: int
+    ) -> ProducerIdentity:
+        if denied := self.denied.intersection(partitions):
+            raise TopicsRefused("grant WRITE on topic us.orders", frozenset(denied))
         if transactional_id not in self.refused:
             self.fenced.append((transactional_id, list(partitions)))
         return await self.init_producer_id(_, transactional_id)
@@ -45,7 +79,7 @@ class Target:
     async def new_producer_id(self, _: object) -> ProducerIdentity:
         return ProducerIdentity(6, 0)
 
-    async def init_producer_id(self, _: object, transactional_id: str) -> ProducerIdentity:
+    async def init_producer_id(self, _: object, transactional_id: str, **__: int) -> ProducerIdentity:
         if transactional_id in self.refused:
             raise TransactionalIdRefused(f"grant WRITE and DESCRIBE on transactional id {transactional_id}")
         self.at_once += 1
@@ -55,6 +89,8 @@ class Target:
         return ProducerIdentity(5, 2)
 
     async def describe_producers(self, _: object, partitions: Collection[TopicPartition]) -> dict[Any, Any]:
+        if unread := self.unreadable.intersection(partitions):
+            raise ProducersRefused("grant READ on topic us.orders", frozenset(unread))
         return {partition: {} for partition in partitions}
 
     async def list_offsets(self, _: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
@@ -65,8 +101,8 @@ class Target:
         return {name: TopicMetadata(name, there[name], 0, {}) for name in names if name in there}
 
     async def take(self, transactional_id: str, starts: Mapping[TopicPartition, Start]) -> Takeover:
-        entries = [Entry(pair(source)) for source in starts]
-        return await take_over(self.clusters, transactional_id, entries, starts)
+        self.entries = {source: Entry(pair(source)) for source in starts}
+        return await take_over(self.clusters, transactional_id, list(self.entries.values()), starts)
 
 
 @pytest.fixture
@@ -150,7 +186,7 @@ async def test_who_cannot_be_fenced_is_gone_on_as(target: Target) -> None:
     assert (found.transactional_id, found.producer) == ("", planning.ProducerIdentity(6, 0))
     assert set(found.unfenced) == {A, B}
     assert [source for source, plan in plans.items() if plan.proof] == [A, B]
-    assert (plans[C].producer, plans[C].next_sequence) == (planning.ProducerIdentity(5, 1), 8)
+    assert (plans[C].producer, plans[C].next_sequence, plans[C].runs_on) == (planning.ProducerIdentity(5, 1), 8, True)
     assert found.writer_of(plans[C]) == ("", planning.ProducerIdentity(5, 1))
     assert not any(plan.pipelined for plan in found.plans)
 
@@ -168,3 +204,78 @@ async def test_markers_of_another_producer_id_fence_nothing(target: Target) -> N
     found = await target.take(OWN, {A: stored(A), B: stored(B, producer_id=4), C: stored(C, OTHER, producer_id=3)})
     assert set(found.unfenced) == {B, C}
     assert [plan.source for plan in found.plans if plan.pipelined] == [A]
+
+
+@pytest.mark.parametrize("writer", [OWN, OTHER])
+async def test_a_partition_that_cannot_be_marked_waits_and_the_others_go_on(target: Target, writer: str) -> None:
+    """In one transaction with theirs its marker would hold them all up."""
+    target.leaderless, target.behind = {pair(A).target}, {pair(B).target}
+    found = await target.take(OWN, {A: stored(A, writer), B: stored(B, writer), C: stored(C, writer)})
+    assert target.fenced == [(writer, [pair(C).target])]
+    assert [plan.source for plan in found.plans] == [C]
+    assert {source: entry.reason for source, entry in target.entries.items() if entry.is_waiting} == {
+        A: "target us.orders-0 has no leader",
+        B: "target us.orders-1 has 1 of the 2 replicas in sync that writing there needs",
+    }
+
+
+async def test_nothing_waits_for_what_its_takeover_does_not_ask(target: Target) -> None:
+    """Behind a clean end no marker is written and the source is not read."""
+    target.leaderless, target.behind = {A}, {pair(B).target}
+    found = await target.take(OWN, {A: stored(A, clean=True), B: stored(B, clean=True)})
+    assert [plan.source for plan in found.plans] == [A, B]
+
+
+async def test_what_has_no_leader_waits_where_its_takeover_asks_it(target: Target) -> None:
+    target.leaderless = {A, B, pair(C).target}
+    with pytest.raises(RetriableError, match="source orders-0 has no leader; source orders-1 has no leader; target us"):
+        await target.take(OWN, {A: stored(A), B: Start(None, None, False), C: stored(C, clean=True)})
+
+
+async def test_where_a_predecessor_wrote_to_another_topic_its_marker_is_waited_for(target: Target) -> None:
+    target.behind = {TopicPartition("us_orders", 0)}
+    starts = {A: stored(A, target_topic="us_orders", target_topic_id=UUID(int=9)), B: stored(B)}
+    assert [plan.source for plan in (await target.take(OWN, starts)).plans] == [B]
+    assert target.fenced == [(OWN, [pair(B).target])]
+
+
+async def test_where_a_predecessor_wrote_to_a_topic_that_is_gone_no_marker_is_waited_for(target: Target) -> None:
+    found = await target.take(OWN, {A: stored(A, target_topic="gone"), B: stored(B)})
+    assert [plan.source for plan in found.plans] == [B, A]
+    assert target.fenced == [(OWN, [pair(B).target])]
+
+
+async def test_whose_leader_does_not_know_its_end_yet_waits_alone(target: Target) -> None:
+    target.untold = {pair(A).target}
+    found = await target.take(OWN, {A: stored(A, clean=True), B: stored(B)})
+    assert [plan.source for plan in found.plans] == [B]
+    assert target.entries[A].reason == "target us.orders-0: OFFSET_NOT_AVAILABLE"
+
+
+async def test_where_all_would_wait_the_takeover_is_tried_again(target: Target) -> None:
+    target.leaderless = {pair(A).target, pair(B).target}
+    with pytest.raises(RetriableError, match=r"us\.orders-0 has no leader; target us\.orders-1 has no leader"):
+        await target.take(OWN, {A: stored(A), B: stored(B)})
+    assert target.fenced == []
+
+
+async def test_without_the_right_to_read_its_target_a_partition_is_quarantined(target: Target) -> None:
+    """Nothing can be proven there; the others go on."""
+    target.unreadable = {pair(A).target}
+    found = await target.take(OWN, {A: stored(A, OWN), B: stored(B, OWN)})
+    assert target.fenced == [(OWN, [pair(B).target])]
+    assert [plan.source for plan in found.plans] == [B]
+    assert target.entries[A].state == "QUARANTINED"
+    assert target.entries[A].reason.endswith("grant READ on topic us.orders, then start the flow again")
+
+
+@pytest.mark.parametrize("writer", [OWN, OTHER])
+async def test_without_the_right_to_write_a_partition_is_quarantined_and_the_others_are_fenced(
+    target: Target, writer: str
+) -> None:
+    target.denied = {pair(A).target}
+    found = await target.take(OWN, {A: stored(A, writer), B: stored(B, writer)})
+    assert target.fenced == [(writer, [pair(B).target])]
+    assert [plan.source for plan in found.plans] == [B]
+    assert target.entries[A].state == "QUARANTINED"
+    assert "grant WRITE on topic us.orders" in target.entries[A].reason

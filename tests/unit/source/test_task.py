@@ -10,15 +10,22 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.source import task
+from connectors.offset_map import Run
+from connectors.positions import Position
+from connectors.source import defects, reach, task
+from connectors.source.defects import TaskDefective
 from connectors.source.ledger import Entry, Pair
-from connectors.source.slice import SliceDefect, SliceLost
+from connectors.source.slice import BatchToChange, SliceDefect, SliceLost
 from connectors.source.store import Commit, PositionStore, Start
-from connectors.source.takeover import Takeover
-from connectors.source.task import MirrorSourceTask, TaskDefective, TaskServices, TaskSettings
+from connectors.source.takeover import Clusters, Takeover
+from connectors.source.task import MirrorSourceTask
+from connectors.source.task_parts import TaskServices, TaskSettings
 
 SOURCE = TopicPartition("orders", 0)
 PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
+OTHER = TopicPartition("orders", 1)
+OTHER_PAIR = Pair(OTHER, None, TopicPartition("us.orders", 1), None)
+UNCLEAN = Position("orders", 1, None, 100, 3, "us.orders", 1, None, 50, "mm2-0", 5, 1, 8)
 
 
 class Slice:
@@ -60,6 +67,10 @@ class World:
         self.taken_over: list[bool] = []  # by whether the position was handed over
         self.may_take_over = asyncio.Event()
         self.may_take_over.set()
+        self.pairs = [PAIR]
+        self.away: dict[TopicPartition, str] = {}
+        self.stored: dict[TopicPartition, Start] = {}
+        self.starts: list[Mapping[TopicPartition, Start]] = []
         self._changed = asyncio.Event()
         world = self
 
@@ -77,36 +88,50 @@ class World:
         settings = TaskSettings(
             "us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}), epoch_ms=epoch_ms
         )
-        services = TaskServices(*cast(Any, (None, None, None, None)))
+        services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
         return MirrorSourceTask(settings, services, cast(PositionStore, self))
 
     def changed(self) -> None:
         self._changed.set()
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not happened():
                 await self._changed.wait()
                 self._changed.clear()
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
-        return {one: Start(None, None, False) for one in partitions}
+        return {one: self.stored.get(one, Start(None, None, False)) for one in partitions}
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         self.commits += commits
+
+    def runs_of(self, position: Position) -> list[Run]:
+        return []
+
+    def map_begin(self, position: Position) -> tuple[int, int]:
+        return 0, 0
 
     async def close(self) -> None:
         self.changed()
 
     async def _pairs(self) -> list[Pair]:
-        return [PAIR]
+        return self.pairs
 
-    async def _take_over(self, _: object, __: str, entries: Sequence[Entry], *___: object, **____: object) -> Takeover:
+    async def _take_over(self, _: object, __: str, entries: Sequence[Entry], starts: Any, **___: object) -> Takeover:
+        self.starts.append(starts)
         self.taken_over += [bool(entry.position and entry.position.is_handed_over) for entry in entries]
         self.changed()
         await self.may_take_over.wait()
-        plan = PartitionPlan(SOURCE, None, PAIR.target, None, 0, -1, 0, 0, pipelined=False)
-        return Takeover(ProducerIdentity(5, len(self.taken_over)), (plan,))
+        plans = []
+        for entry in entries:
+            if why := self.away.get(entry.pair.source):
+                entry.wait(why)
+            else:
+                plans.append(
+                    PartitionPlan(entry.pair.source, None, entry.pair.target, None, 0, -1, 0, 0, pipelined=False)
+                )
+        return Takeover(ProducerIdentity(5, len(self.starts)), tuple(plans))
 
 
 @pytest.fixture
@@ -120,7 +145,7 @@ async def test_a_stop_does_not_wait_for_a_takeover(world: World) -> None:
     running = asyncio.create_task(one.run())
     await world.until(lambda: bool(world.taken_over))
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert (world.went, world.commits) == ([], [])
     assert all(each.is_closed for each in world.slices)
 
@@ -131,7 +156,7 @@ async def test_a_stop_hands_over(world: World) -> None:
     await world.until(lambda: bool(world.went))
     assert [commit.position.is_handed_over for commit in world.commits] == [False], "stored before it may write"
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert world.commits[-1].position.is_handed_over
 
 
@@ -143,7 +168,7 @@ async def test_a_slice_that_does_not_come_up_leaves_the_present_one_alone(world:
     went = len(world.went)
     await world.until(lambda: not world.refusals and len(world.went) > went)
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert world.taken_over == [False], "no takeover but the first"
 
 
@@ -151,11 +176,55 @@ async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeyp
     monkeypatch.setattr(task, "_CLAIM_AGAIN_S", 0.0)
     one = world.task(epoch_ms=1)
     running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 3)
+    await world.until(lambda: len(world.went) >= 3)
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert world.taken_over[:3] == [False, True, True], "cleanly: nothing is fenced"
     assert [epoch for _, epoch, _ in world.went[:3]] == [1, 2, 3]
+
+
+async def test_a_partition_that_waits_is_taken_over_between_two_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
+    away = {OTHER: "target us.orders-1 has no leader"}
+
+    async def out_of_reach(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
+        assert {entry.pair.source for entry in entries} == set(starts) == {OTHER}
+        return dict(away)
+
+    monkeypatch.setattr(reach, "out_of_reach", out_of_reach)
+    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
+    world.pairs, world.away = [PAIR, OTHER_PAIR], away
+    world.stored = {OTHER: Start(UNCLEAN, 99, False)}
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    await asyncio.sleep(0.05)
+    assert len(world.went) == 1
+    assert [view.state for view in one.view(0)] == ["running", "waiting"]
+    assert {commit.position.source_partition for commit in world.commits} == {0}
+    away.clear()
+    await world.until(lambda: len(world.went) == 2)
+    assert world.taken_over == [False, False, True, False]
+    assert world.starts[-1][OTHER] == Start(UNCLEAN, 99, False), "as the store told it"
+    assert [len(sequences) for _, _, sequences in world.went] == [1, 2]
+    assert [view.state for view in one.view(0)] == ["running", "running"]
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    handed_over = {commit.position.source_partition: commit.position.is_handed_over for commit in world.commits}
+    assert handed_over == {0: True, 1: True}
+
+
+async def test_who_still_waits_at_the_end_is_not_handed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.pairs, world.away = [PAIR, OTHER_PAIR], {OTHER: "target us.orders-1 has no leader"}
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    one._ledger.entries[OTHER].position = UNCLEAN  # as where a slice was lost
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
@@ -167,9 +236,30 @@ async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world:
     world.slices[-1].ended.set_result(SliceLost("killed"))
     await world.until(lambda: len(world.went) == 2)
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     assert world.refusals == []
     assert len(world.taken_over) == 2, "once at first, once for the slice that came up"
+
+
+async def test_what_a_slice_could_not_change_is_said_to_the_next_takeover_and_not_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing: list[set[TopicPartition]] = []
+
+    async def resume_all(_: object, __: object, ___: object, partitions: Collection[TopicPartition]) -> list[Any]:
+        changing.append(set(partitions))
+        return []
+
+    monkeypatch.setattr(task, "resume_all", resume_all)
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    for count, lost in ((1, BatchToChange("refused", SOURCE)), (2, SliceLost("killed"))):
+        await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
+        world.slices[-1].ended.set_result(lost)
+    await world.until(lambda: len(world.went) >= 3)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert changing == [set(), {SOURCE}, set()]
 
 
 async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(world: World) -> None:
@@ -179,7 +269,7 @@ async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(worl
         await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
         world.slices[-1].ended.set_result(SliceDefect("TypeError: spoilt (copier.py:7)"))
     with pytest.raises(TaskDefective, match=r"3 slices in a row.*copier\.py:7") as caught:
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
     assert isinstance(caught.value, PermanentError)
     assert one.state == "failed"
     assert len(world.went) == 3
@@ -188,7 +278,7 @@ async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(worl
 async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "_HEALTHY_S", 0.0)
+    monkeypatch.setattr(defects, "_HEALTHY_S", 0.0)
     one = world.task()
     running = asyncio.create_task(one.run())
     for count in range(1, 6):
@@ -196,7 +286,7 @@ async def test_a_defect_that_comes_back_only_after_a_while_fails_nothing(
         world.slices[-1].ended.set_result(SliceDefect("TypeError: spoilt"))
     await world.until(lambda: len(world.went) == 6)
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
 
 
 async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World) -> None:
@@ -208,7 +298,7 @@ async def test_defects_with_whole_epochs_between_them_fail_nothing(world: World)
         world.refusals = [SliceDefect("TypeError: spoilt")]
         await world.until(lambda: not world.refusals)
     one.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
 
 
 async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(world: World) -> None:
@@ -218,5 +308,5 @@ async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(worl
     await world.until(lambda: len(world.went) == 2)
     world.refusals = [SliceDefect("ImportError: spoilt") for _ in range(10)]
     with pytest.raises(TaskDefective):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
     assert len(world.refusals) == 7

@@ -1,0 +1,61 @@
+"""A Strimzi resource looked at, as ``heliograph mirror -f`` would take it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from connect.cli.check_clusters import Looked, look_at_flow
+from connect.cli.check_connector import ConnectorFile, does_of, sides_of
+from connect.cli.check_connectors import objections_of, plugins_of
+from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.worker_config import WorkerConfig
+from connect.runtime.discovery import config_providers
+from connectors.strimzi.documents import read_documents
+from connectors.strimzi.resource import chosen
+from connectors.strimzi.translating import Translation, Wanted, translate
+
+
+async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
+    """``report`` with what is found of the resource."""
+    try:
+        found = translate(chosen(read_documents(text, report.file), None, report.file), None, {})
+    except ConfigError as error:
+        return report.with_findings([of_error(error)])
+    findings = [Finding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line) for one in found.notices]
+    findings += [
+        Finding(Level.NOTE, f"{one.node.path} needs secret {one.secret}, key {one.key}: say --secrets DIR at the start",
+                one.node.path, one.node.line)
+        for one in found.missing
+    ]  # fmt: skip
+    report = report.with_findings(findings)
+    try:
+        worker = WorkerConfig.parse(found.worker, config_providers())
+    except ConfigError as error:
+        return report.with_findings([of_error(found.located(error))])
+    # Without its secrets nobody can be asked.
+    looked = Looked()
+    for wanted in found.connectors:
+        looked.does = []
+        looked.findings += await _refusals(found, wanted, worker)
+        if not looked.findings:
+            await _look(wanted, worker, looked, offline=offline or bool(found.missing))
+        report = replace(report, outcomes=(*report.outcomes, Outcome(wanted.name, tuple(looked.does))))
+    return replace(report, clusters=tuple(looked.clusters.values())).with_findings(looked.findings)
+
+
+async def _refusals(found: Translation, wanted: Wanted, worker: WorkerConfig) -> list[Finding]:
+    async with plugins_of(worker.props) as plugins:
+        refused = await objections_of(wanted.config, plugins, worker, worker.transformer)
+    return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
+
+
+async def _look(wanted: Wanted, worker: WorkerConfig, looked: Looked, *, offline: bool) -> None:
+    java_class = wanted.config["connector.class"]
+    file = ConnectorFile("", wanted.name, dict(wanted.config), {})
+    try:
+        looked.does += does_of(java_class, wanted.config, worker)
+        if not offline:
+            await look_at_flow(sides_of(file, java_class, wanted.config, worker), looked)
+    except HeliographError as error:
+        looked.findings.append(of_error(error))

@@ -1,0 +1,98 @@
+"""A worker's properties looked at, as ``connect-distributed`` would take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from connect.cli.check_clusters import look_at_cluster
+from connect.cli.check_connectors import plugins_of
+from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
+from connect.cli.node import link_settings
+from connect.core.errors import ConfigError, HeliographError
+from connect.core.properties import Properties
+from connect.core.providers import ConfigTransformer
+from connect.core.worker_config import InternalTopic, WorkerConfig
+from connect.core.worker_defs import WORKER
+from connect.kafka.admin import NewTopic
+from connect.kafka.settings import connection_settings
+from connect.runtime.discovery import config_providers
+from connect.runtime.traces import secrets_of
+from connect.runtime.worker_check import check_worker
+from rest.settings import RestSettings
+
+_FILE_OF_STANDALONE = "offset.storage.file.filename"
+
+
+async def check_worker_file(props: Properties, report: Report, *, offline: bool) -> Report:
+    """``report`` with what is found of the file."""
+    try:
+        config = await _parsed(props)
+    except HeliographError as error:
+        return report.with_findings([*_refusals(props), of_error(error)])
+    report = report.with_findings(_of_keys(config, props))
+    topics = [_topic(one) for one in (config.config_topic, config.offset_topic, config.status_topic)]
+    outcome = Outcome(f"group {config.group_id}", tuple(_does(config, topics)))
+    report = replace(report, outcomes=(outcome,))
+    if offline:
+        return report
+    try:
+        settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
+    except HeliographError as error:
+        told = config.located(error) if isinstance(error, ConfigError) else error
+        return report.with_findings([of_error(told)])
+    looked = await look_at_cluster("worker", settings, config.group_id, topics)
+    secrets = secrets_of(config.transformer, config.raw)
+    found = [replace(one, text=secrets.mask(one.text)) for one in looked.findings]
+    return replace(report, clusters=tuple(looked.clusters.values())).with_findings(found)
+
+
+async def _parsed(props: Properties) -> WorkerConfig:
+    """Raises as a worker's start would, but for what only its cluster tells."""
+    config = WorkerConfig.parse(props, config_providers())
+    try:
+        RestSettings.of(config.values)
+        link_settings(config.props)
+        async with plugins_of(config.props) as plugins:
+            check_worker(config, plugins)
+    except ConfigError as error:
+        raise config.located(error) if error.line is None else error from None
+    return config
+
+
+def _refusals(props: Properties) -> Iterator[Finding]:
+    """All values that are refused, where a start would tell of the first."""
+    if _FILE_OF_STANDALONE in props:
+        said = f"{_FILE_OF_STANDALONE} is of a standalone worker; there is none here, but a group of one worker"
+        yield Finding(Level.ERROR, said, _FILE_OF_STANDALONE, props.line(_FILE_OF_STANDALONE))
+    try:
+        transformer = ConfigTransformer(props, config_providers())
+        resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
+    except ConfigError:
+        return  # that is the error which the start tells
+    for key, value in WORKER.validate(resolved).items():
+        for error in value.errors:
+            yield Finding(Level.ERROR, secrets.mask(error), key, props.line(key))
+
+
+def _of_keys(config: WorkerConfig, props: Properties) -> Iterator[Finding]:
+    for text in config.warnings:
+        key = text.partition(" ")[0]
+        yield Finding(Level.WARNING, text, key, props.line(key))
+    if _FILE_OF_STANDALONE in props:
+        yield from _refusals(props)
+    if config.props.get("sasl.mechanism", "").strip() == "GSSAPI":
+        said = "sasl.mechanism: Kerberos; its keys are read, but no login at a real one has been tried yet"
+        yield Finding(Level.WARNING, said, "sasl.mechanism", props.line("sasl.mechanism"))
+
+
+def _topic(topic: InternalTopic) -> NewTopic:
+    return NewTopic(topic.name, topic.partitions, topic.replication_factor, topic.configs)
+
+
+def _does(config: WorkerConfig, topics: Sequence[NewTopic]) -> Iterator[str]:
+    yield f"joins it, protocol {config.connect_protocol}, on {config.props['bootstrap.servers']}"
+    yield f"keeps configs, offsets and statuses in {', '.join(topic.name for topic in topics)}"
+    yield f"serves REST on {', '.join(config.values.strings('listeners'))}"
+    if config.exactly_once_enabled:
+        yield "lets source tasks write in transactions, exactly once"

@@ -1,0 +1,108 @@
+"""What the answers of a worker look like on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_STYLES: Final = {
+    "RUNNING": "green",
+    "PAUSED": "yellow",
+    "STOPPED": "yellow",
+    "UNASSIGNED": "yellow",
+    "RESTARTING": "yellow",
+    "FAILED": "bold red",
+}
+#: A pipe has no width; a table is to keep its lines there.
+_PIPE_COLUMNS: Final = 240
+_TRACE_CHARACTERS: Final = 200
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
+
+
+def show_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
+    """All connectors: type, state, and how many of their tasks run. Those without a status yet have no details."""
+    table = _table("connector", "type", "state", "tasks running", "worker")
+    for name in sorted(names):
+        status = details.get(name, {}).get("status")
+        if status is None:
+            table.add_row(_text(name), "", _state("UNASSIGNED"), "", "")
+            continue
+        tasks = status["tasks"]
+        running = sum(task["state"] == "RUNNING" for task in tasks)
+        failed = any(task["state"] == "FAILED" for task in tasks)
+        counted = Text(f"{running} of {len(tasks)}", style=_STYLES["FAILED"] if failed else "")
+        connector = status["connector"]
+        table.add_row(
+            _text(name), _text(status["type"]), _state(connector["state"]), counted, _text(connector["worker_id"])
+        )
+    _show(table, "no connectors")
+
+
+def show_status(status: Mapping[str, Any]) -> None:
+    """A connector and its tasks, each with the end of its trace where it failed."""
+    table = _table(status["name"], "state", "worker", "error")
+    for label, each in [
+        ("connector", status["connector"]),
+        *((f"task {task['id']}", task) for task in status["tasks"]),
+    ]:
+        table.add_row(label, _state(each["state"]), _text(each["worker_id"]), _text(_reason(each.get("trace"))))
+    _show(table, "")
+
+
+def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
+    """Partitions and how far each is read."""
+    table = _table("partition", "offset")
+    for each in offsets:
+        table.add_row(_text(_compact(each["partition"])), _text(_compact(each["offset"])))
+    _show(table, "no offsets")
+
+
+def _reason(trace: str | None) -> str:
+    """What a trace says first in Java, and last in Python."""
+    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
+    if not lines:
+        return ""
+    reason = lines[-1] if lines[0].startswith("Traceback ") else lines[0]
+    return reason if len(reason) <= _TRACE_CHARACTERS else reason[:_TRACE_CHARACTERS] + "…"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(_text(column), overflow="fold")
+    return table
+
+
+def _show(table: Table, nothing: str) -> None:
+    console().print(table if table.row_count else nothing)
+
+
+def _state(state: str) -> Text:
+    return Text(printable(state), style=_STYLES.get(state, ""))
+
+
+def _text(value: str) -> Text:
+    return Text(printable(value))
+
+
+def printable(text: str) -> str:
+    """Names and traces come from others: a terminal is not to obey them."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,131 @@
+"""What a failover found and did, on a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from connect.cli.connectors_view import console, printable
+from connectors.failover.model import GroupMove, Preflight, Proof
+from connectors.failover.proving import DIFFERS, NOT_COMPARED, SAME
+from connectors.lag import together
+
+#: Of the JSON; it changes where a reader of an older one would misunderstand.
+FORMAT: Final = 1
+_ROWS: Final = 30
+
+
+def as_json(looked: Preflight, proofs: Sequence[Proof] | None, undo_file: str | None) -> dict[str, Any]:
+    """See docs/operations.md."""
+    return {
+        "format": FORMAT,
+        "from": looked.source,
+        "to": looked.target,
+        "go": not looked.obstacles,
+        "executed": proofs is not None,
+        "obstacles": looked.obstacles,
+        "notes": list(looked.notes),
+        "source": "gone" if looked.is_gone else looked.source_error or "answers",
+        "lag": None if looked.lag is None else looked.lag.to_json(10),
+        "not_mirrored": list(looked.not_mirrored),
+        "groups": list(looked.groups.found),
+        "moves": [
+            {
+                "group": one.group,
+                "topic": one.source[0],
+                "partition": one.source[1],
+                "offset": one.source_offset,
+                "to_topic": one.target[0],
+                "to_partition": one.target[1],
+                "old": one.before,
+                "new": one.after,
+                "by": one.how.value,
+                "done": one.is_done,
+            }
+            for one in looked.groups.moves
+        ],
+        "left": [{"group": one.group, "why": f"{one.what}{one.why}"} for one in looked.groups.left],
+        "proof": None if proofs is None else [asdict(one) for one in proofs],
+        "undo_file": undo_file,
+    }
+
+
+def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False) -> None:
+    """With the old and the new offset of everything that moves."""
+    _say(f"from {looked.source} to {looked.target}: {_summary(looked, is_done=is_done)}")
+    if looked.lag is not None:
+        whole = together(looked.lag.partitions)
+        count = f"{whole.partitions} partition{'' if whole.partitions == 1 else 's'}"
+        behind = f"{whole.records} records behind" if whole.records else "all is copied"
+        _say(f"  {looked.source}->{looked.target}: {behind} in {count}")
+        if whole.lost:
+            _say(f"  {whole.lost} offsets were lost on cluster {looked.source} before they could be copied", "bold red")
+    else:
+        _say(f"  how much of cluster {looked.source} was not copied is not known")
+    if looked.groups.moves:
+        console().print(_table(looked.groups.moves, everything=everything))
+    for topic in looked.not_mirrored:
+        _say(f"  not mirrored: {topic}; its readers find nothing of it on {looked.target}", "yellow")
+    for one in looked.groups.left:
+        _say(f"  left: group {one.group}: {one.what}{one.why}", "yellow")
+    for note in looked.notes:
+        _say(f"  note: {note}")
+    if not is_done:
+        for obstacle in looked.obstacles:
+            _say(f"  in the way: {obstacle}", "bold red")
+
+
+def show_proofs(proofs: Sequence[Proof], *, everything: bool) -> None:
+    """How many are the same; each that is not by name."""
+    counts = Counter(one.outcome for one in proofs)
+    records = sum(one.records for one in proofs if one.outcome == SAME)
+    _say(
+        f"proof: {counts[SAME]} of {len(proofs)} places compared are the same on both sides ({records} records), "
+        f"{counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
+    )
+    for one in proofs:
+        if one.outcome == DIFFERS or (one.why and (everything or one.outcome == SAME)):
+            style = "bold red" if one.outcome == DIFFERS else ""
+            _say(f"  {one.outcome}: group {one.group}, {one.source} and {one.target}: {one.why}", style)
+
+
+def _summary(looked: Preflight, *, is_done: bool) -> str:
+    due = looked.groups.moves if is_done else looked.groups.due
+    moves = f"{len(looked.groups.found)} groups, {len(due)} offsets {'moved' if is_done else 'to move'}"
+    if is_done:
+        return moves
+    return f"{moves}; {'no-go' if looked.obstacles else 'go'}"
+
+
+def _table(moves: Sequence[GroupMove], *, everything: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("group", "partition", "offset", "goes to", "old", "new", "by"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("offset", "old", "new") else "left")
+    for row in _rows(moves, everything=everything):
+        table.add_row(*map(printable, row))
+    return table
+
+
+def _rows(moves: Sequence[GroupMove], *, everything: bool) -> Iterator[tuple[str, ...]]:
+    shown = moves if everything else moves[:_ROWS]
+    for one in shown:
+        yield (
+            one.group,
+            f"{one.source[0]}-{one.source[1]}",
+            str(one.source_offset),
+            f"{one.target[0]}-{one.target[1]}",
+            "" if one.before is None else str(one.before),
+            f"{one.after} (there)" if one.is_done else str(one.after),
+            one.how.value,
+        )
+    if len(shown) < len(moves):
+        yield (f"and {len(moves) - len(shown)} more", "--all shows them", "", "", "", "", "")
+
+
+def _say(line: str, style: str = "") -> None:
+    console().print(printable(line), markup=False, soft_wrap=True, style=style)

@@ -1,0 +1,215 @@
+"""One worker of a dedicated mirror: its group lives on the flow's target, and whoever leads it sees to the flow's three
+connectors (Kafka's ``MirrorHerder``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from connect.api.plugins import PluginDescription, PluginKind
+from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.core.model import State
+from connect.core.worker_config import WorkerConfig
+from connect.runtime.around import InternalRequests, Sign
+from connect.runtime.distributed import DistributedWorker
+from connect.runtime.herding import RuntimeHerder
+from connect.runtime.plugins import Plugins
+from connect.runtime.worker_check import check_worker
+from connectors.checkpoint.connector import objections
+from connectors.flows import Connector, Flow
+from connectors.plugins import mirror_plugins
+from connectors.source.host import MirrorHost, SharedSpark
+from connectors.source.lag_watch import LagWatch
+from connectors.source.progress import FlowProgress
+from connectors.source.state_notes import PartitionsStopped
+
+log = logging.getLogger(__name__)
+
+#: What Java's members say where they have no REST.
+_NO_REST: Final = "NOTUSED"
+_AGAIN_S: Final = 1.0
+#: A task waits for the batches that are on their way, and the process ends within ten seconds.
+_DEFAULTS: Final = {"task.shutdown.graceful.timeout.ms": "8000"}
+
+
+class NoInternalRest(PermanentError):
+    """The leader of the group cannot be asked, since there is no internal REST."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRest:
+    """The way to other nodes: our address for them, and what sends requests to the leader."""
+
+    url: str
+    requests: InternalRequests
+
+
+class FlowWorker:
+    """A flow's worker in this process. Made within a running loop.
+
+    Raises:
+        ConfigError: A setting of the worker is refused; its place in the file is named.
+        SecurityError: A key store cannot be used.
+    """
+
+    def __init__(self, flow: Flow, spark: SharedSpark, rest: FlowRest | None) -> None:
+        self.flow = flow
+        config = worker_config(flow)
+        self.host = MirrorHost(config.props, spark, self._find_plugin)
+        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host))
+        try:
+            check_worker(config, plugins)
+        except ConfigError as error:
+            raise flow.located(error) from None
+        self._elections: asyncio.Queue[None] = asyncio.Queue(1)
+        self._seeing: asyncio.Task[None] | None = None
+        self.worker = DistributedWorker(
+            config,
+            plugins,
+            _WithoutRest() if rest is None else rest.requests,
+            name=str(flow),
+            cluster=flow.target,
+            url=_NO_REST if rest is None else rest.url,
+            worker_id=_worker_id(flow, rest),
+            elected=self._elected,
+            engine=spark if flow.enabled else None,
+        )
+        self._lag = LagWatch(self.host, partial(self.worker.tasks_here, spark.is_for))
+
+    @property
+    def herder(self) -> RuntimeHerder:
+        return self.worker.herder
+
+    async def start(self) -> None:
+        """Read the internal topics and begin to join; see :meth:`DistributedWorker.start`."""
+        await self.worker.start()
+        self._lag.start()
+        self._seeing = asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self.flow}")
+
+    async def ended(self) -> None:
+        """Returns when the worker was stopped; raises what ended it otherwise."""
+        await self.worker.ended()
+
+    async def stop(self) -> None:
+        if self._seeing is not None:
+            self._seeing.cancel()
+            await asyncio.gather(self._seeing, return_exceptions=True)
+        await self._lag.stop()
+        await self.worker.stop()
+
+    def progress(self, now_ms: int) -> FlowProgress:
+        """A picture of what this node copies of the flow."""
+        return self.host.progress(Connector.SOURCE.value, str(self.flow), now_ms)
+
+    def failure(self) -> str | None:
+        """Why nothing of the flow goes on, where that is so: its connector or all its tasks have failed.
+
+        What other nodes have of the flow counts too, as its group's statuses say it.
+        """
+        statuses, name = self.worker.statuses.log, Connector.SOURCE.value
+        work = [status for status in (statuses.status(name), *statuses.tasks(name).values()) if status is not None]
+        if not work:
+            return None
+        connector, *tasks = work
+        failed = [one for one in (tasks or [connector]) if one.state is State.FAILED]
+        if connector.state is State.FAILED:
+            failed = [connector]
+        elif any(PartitionsStopped.__name__ in (one.trace or "") for one in failed):
+            return None  # topics that come, or come back, start it again
+        elif len(failed) < max(len(tasks), 1):
+            return None
+        return reason(failed[0].trace or "")
+
+    def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
+        return self._plugins.find(kinds, name, version)
+
+    # -- the leader's part -----------------------------------------------------------------------------
+
+    def _elected(self) -> None:
+        if self._elections.empty():
+            self._elections.put_nowait(None)
+
+    async def _see_to_connectors(self) -> None:
+        """Each time this node has become leader, store the configs of the file where others are stored."""
+        while True:
+            await self._elections.get()
+            for connector in Connector:
+                if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
+                    log.info("%s: %s is left out: %s", self.flow, connector.value, "; ".join(off.values()))
+                else:
+                    await self._put(connector)
+
+    async def _put(self, connector: Connector) -> None:
+        wanted = self.flow.connector_config(connector)
+        while self.worker.core.is_leader and self.worker.core.snapshot.connector_config(connector.value) != wanted:
+            try:
+                await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
+            except PermanentError as error:
+                log.error("%s: %s is not configured anew: %s", self.flow, connector.value, error)
+                return
+            except HeliographError as error:
+                log.warning("%s: %s is not configured yet: %s", self.flow, connector.value, error)
+                await asyncio.sleep(_AGAIN_S)
+
+
+class _WithoutRest:
+    """Says what is missing where another node leads."""
+
+    async def post_task_configs(
+        self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
+    ) -> None:
+        raise NoInternalRest(_missing(f"the tasks of {connector} cannot be configured"))
+
+    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
+        raise NoInternalRest(_missing(f"older tasks of {connector} cannot be fenced off"))
+
+
+def _missing(what: str) -> str:
+    return (
+        f"another node leads the group, so {what} from here; set dedicated.mode.enable.internal.rest = true on all "
+        "nodes, with listeners that they reach"
+    )
+
+
+def check_flow(flow: Flow) -> None:
+    """Look at the settings of a flow and of its worker before anything is started.
+
+    Raises:
+        ConfigError: One is refused; its place in the file is named.
+        SecurityError: A key store cannot be used.
+    """
+    if flow.enabled:
+        flow.settings()
+        flow.clients()
+    worker_config(flow)
+
+
+def worker_config(flow: Flow) -> WorkerConfig:
+    """The settings of a flow's worker. Raises ConfigError, with its place in the file."""
+    # Java's dedicated workers take every override, whatever the file says.
+    props = {**_DEFAULTS, **flow.worker_config(), "connector.client.config.override.policy": "All"}
+    try:
+        return WorkerConfig.parse(props)
+    except ConfigError as error:
+        raise flow.located(error) from None
+
+
+def _worker_id(flow: Flow, rest: FlowRest | None) -> str:
+    if rest is not None:
+        return f"{urlsplit(rest.url).netloc}/{flow}"
+    return f"{socket.getfqdn()}/{flow}/{uuid.uuid4()}"
+
+
+def reason(trace: str) -> str:
+    """The error in a trace: its last line that is not indented, without the class."""
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    last = lines[-1] if lines else "no reason is known"
+    cls, colon, text = last.partition(": ")
+    return text if colon and "." in cls and " " not in cls else last

@@ -1,0 +1,119 @@
+"""``heliograph lag``: how far each flow is behind, asked of the clusters of a file, or of a running worker."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from connect.cli.connectors_view import show_json
+from connect.cli.console import EXIT_OK
+from connect.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connect.cli.rest_client import RestClient
+
+#: Not all could be looked at, as with ``heliograph plan``.
+EXIT_UNKNOWN: Final = 1
+_CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+#: What is printed of each flow, as JSON has it.
+Told = list[dict[str, Any]]
+
+
+def run_lag(
+    file: Path | None,
+    *,
+    flow: str | None,
+    top: int,
+    as_json: bool,
+    rest: str | None = None,
+    watch: bool = False,
+    every_s: float = 2.0,
+) -> int:
+    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at.
+
+    Raises ConfigError for a file that is wrong, and what the clusters or the worker raise.
+    """
+    if (file is None) == (rest is None):
+        raise ConfigError("name an mm2.properties, or with --rest a running worker; one of the two")
+    if watch and (as_json or not sys.stdout.isatty()):
+        raise ConfigError("--watch is for a terminal, and not for --json", "--watch")
+    if rest is not None:
+        return _of_worker(rest, flow, top, as_json=as_json, every_s=every_s if watch else None)
+    assert file is not None
+    return asyncio.run(_of_file(file, flow, top, as_json=as_json, every_s=every_s if watch else None))
+
+
+async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
+    from connect.cli.lag_view import live
+
+    async with _readers(file, flow) as readers:
+
+        async def read() -> Told:
+            return [{"flow": name, **(await reader.all()).to_json(top)} for name, reader in readers.items()]
+
+        if every_s is None:
+            return _show(await read(), as_json=as_json)
+        with live() as show:
+            while True:
+                show(await read(), time.monotonic())
+                await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def _readers(file: Path, flow: str | None) -> AsyncIterator[dict[str, Any]]:
+    from connectors.flows import load, mirrored
+    from connectors.lag_reader import lag_reader
+
+    flows = [one for one in mirrored(load(file).flows_to_run()) if flow in (None, str(one))]
+    if not flows:
+        raise ConfigError(f"{file} mirrors no flow {flow}" if flow else f"{file} mirrors no flow")
+    async with AsyncExitStack() as stack:
+        yield {str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows}
+
+
+def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
+    from connect.cli.lag_view import live
+    from connect.cli.rest_client import RestClient
+
+    with RestClient(url) as worker:
+        read = _reading(worker, flow, top)
+        if every_s is None:
+            return _show(read(), as_json=as_json)
+        with live() as show:
+            while True:
+                show(read(), time.monotonic())
+                time.sleep(every_s)
+
+
+def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Told]:
+    from connect.cli.rest_client import connector_path
+
+    def read() -> Told:
+        known = worker.ask("GET", "/connectors?expand=info")
+        names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
+        told = [worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}") for name in names]
+        wanted = [one for one in told if flow in (None, one["flow"])]
+        if not wanted:
+            raise ConfigError(f"the worker at {worker.shown_url} mirrors no flow {flow or ''}".rstrip())
+        return wanted
+
+    return read
+
+
+def _is_mirror(config: dict[str, str]) -> bool:
+    return config.get("connector.class", "").strip().rpartition(".")[2] in _CLASSES
+
+
+def _show(told: Told, *, as_json: bool) -> int:
+    from connect.cli.lag_view import show_lags
+
+    if as_json:
+        show_json(told)
+    else:
+        show_lags(told)
+    return EXIT_UNKNOWN if any(one["unknown"] for one in told) else EXIT_OK

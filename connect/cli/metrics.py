@@ -1,0 +1,50 @@
+"""What ``/metrics`` shows of a process: its workers, its mirrors, and Python itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from connect.runtime.distributed import DistributedWorker
+from connect.runtime.loop_watch import LoopWatch
+from connect.runtime.metrics import worker_metrics
+from connectors.source.host import MirrorHost
+from connectors.source.metrics import mirror_metrics
+from connectors.written_metrics import written_metrics
+
+#: The workers of the process now, each with what it lends its mirrors.
+Workers = Callable[[], Sequence[tuple[DistributedWorker, MirrorHost]]]
+
+
+class _Collector(Collector):
+    def __init__(self, workers: Workers, watch: LoopWatch) -> None:
+        self._workers = workers
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        now_ms, pairs = time.time_ns() // 1_000_000, self._workers()
+        yield from worker_metrics([worker for worker, _ in pairs], now_ms)
+        yield from mirror_metrics([host for _, host in pairs], now_ms)
+        yield from written_metrics([host.written for _, host in pairs], now_ms)
+        yield CounterMetricFamily(
+            "heliograph_loop_stalls", "How often something held up the loop for over a second.", self._watch.stalls
+        )
+        yield CounterMetricFamily(
+            "heliograph_loop_stalled_seconds", "For how long in all, as far as it is over.", self._watch.stalled_s
+        )
+
+    def describe(self) -> Iterator[Metric]:
+        # What there is changes with the workers; nothing is described before it is collected.
+        return iter(())
+
+
+def process_metrics(workers: Workers, watch: LoopWatch) -> Callable[[], bytes]:
+    """Gives the text of ``/metrics``."""
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in (_Collector(workers, watch), ProcessCollector(registry=None), PlatformCollector(registry=None)):
+        registry.register(collector)
+    return lambda: generate_latest(registry)

@@ -1,0 +1,109 @@
+"""The composition root of a worker of a Connect group: REST server, plugins, Spark, and the worker itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+from connect.api.plugins import PluginDescription, PluginKind
+from connect.cli.metrics import process_metrics
+from connect.cli.rest_tls import rest_tls
+from connect.cli.spark import spark_of_worker
+from connect.core.worker_config import WorkerConfig
+from connect.runtime.distributed import DistributedWorker
+from connect.runtime.loop_watch import LoopWatch, collect_rarely
+from connect.runtime.plugins import Plugins
+from connect.runtime.worker_check import check_worker
+from connectors.config_defs import OWN
+from connectors.plugins import mirror_plugins
+from connectors.source.host import MirrorHost, SharedSpark
+from connectors.source.lag_watch import LagWatch
+from connectors.source.links import ADVERTISED_KEY, LISTENER_KEY, LinkSettings
+from rest.forward import InternalClient
+from rest.server import RestServer
+from rest.settings import RestSettings
+
+
+class WorkerNode:
+    """One worker and its REST server, in one process; ``elected`` is called when it has become its group's leader.
+
+    Raises:
+        ConfigError: A setting of the REST server or of Spark is refused, or a plugin that the file names is not there.
+    """
+
+    def __init__(self, config: WorkerConfig, elected: Callable[[], None] = lambda: None) -> None:
+        self._config = config
+        self._elected = elected
+        self._spark = SharedSpark(
+            lambda: spark_of_worker(config.props, config.transformer.variables(config.raw)),
+            link_settings(config.props),
+        )
+        self.host = MirrorHost(config.props, self._spark, self._find_plugin)
+        self._plugins = Plugins.discover(mirror_plugins(self.host))
+        check_worker(config, self._plugins)
+        self._worker: DistributedWorker | None = None
+        self._lag: LagWatch | None = None
+        self._watch = LoopWatch()
+        self._server = RestServer(
+            RestSettings.of(config.values),
+            tls=rest_tls(config.props),
+            metrics=process_metrics(self._workers, self._watch),
+        )
+
+    def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
+        return self._plugins.find(kinds, name, version)
+
+    async def start(self) -> None:
+        """Bind the listeners, read the internal topics and begin to join the group.
+
+        Raises:
+            HeliographError: What makes that impossible.
+        """
+        collect_rarely()
+        self._watch.start()
+        await self._server.start()
+        url = self._server.advertised_url
+        self._worker = DistributedWorker(
+            self._config,
+            self._plugins,
+            InternalClient(self._server.forwarder),
+            name=f"group {self._config.group_id}",
+            url=url,
+            worker_id=urlsplit(url).netloc,
+            elected=self._elected,
+            engine=self._spark,
+        )
+        self._server.serve(self._worker.herder)
+        self._lag = LagWatch(self.host, partial(self._worker.tasks_here, self._spark.is_for))
+        await self._worker.start()
+        self._lag.start()
+
+    @property
+    def worker(self) -> DistributedWorker:
+        """Known once it is started."""
+        assert self._worker is not None
+        return self._worker
+
+    async def ended(self) -> None:
+        """Returns when the worker was stopped; raises what ended it otherwise."""
+        await self.worker.ended()
+
+    async def stop(self) -> None:
+        """Leave the group and end everything, in bounded time."""
+        if self._lag is not None:
+            await self._lag.stop()
+        if self._worker is not None:
+            await self._worker.stop()
+        await self._server.stop()
+        await self._spark.stop()
+        await self._watch.stop()
+
+    def _workers(self) -> list[tuple[DistributedWorker, MirrorHost]]:
+        return [] if self._worker is None else [(self._worker, self.host)]
+
+
+def link_settings(props: Mapping[str, str]) -> LinkSettings:
+    """Where Spark's tasks reach this process; raises ConfigError."""
+    values = OWN.parse(props)
+    return LinkSettings.parse(values.string(LISTENER_KEY), values.string(ADVERTISED_KEY))

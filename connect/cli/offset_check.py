@@ -1,0 +1,198 @@
+"""``heliograph offsets``: where groups and flows stand, in the columns of the old ``ConsumerOffsetChecker``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.live import Live
+from rich.text import Text
+
+from connect.cli.connectors_view import printable, show_json
+from connect.cli.console import EXIT_OK
+from connect.core.errors import ConfigError
+from connect.core.properties import load_properties
+from connect.kafka.cluster import Cluster
+from connect.kafka.group_offsets import Committed, Partition, committed
+from connect.kafka.group_owners import owners
+from connect.kafka.offsets import LATEST, told_offsets
+from connect.kafka.settings import connection_settings
+from connectors.flows import load, mirrored
+from connectors.lag_reader import LagReader, lag_reader
+
+#: Not all could be looked at, as with ``heliograph lag``.
+EXIT_UNKNOWN: Final = 1
+#: The columns of ConsumerOffsetChecker, with its widths.
+_LINE: Final = "{:<15} {:<30} {:<3} {:<15} {:<15} {:<15} {}"
+_HEADER: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
+_UNKNOWN: Final = "unknown"
+_NOBODY: Final = "none"
+_CLIENT_ID: Final = "heliograph-offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition. ``offset`` is the next record to read, ``log_size`` behind the last; -1 unknown."""
+
+    group: str
+    topic: str
+    pid: int
+    offset: int
+    log_size: int
+    owner: str
+
+    @property
+    def lag(self) -> int:
+        """In records; -1 unknown."""
+        return -1 if min(self.offset, self.log_size) < 0 else max(self.log_size - self.offset, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        shown = {"group": self.group, "topic": self.topic, "partition": self.pid, "offset": self.offset}
+        return {**shown, "log_size": self.log_size, "lag": self.lag, "owner": self.owner}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is printed; ``unknown`` are partitions that could not be looked at, with the reason."""
+
+    rows: tuple[Row, ...]
+    brokers: tuple[tuple[str, int, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        brokers = [{"cluster": cluster, "id": node, "address": at} for cluster, node, at in self.brokers]
+        return {"partitions": [row.to_json() for row in self.rows], "brokers": brokers, "unknown": list(self.unknown)}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. Of a file: groups of one of its clusters, or its flows; else groups of a cluster by its address.
+
+    ``topics``: these only; all where it is empty.
+    """
+
+    file: Path | None
+    cluster: str | None
+    bootstrap: str | None
+    command_config: Path | None
+    groups: Sequence[str]
+    flow: str | None
+    topics: frozenset[str]
+    with_brokers: bool
+
+
+def run_offsets(question: Question, *, as_json: bool, watch: bool, every_s: float) -> int:
+    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at.
+
+    Raises ConfigError for arguments or files that are wrong, and what the clusters raise.
+    """
+    if watch and (as_json or not sys.stdout.isatty()):
+        raise ConfigError("--watch is for a terminal, and not for --json", "--watch")
+    return asyncio.run(_run(question, as_json=as_json, every_s=every_s if watch else None))
+
+
+async def _run(question: Question, *, as_json: bool, every_s: float | None) -> int:
+    async with _asked(question) as ask:
+        if every_s is None:
+            told = await ask()
+            if as_json:
+                show_json(told.to_json())
+            else:
+                print("\n".join(lines(told)))
+            return EXIT_UNKNOWN if told.unknown else EXIT_OK
+        with Live(auto_refresh=False) as shown:
+            while True:
+                shown.update(Text("\n".join(lines(await ask())), no_wrap=True), refresh=True)
+                await asyncio.sleep(every_s)
+
+
+def lines(told: Told) -> Iterator[str]:
+    """As the old tool prints them."""
+    yield _LINE.format(*_HEADER)
+    for row in told.rows:
+        numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
+        yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
+    for why in told.unknown:
+        yield printable(f"not looked at: {why}")
+    if told.brokers:
+        yield "BROKER INFO"
+        yield from (printable(f"{node} -> {address}") for _, node, address in told.brokers)
+
+
+@asynccontextmanager
+async def _asked(question: Question) -> AsyncIterator[Callable[[], Awaitable[Told]]]:
+    async with AsyncExitStack() as stack:
+        if question.groups:
+            cluster = _cluster(question)
+            stack.push_async_callback(cluster.close)
+            yield lambda: _of_groups(cluster, question)
+            return
+        if question.file is None or question.cluster or question.bootstrap:
+            raise ConfigError("name a group, or an mm2.properties for its flows", "--group")
+        flows = [one for one in mirrored(load(question.file).flows_to_run()) if question.flow in (None, str(one))]
+        if not flows:
+            raise ConfigError(f"{question.file} mirrors no flow {question.flow or ''}".rstrip())
+        readers = {
+            str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows
+        }
+        yield lambda: _of_flows(readers, question)
+
+
+def _cluster(question: Question) -> Cluster:
+    if (question.file is None) == (question.bootstrap is None):
+        raise ConfigError("name --bootstrap-server, or an mm2.properties with --cluster; one of the two")
+    if question.bootstrap is not None:
+        config = load_properties(question.command_config) if question.command_config else {}
+        props = {**config, "bootstrap.servers": question.bootstrap}
+        return Cluster(connection_settings(props, client_id=_CLIENT_ID, where="--bootstrap-server"), question.bootstrap)
+    assert question.file is not None
+    if question.cluster is None:
+        raise ConfigError("say which cluster of the file the groups are of", "--cluster")
+    props = load(question.file).client_properties(question.cluster)
+    return Cluster(connection_settings(props, client_id=_CLIENT_ID, where=question.cluster), question.cluster)
+
+
+async def _of_groups(cluster: Cluster, question: Question) -> Told:
+    rows: list[Row] = []
+    unknown: dict[str, None] = {}
+    for group in question.groups:
+        stored = await committed(cluster, group)
+        held = await owners(cluster, group)
+        asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
+        ends, endless = await told_offsets(cluster, asked, LATEST)
+        unknown |= dict.fromkeys(endless.values())
+        rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NOBODY)) for one in asked)
+    brokers = await _brokers([cluster]) if question.with_brokers else ()
+    return Told(tuple(rows), brokers, tuple(unknown))
+
+
+def _row(group: str, partition: Partition, stored: Committed | None, end: int, owner: str) -> Row:
+    return Row(group, *partition, stored.offset if stored else -1, end, owner)
+
+
+async def _of_flows(readers: dict[str, LagReader], question: Question) -> Told:
+    rows: list[Row] = []
+    unknown: list[str] = []
+    for flow, reader in readers.items():
+        lag = await reader.all()
+        rows += (
+            Row(flow, one.topic, one.partition, one.position, one.end, _UNKNOWN)
+            for one in lag.partitions
+            if not question.topics or one.topic in question.topics
+        )
+        unknown += lag.unknown.values()
+    clusters = [reader.source for reader in readers.values()]
+    return Told(tuple(rows), await _brokers(clusters) if question.with_brokers else (), tuple(unknown))
+
+
+async def _brokers(clusters: Collection[Cluster]) -> tuple[tuple[str, int, str], ...]:
+    found: dict[tuple[str, int], str] = {}
+    for cluster in clusters:
+        for node, broker in (await cluster.metadata(frozenset())).brokers.items():
+            found[cluster.name, node] = f"{broker.host}:{broker.port}"
+    return tuple((cluster, node, at) for (cluster, node), at in sorted(found.items()))

@@ -1,0 +1,154 @@
+"""``heliograph config --reference``: every setting as it is declared, and the pages of ``docs/reference`` made of them.
+
+``python -m connect.cli.reference FOLDER`` writes the pages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from connect.api.plugins import PluginDescription
+from connect.core.alias_defs import topic_group
+from connect.core.client_defs import CLIENTS
+from connect.core.config import REQUIRED, ConfigDef
+from connect.core.connector_defs import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.errors import ConfigError
+from connect.core.reference import markdown
+from connect.core.rest_defs import REST
+from connect.core.security_defs import SECURITY
+from connect.core.worker_defs import OWN as OWN_OF_WORKER
+from connect.core.worker_defs import WORKER
+from connect.plugins import builtin
+from connectors import config_defs
+from connectors.settings import CONSUMER, PRODUCER
+
+_SECURITY: Final = "`security.protocol`, `ssl.*` and `sasl.*` belong here too: see [security](security.md)."
+_NOTE: Final = "This page is made from the declarations in the code; `heliograph config --reference` prints it.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its title, what stands before the tables, and the tables by heading."""
+
+    title: str
+    text: str
+    tables: tuple[tuple[str, ConfigDef], ...]
+
+    def markdown(self) -> str:
+        parts = [f"# {self.title}\n", f"{self.text}\n", _NOTE]
+        for heading, config in self.tables:
+            parts += [f"## {heading}\n", markdown(config) if config.settings else "No settings.\n"]
+        return "\n".join(parts)
+
+
+def pages() -> dict[str, Page]:
+    """The pages by name."""
+    worker = _without(WORKER, SECURITY, REST, OWN_OF_WORKER)
+    return {
+        "worker": Page(
+            "Worker",
+            "The file of `connect-distributed`. " + _SECURITY + " Keys that begin with `producer.`, `consumer.` or "
+            "`admin.` go to the clients of connectors.",
+            (("Settings", worker), ("REST", REST), ("Settings that Java does not have", OWN_OF_WORKER)),
+        ),
+        "source": Page(
+            "Source connectors",
+            "What every connector's configuration may hold, beside the connector's own settings.",
+            (
+                ("Every connector", CONNECTOR),
+                ("Source connectors", _without(SOURCE_CONNECTOR, CONNECTOR)),
+                ("Topics that connectors make", topic_group("default", REQUIRED, REQUIRED, include=(".*",))),
+                ("Topics of a group; null is the group default's", topic_group("<group>", None, None)),
+            ),
+        ),
+        "mirror": Page(
+            "Mirror connectors",
+            "The three connectors of MirrorMaker 2, as a connector's configuration has them; `mm2.properties` has the "
+            "same keys, plain for every flow or as `us->eu.key` for one. Those of [every connector](source.md) "
+            "belong here too.",
+            (
+                ("MirrorSourceConnector", _without(config_defs.SOURCE, CONNECTOR, SECURITY, config_defs.OWN)),
+                ("MirrorSourceConnector: DefaultConfigPropertyFilter", config_defs.USE_DEFAULTS_FROM),
+                ("MirrorSourceConnector: settings that Java does not have", config_defs.OWN),
+                ("MirrorCheckpointConnector", _without(config_defs.CHECKPOINT, CONNECTOR, SECURITY)),
+                ("MirrorHeartbeatConnector", _without(config_defs.HEARTBEAT, CONNECTOR, SECURITY)),
+                ("The source's consumer, behind `consumer.` or `source.consumer.`", CONSUMER),
+                ("The producer of records, behind `producer.override.`", PRODUCER),
+            ),
+        ),
+        "plugins": Page(
+            "Plugins",
+            "The connectors, converters, transformations and predicates that come with a worker, and their settings. "
+            "Settings of a converter stand behind `key.converter.` and its kin, those of a transformation behind "
+            "`transforms.<alias>.`.",
+            tuple(_plugins()),
+        ),
+        "clients": Page(
+            "Clients of connectors",
+            "What `producer.override.`, `consumer.override.` and `admin.override.` may hold, where the worker's policy "
+            "allows it, with the defaults of Java's clients. " + _SECURITY,
+            tuple((kind.capitalize(), _without(config, SECURITY)) for kind, config in CLIENTS.items()),
+        ),
+        "security": Page(
+            "Security",
+            "How clients of Kafka reach brokers: in a worker's file, behind the prefixes of clients, and behind those "
+            "of clusters in `mm2.properties`. What of it is heeded is in [security](../security.md).",
+            (("Settings", SECURITY),),
+        ),
+    }
+
+
+def reference(names: Sequence[str] = ()) -> str:
+    """The pages of these names one behind the other, all without names.
+
+    Raises:
+        ConfigError: There is no such page.
+    """
+    known = pages()
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no reference of '{name}'; it can be {', '.join(known)}")
+    return "\n".join(known[name].markdown() for name in names or known)
+
+
+def write(folder: Path) -> None:
+    """Write every page, and the list of them."""
+    found = pages()
+    for name, page in found.items():
+        (folder / f"{name}.md").write_text(page.markdown(), "utf-8")
+    (folder / "README.md").write_text(index(found), "utf-8")
+
+
+def index(found: dict[str, Page]) -> str:
+    """The list of pages."""
+    lines = "".join(f"* [{page.title}]({name}.md)\n" for name, page in found.items())
+    return f"# Settings\n\nEvery setting, its type, its default and what it is for.\n\n{_NOTE}\n{lines}"
+
+
+def _without(config: ConfigDef, *others: ConfigDef) -> ConfigDef:
+    left_out = {key for other in others for key in other.settings}
+    return ConfigDef({key: each for key, each in config.settings.items() if key not in left_out})
+
+
+def _plugins() -> Iterable[tuple[str, ConfigDef]]:
+    """One table for each class; one that is converter and header converter has the same settings as both."""
+    lists: tuple[Sequence[PluginDescription], ...] = (
+        builtin.CONNECTORS,
+        builtin.CONVERTERS,
+        builtin.HEADER_CONVERTERS,
+        builtin.TRANSFORMATIONS,
+        builtin.PREDICATES,
+    )
+    seen: dict[str, ConfigDef] = {}
+    for descriptions in lists:
+        for each in descriptions:
+            seen.setdefault(each.name, each.config_def)
+    return ((f"`{name}`", config) for name, config in seen.items())
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

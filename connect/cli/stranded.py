@@ -1,0 +1,80 @@
+"""``heliograph stranded``: the records that only the old primary holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connect.cli.connectors_view import printable, show_json
+from connect.cli.console import EXIT_OK
+from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, tell_on_stderr
+
+if TYPE_CHECKING:
+    from connectors.failover.stranded import Stranded
+
+__all__ = ["EXIT_FAILED", "run_stranded"]
+
+
+def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None, appends: bool, as_json: bool) -> int:
+    """Print them, with ``export_to`` write them, with ``appends`` append them; the exit code: 0 none are left.
+
+    Raises ConfigError for a file or arguments that are wrong, and what the clusters raise.
+    """
+    found, files, appended = asyncio.run(_stranded(file, source, target, export_to, appends))
+    if as_json:
+        show_json(
+            {
+                "format": 1,
+                "from": source,
+                "to": target,
+                "records": sum(one.own.records for one in found),
+                "partitions": [asdict(one.own) for one in found],
+                "files": [str(one) for one in files],
+                "appended": appended,
+            }
+        )
+    else:
+        _show(found, files, source, target, appended)
+    return EXIT_OK if not found or appends else EXIT_NO_GO
+
+
+async def _stranded(
+    file: Path, source: str, target: str, export_to: Path | None, appends: bool
+) -> tuple[list[Stranded], list[Path], int]:
+    from connectors.failover import appending, stranded
+    from connectors.failover.lease import hold
+    from connectors.failover.site import site
+    from connectors.flows import load
+
+    async with site(load(file), source, target) as place:
+        found = await stranded.find(place)
+        files = await stranded.export(place, found, export_to) if export_to is not None else []
+        appended = 0
+        if appends and found:
+            async with hold(place, "heliograph stranded --append"):
+                found, appended = await appending.append_all(place, None, tell_on_stderr)
+        return found, files, appended
+
+
+def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target: str, appended: int) -> None:
+    from connectors.failover.stranded import HEADER
+
+    if not found:
+        print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")
+        return
+    count = f"{len(found)} partition{'' if len(found) == 1 else 's'}"
+    print(f"only cluster {source} holds {sum(one.own.records for one in found)} records, in {count}:")
+    for one in found:
+        print(f"  {printable(str(one.own))}")
+        if one.doubtful:
+            print(f"    {one.doubtful} of them arrived on cluster {target}, and nobody can tell which")
+    for file in files:
+        print(f"exported to {file}")
+    if appended:
+        print(
+            f"{appended} records appended to cluster {target}; {target}->{source} brings them to cluster {source} too, "
+            f"behind those that are there: readers there meet them twice, the second time with the header {HEADER}"
+        )

@@ -1,0 +1,298 @@
+"""The settings that every connector has, and those that source connectors have.
+
+Kafka's ``ConnectorConfig`` and ``SourceConnectorConfig``: groups, their order and the names in a form are theirs, as
+REST shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.checks import ConnectorName, NonEmpty, UniqueAliases
+from connect.core.config import (
+    REQUIRED,
+    AtLeast,
+    Check,
+    ConfigDef,
+    Importance,
+    OneOf,
+    Required,
+    Setting,
+    Type,
+    Value,
+    Width,
+)
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+COMMON_GROUP: Final = "Common"
+TRANSFORMS_GROUP: Final = "Transforms"
+PREDICATES_GROUP: Final = "Predicates"
+ERROR_GROUP: Final = "Error Handling"
+TOPIC_CREATION_GROUP: Final = "Topic Creation"
+EXACTLY_ONCE_GROUP: Final = "Exactly Once Support"
+OFFSETS_TOPIC_GROUP: Final = "offsets.topic"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A heading, and the number that its next setting gets."""
+
+    group: str
+    order: int
+
+    def field(
+        self,
+        name: str,
+        type_: Type,
+        default: Value | Required,
+        doc: str,
+        display_name: str,
+        *,
+        width: Width = Width.MEDIUM,
+        check: Check | None = None,
+        importance: Importance = _LOW,
+        visible: bool = True,
+    ) -> Setting:
+        return Setting(
+            name,
+            type_,
+            default,
+            doc,
+            check,
+            importance,
+            self.group,
+            self.order,
+            width,
+            display_name=display_name,
+            visible=visible,
+        )
+
+
+def _common(order: int) -> _Form:
+    return _Form(COMMON_GROUP, order)
+
+
+def _errors(order: int) -> _Form:
+    return _Form(ERROR_GROUP, order)
+
+
+#: Of every connector.
+CONNECTOR: Final = ConfigDef.of(
+    _common(1).field(
+        "name",
+        Type.STRING,
+        REQUIRED,
+        "The connector's name, unique in the group.",
+        "Connector name",
+        check=ConnectorName(),
+        importance=_HIGH,
+    ),
+    _common(2).field(
+        "connector.class",
+        Type.STRING,
+        REQUIRED,
+        "The connector's class: its full name, its last part, or that without Connector.",
+        "Connector class",
+        width=Width.LONG,
+        importance=_HIGH,
+    ),
+    _common(3).field(
+        "connector.plugin.version",
+        Type.STRING,
+        None,
+        "Version of the connector, or a range of versions.",
+        "Connector version",
+        importance=_MEDIUM,
+    ),
+    _common(4).field(
+        "tasks.max",
+        Type.INT,
+        1,
+        "Most tasks.",
+        "Tasks max",
+        width=Width.SHORT,
+        check=AtLeast(1),
+        importance=_HIGH,
+    ),
+    _common(5).field(
+        "tasks.max.enforce",
+        Type.BOOLEAN,
+        True,
+        "Fail a connector that makes more tasks than allowed; false warns only.",
+        "Enforce tasks max",
+        width=Width.SHORT,
+    ),
+    _common(6).field(
+        "key.converter",
+        Type.CLASS,
+        None,
+        "Converter of keys; null is the worker's.",
+        "Key converter class",
+        width=Width.SHORT,
+    ),
+    _common(7).field(
+        "key.converter.plugin.version",
+        Type.STRING,
+        None,
+        "Version of the converter of keys.",
+        "Key converter version",
+        width=Width.SHORT,
+        visible=False,
+    ),
+    _common(8).field(
+        "value.converter",
+        Type.CLASS,
+        None,
+        "Converter of values; null is the worker's.",
+        "Value converter class",
+        width=Width.SHORT,
+    ),
+    _common(9).field(
+        "value.converter.plugin.version",
+        Type.STRING,
+        None,
+        "Version of the converter of values.",
+        "Value converter version",
+        width=Width.SHORT,
+        visible=False,
+    ),
+    _common(10).field(
+        "header.converter",
+        Type.CLASS,
+        None,
+        "Converter of headers; null is the worker's.",
+        "Header converter class",
+        width=Width.SHORT,
+    ),
+    _common(11).field(
+        "header.converter.plugin.version",
+        Type.STRING,
+        None,
+        "Version of the converter of headers.",
+        "Header converter version",
+        width=Width.SHORT,
+        visible=False,
+    ),
+    _Form(TRANSFORMS_GROUP, 12).field(
+        "transforms",
+        Type.LIST,
+        (),
+        "Aliases of transformations; each has transforms.<alias>.type and its own settings.",
+        "Transforms",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _Form(PREDICATES_GROUP, 13).field(
+        "predicates",
+        Type.LIST,
+        (),
+        "Aliases of predicates; each has predicates.<alias>.type and its own settings.",
+        "Predicates",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _common(14).field(
+        "config.action.reload",
+        Type.STRING,
+        "restart",
+        "What a changed secret leads to.",
+        "Reload Action",
+        check=OneOf(("none", "restart")),
+    ),
+    _errors(1).field(
+        "errors.retry.timeout",
+        Type.LONG,
+        0,
+        "How long a failed operation is tried again, in ms; -1 for ever.",
+        "Retry Timeout for Errors",
+        importance=_MEDIUM,
+    ),
+    _errors(2).field(
+        "errors.retry.delay.max.ms",
+        Type.LONG,
+        60_000,
+        "Longest wait between attempts.",
+        "Maximum Delay Between Retries for Errors",
+        importance=_MEDIUM,
+    ),
+    _errors(3).field(
+        "errors.tolerance",
+        Type.STRING,
+        "none",
+        "Whether records that fail are left out (all), or fail the task.",
+        "Error Tolerance",
+        width=Width.SHORT,
+        check=OneOf(("none", "all")),
+        importance=_MEDIUM,
+    ),
+    _errors(4).field(
+        "errors.log.enable",
+        Type.BOOLEAN,
+        False,
+        "Log every failed operation.",
+        "Log Errors",
+        width=Width.SHORT,
+        importance=_MEDIUM,
+    ),
+    _errors(5).field(
+        "errors.log.include.messages",
+        Type.BOOLEAN,
+        False,
+        "Log the records that failed as well.",
+        "Log Error Details",
+        width=Width.SHORT,
+        importance=_MEDIUM,
+    ),
+)
+
+#: Of a source connector.
+SOURCE_CONNECTOR: Final = CONNECTOR | ConfigDef.of(
+    _Form(TOPIC_CREATION_GROUP, 1).field(
+        "topic.creation.groups",
+        Type.LIST,
+        (),
+        "Groups of topics to make, tried in order before the group default.",
+        "Topic Creation Groups",
+        width=Width.LONG,
+        check=UniqueAliases(),
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 2).field(
+        "exactly.once.support",
+        Type.STRING,
+        "requested",
+        "Whether the connector is refused where it cannot be exactly-once (required).",
+        "Exactly once support",
+        width=Width.SHORT,
+        check=OneOf(("REQUIRED", "REQUESTED"), any_case=True),
+        importance=_MEDIUM,
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 3).field(
+        "transaction.boundary",
+        Type.STRING,
+        "poll",
+        "Where transactions end under exactly-once: after a batch, an interval, or where the connector says.",
+        "Transaction Boundary",
+        width=Width.SHORT,
+        check=OneOf(("INTERVAL", "POLL", "CONNECTOR"), any_case=True),
+        importance=_MEDIUM,
+    ),
+    _Form(EXACTLY_ONCE_GROUP, 4).field(
+        "transaction.boundary.interval.ms",
+        Type.LONG,
+        None,
+        "That interval; null is the worker's offset.flush.interval.ms.",
+        "Transaction boundary interval",
+        width=Width.SHORT,
+        check=AtLeast(0, nullable=True),
+    ),
+    _Form(OFFSETS_TOPIC_GROUP, 1).field(
+        "offsets.storage.topic",
+        Type.STRING,
+        None,
+        "Topic for this connector's offsets; null is the worker's.",
+        "Offsets topic",
+        width=Width.LONG,
+        check=NonEmpty(),
+    ),
+)

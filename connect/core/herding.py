@@ -1,0 +1,268 @@
+"""The door between REST and a worker: what may be asked of a herder, and how it refuses.
+
+REST knows this protocol and nothing behind it; the command line hands it the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from connect.core.errors import HeliographError
+from connect.core.model import ConnectorInfo, ConnectorStateInfo, RestartRequest, Status, TargetState, TaskId, TaskInfo
+
+#: A connector's config as a request brings it: a null value is an error of validation, or removes a key (PATCH).
+Config = Mapping[str, str | None]
+
+
+class RequestRefused(HeliographError):
+    """A request that is answered with an error; its text is the message of the answer."""
+
+
+class BadRequest(RequestRefused):
+    """The request itself is wrong."""
+
+
+class NotFound(RequestRefused):
+    """There is no such connector, task, plugin, logger or flow."""
+
+
+class AlreadyExists(RequestRefused):
+    """A connector of that name is there already."""
+
+
+class Forbidden(RequestRefused):
+    """A wrong signature, or a feature that the worker's file turns off."""
+
+
+class NotReady(RequestRefused):
+    """The worker cannot check the request yet: it has read no session key."""
+
+
+class RebalanceExpected(RequestRefused):
+    """A rebalance that a changed config caused has not ended yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config "
+            "change)"
+        )
+
+
+class RequestConflict(RequestRefused):
+    """The request meets something that is under way."""
+
+
+class ElsewhereError(RequestRefused):
+    """Another worker must be asked: ``url`` is where, or None where nobody knows."""
+
+    def __init__(self, message: str, url: str | None) -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class NotLeader(ElsewhereError):
+    """Only the leader can do it."""
+
+
+class NotAssigned(ElsewhereError):
+    """Only the worker that runs the connector or the task can do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What ``GET /`` shows."""
+
+    version: str
+    commit: str
+    kafka_cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A connector's config was stored; ``created``: there was no such connector."""
+
+    created: bool
+    info: ConnectorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The two headers of an internal request (KIP-507) as they came, None where missing, and the body's bytes."""
+
+    signature: str | None
+    algorithm: str | None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """One entry of a connector's offsets; ``offset`` None removes it."""
+
+    partition: Mapping[str, Any] | None
+    offset: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """A plugin; ``type`` is sink, source, transformation, predicate, converter or header_converter."""
+
+    cls: str
+    type: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKeyInfo:
+    """A setting's definition as REST shows it; all texts are Java's."""
+
+    name: str
+    type: str
+    required: bool
+    default_value: str | None
+    importance: str
+    documentation: str
+    group: str | None
+    order: int
+    width: str
+    display_name: str
+    dependents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValueInfo:
+    """A setting's value, and what is wrong with it."""
+
+    name: str
+    value: str | None
+    recommended_values: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    visible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigInfo:
+    """Definition and value of a key; no definition where the key is unknown."""
+
+    definition: ConfigKeyInfo | None
+    value: ConfigValueInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigInfos:
+    """The outcome of validating a connector's config; ``name`` is the connector's class."""
+
+    name: str
+    error_count: int
+    groups: tuple[str, ...]
+    configs: tuple[ConfigInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggerLevel:
+    """A logger's level by Java's name; ``last_modified_ms`` is None where nobody changed it through REST."""
+
+    level: str
+    last_modified_ms: int | None
+
+
+class Herder(Protocol):
+    """One worker of a group, as REST sees it. Every method may raise :class:`RequestRefused`; what else comes out is
+    an internal error (500)."""
+
+    def worker_info(self) -> WorkerInfo: ...
+
+    def is_ready(self) -> bool:
+        """Whether the worker has completed its start."""
+        ...
+
+    def stage(self) -> str | None:
+        """A sentence on what the worker is doing, or did last; None where nothing is known."""
+        ...
+
+    async def health(self) -> None:
+        """Returns once the worker's own loop has handled the question."""
+        ...
+
+    # connectors
+
+    async def connectors(self) -> Sequence[str]: ...
+
+    async def connector_info(self, name: str) -> ConnectorInfo: ...
+
+    def known_connector(self, name: str) -> ConnectorInfo:
+        """The same as this worker knows it now, a rebalance or not."""
+        ...
+
+    async def connector_config(self, name: str) -> Mapping[str, str]: ...
+
+    async def task_infos(self, name: str) -> Sequence[TaskInfo]: ...
+
+    def connector_status(self, name: str) -> ConnectorStateInfo: ...
+
+    def task_status(self, task: TaskId) -> Status: ...
+
+    async def put_connector(
+        self, name: str, config: Config, target_state: TargetState | None, *, allow_replace: bool
+    ) -> Put:
+        """Validate and store a config; needs the leader. ``target_state`` None keeps what is, or STARTED."""
+        ...
+
+    async def patch_connector(self, name: str, patch: Config) -> Put: ...
+
+    async def delete_connector(self, name: str) -> None: ...
+
+    async def set_target_state(self, name: str, state: TargetState) -> None:
+        """STARTED or PAUSED, by any worker; STOPPED by the leader only, without task configs from then on."""
+        ...
+
+    async def restart_connector(self, name: str) -> None:
+        """Restart the instance alone; needs the worker that runs it."""
+        ...
+
+    async def restart_task(self, task: TaskId) -> None: ...
+
+    async def restart(self, request: RestartRequest) -> ConnectorStateInfo:
+        """Spread a restart over the group; the answer shows what is going to be restarted."""
+        ...
+
+    async def active_topics(self, name: str) -> Sequence[str]: ...
+
+    async def reset_active_topics(self, name: str) -> None: ...
+
+    async def connector_offsets(self, name: str) -> Sequence[SourceOffset]: ...
+
+    async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
+        """Alter a stopped connector's offsets, or reset all with None; returns the message of the answer."""
+        ...
+
+    async def connector_report(self, name: str, kind: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a connector tells of itself beside Kafka Connect's API; NotFound where it tells nothing of ``kind``."""
+        ...
+
+    # internal requests between workers
+
+    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None: ...
+
+    async def fence_zombies(self, name: str, signature: Signature) -> None: ...
+
+    # plugins
+
+    def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]: ...
+
+    def plugin_config(self, plugin: str, version: str | None) -> Sequence[ConfigKeyInfo]: ...
+
+    async def validate(self, plugin: str, config: Config) -> ConfigInfos: ...
+
+    # loggers
+
+    def loggers(self) -> Mapping[str, LoggerLevel]: ...
+
+    def logger(self, name: str) -> LoggerLevel: ...
+
+    def set_logger(self, name: str, level: str) -> Sequence[str]:
+        """Set the level of all loggers whose names begin with ``name``, on this worker; returns those that changed."""
+        ...
+
+    async def set_cluster_logger(self, name: str, level: str) -> None: ...

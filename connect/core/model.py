@@ -1,0 +1,89 @@
+"""What the parts of a worker group talk about: ids, states, and the pictures that REST shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """One task of a connector (Kafka's ``ConnectorTaskId``); tasks count from 0."""
+
+    connector: str
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.connector}-{self.task}"
+
+
+class TargetState(StrEnum):
+    """What the users want a connector to do."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+class State(StrEnum):
+    """What a connector or a task does; STOPPED is of connectors only, DESTROYED is never shown."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+    DESTROYED = "DESTROYED"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of a connector or a task, as a record of the status topic says it.
+
+    ``generation`` is the group's generation in which it was written, ``trace`` the whole text of an error.
+    """
+
+    state: State
+    worker_id: str
+    generation: int
+    trace: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorInfo:
+    """A connector as ``GET /connectors/{c}`` shows it; ``type`` is source, sink or unknown."""
+
+    name: str
+    config: Mapping[str, str]
+    tasks: tuple[TaskId, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """A task's id and its raw config."""
+
+    id: TaskId
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStateInfo:
+    """A connector's status and those of its tasks by number, as ``GET /connectors/{c}/status`` shows them."""
+
+    name: str
+    connector: Status
+    tasks: Mapping[int, Status]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRequest:
+    """Which parts of a connector to restart (KIP-745)."""
+
+    connector: str
+    only_failed: bool = False
+    include_tasks: bool = False

@@ -1,0 +1,250 @@
+"""Groups as brokers tell of them to who is no member: which there are, who is in them, where they stand; and moving
+those that nobody is in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kafka.errors import for_code
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.transactions import until
+
+Partition = tuple[str, int]
+
+#: Later ones ask for several groups at a time, or by topic ids.
+_OFFSET_FETCH_AT_MOST: Final = 7
+#: Later ones refuse a group that nobody is in and that has no offsets.
+_DESCRIBE_AT_MOST: Final = 5
+_REFUSED: Final = frozenset({29, 30})  # topic, group: authorisation failed
+_NO_SUCH_GROUP: Final = 69
+#: Later ones name topics by id.
+_COMMIT_AT_MOST: Final = 9
+#: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
+_IN_USE: Final = frozenset({25, 27, 113})
+#: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC
+_HAS_MEMBERS: Final = frozenset({68, 86})
+#: REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: of the whole group.
+_MAY_PASS: Final = frozenset({7, 14, 15, 16})
+_TIMEOUT_S: Final = 30.0
+#: Kafka's types of groups (KIP-848, KIP-932, KIP-1071), as ListGroups gives them from 3.8 on; all are classic before.
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+#: A group without members, whose offsets anybody may move.
+EMPTY: Final = "Empty"
+#: One whose last member just left, with nothing stored (Kafka ``ClassicGroupState``): as good as none.
+_DEAD: Final = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """``state`` in Kafka's words: Stable, Empty, Dead (there is none), ...; ``members`` are client ids and hosts."""
+
+    state: str
+    members: tuple[str, ...]
+
+
+class GroupInUse(PermanentError):
+    """Somebody is a member of the group: only members move it."""
+
+
+class Committed(NamedTuple):
+    """What a group has stored of a partition: the next record to read, and a text of its own."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """``kind`` is one of Kafka's types, ``protocol`` what its members speak ("consumer", "connect", "" for none yet),
+    ``state`` in Kafka's words."""
+
+    kind: str
+    protocol: str
+    state: str
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether it is what Kafka's ``Admin.listConsumerGroups`` tells of."""
+        return self.kind in (CLASSIC, CONSUMER) and self.protocol in ("", "consumer")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is in it, so that anybody may move it."""
+        return self.state in (EMPTY, _DEAD)
+
+
+async def list_groups(cluster: Cluster) -> dict[str, GroupListing]:
+    """Every group of a cluster that we may see, asked of every broker.
+
+    Raises:
+        RetriableError: a broker does not answer, or is still loading its groups, for half a minute.
+    """
+
+    async def attempt() -> dict[str, GroupListing]:
+        brokers = (await cluster.metadata(frozenset())).brokers
+        found: dict[str, GroupListing] = {}
+        for listed in await asyncio.gather(*(_listed(cluster, node) for node in brokers)):
+            found |= listed
+        return found
+
+    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for its groups", attempt)
+
+
+async def _listed(cluster: Cluster, node: int) -> dict[str, GroupListing]:
+    connection = await cluster.connection(node)
+    answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
+    if answer.error_code:
+        kind = RetriableError if for_code(answer.error_code).retriable else PermanentError
+        raise kind(f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}")
+    return {
+        one.group_id: GroupListing((one.group_type or CLASSIC).lower(), one.protocol_type, one.group_state or "")
+        for one in answer.groups
+    }
+
+
+async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int]:
+    """As :func:`committed`, the offsets alone."""
+    return {partition: stored.offset for partition, stored in (await committed(cluster, group)).items()}
+
+
+async def committed(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+    """What ``group`` has stored, by partition. Empty for an unknown group.
+
+    Raises:
+        NotAuthorized: DESCRIBE on the group, or on a topic of it, is missing.
+        RetriableError: its coordinator does not answer within half a minute.
+    """
+
+    async def attempt() -> dict[Partition, Committed]:
+        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=False)
+        connection = await cluster.coordinator(group, "group")
+        answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
+        if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
+            raise _refusal(cluster, f"tell the offsets of group {group}", group, answer.error_code)
+        found: dict[Partition, Committed] = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code:
+                    raise _refusal(cluster, f"tell the offset of group {group} in {topic.name}", group, row.error_code)
+                if row.committed_offset >= 0:
+                    found[topic.name, row.partition_index] = Committed(row.committed_offset, row.metadata or "")
+        return found
+
+    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the offsets of group {group}", attempt)
+
+
+async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> dict[Partition, str]:
+    """Store offsets for a group that has no members, which is made where it is missing (``alterConsumerGroupOffsets``).
+
+    Returns why, by partition, of those that were refused.
+
+    Raises:
+        GroupInUse: it has members; nothing was stored.
+        NotAuthorized: READ on the group, or on a topic, is missing.
+        RetriableError: its coordinator does not answer within half a minute. Some may be stored.
+    """
+
+    async def attempt() -> dict[Partition, str]:
+        topics: dict[str, list[tuple[int, Committed]]] = {}
+        for (topic, partition), stored in offsets.items():
+            topics.setdefault(topic, []).append((partition, stored))
+        one_of = OffsetCommitRequest.OffsetCommitRequestTopic
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                one_of(
+                    name=topic,
+                    partitions=[
+                        one_of.OffsetCommitRequestPartition(
+                            partition_index=partition,
+                            committed_offset=stored.offset,
+                            committed_leader_epoch=-1,
+                            committed_metadata=stored.metadata,
+                        )
+                        for partition, stored in rows
+                    ],
+                )
+                for topic, rows in topics.items()
+            ],
+        )
+        answer = await (await cluster.coordinator(group, "group")).call(request, at_most=_COMMIT_AT_MOST)
+        refused: dict[Partition, str] = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code in _IN_USE:
+                    raise GroupInUse(f"group {group} has members on cluster {cluster.name}, which alone may move it")
+                if row.error_code in _REFUSED | _MAY_PASS:
+                    what = f"let group {group} be moved in {topic.name}"
+                    raise _refusal(cluster, what, group, row.error_code, "READ")
+                if row.error_code:
+                    refused[topic.name, row.partition_index] = error_name(row.error_code)
+        return refused
+
+    return await until(_TIMEOUT_S, f"moving group {group} on cluster {cluster.name}", attempt)
+
+
+async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
+    """Take away what a group without members has stored of partitions (KIP-496); of a group that is not there there is
+    nothing to take away. Returns and raises as :func:`move`; the right is DELETE on the group, READ on the topics."""
+
+    async def attempt() -> dict[Partition, str]:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        one_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                one_of(
+                    name=topic,
+                    partitions=[one_of.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+                )
+                for topic, indexes in topics.items()
+            ],
+        )
+        answer = await (await cluster.coordinator(group, "group")).call(request)
+        if answer.error_code in (_NO_SUCH_GROUP, 0):
+            rows = {(t.name, r.partition_index): r.error_code for t in answer.topics for r in t.partitions}
+            return {partition: error_name(code) for partition, code in rows.items() if code}
+        if answer.error_code in _HAS_MEMBERS:
+            raise GroupInUse(f"group {group} has members on cluster {cluster.name}, which alone may move it")
+        raise _refusal(cluster, f"let offsets of group {group} be taken away", group, answer.error_code, "DELETE")
+
+    return await until(_TIMEOUT_S, f"taking offsets of group {group} away on cluster {cluster.name}", attempt)
+
+
+async def group_state(cluster: Cluster, group: str) -> GroupState:
+    """Raises as :func:`committed_offsets`."""
+    found = await described_group(cluster, group)
+    return GroupState(found.group_state, tuple(f"{one.client_id} at {one.client_host}" for one in found.members))
+
+
+async def described_group(cluster: Cluster, group: str) -> Any:
+    """The group of DescribeGroups' answer. Raises as :func:`committed_offsets`."""
+
+    async def attempt() -> Any:
+        connection = await cluster.coordinator(group, "group")
+        answer = await connection.call(DescribeGroupsRequest(groups=[group]), at_most=_DESCRIBE_AT_MOST)
+        (found,) = answer.groups
+        if found.error_code:
+            raise _refusal(cluster, f"tell the members of group {group}", group, found.error_code)
+        return found
+
+    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
+
+
+def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = "DESCRIBE") -> HeliographError:
+    line = f"cluster {cluster.name} does not {what}: {error_name(code)}"
+    if code in _REFUSED:
+        return NotAuthorized(f"{line}; grant {right} on group {group} and on its topics")
+    return RetriableError(line) if for_code(code).retriable else PermanentError(line)

@@ -1,0 +1,202 @@
+"""Java's converters of single values: bytes, strings, numbers, booleans. All of them convert headers too."""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from abc import abstractmethod
+from typing import Any, ClassVar, Final
+
+from connect.api.connector import Props
+from connect.api.convert import Converter, DataError, HeaderConverter
+from connect.api.source import OPTIONAL_BYTES, OPTIONAL_STRING, Schema
+from connect.core.config import REQUIRED, ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.core.errors import ConfigError
+from connect.plugins.java_values import java_class, to_string
+
+#: Of every converter (Kafka's ``ConverterConfig``); the worker sets it.
+CONVERTER: Final = ConfigDef.of(
+    Setting(
+        "converter.type",
+        Type.STRING,
+        REQUIRED,
+        "How this converter is used.",
+        OneOf(("key", "value", "header")),
+    )
+)
+
+
+class ConverterOfBoth(Converter, HeaderConverter):
+    """A converter of keys and values that treats headers alike."""
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return CONVERTER
+
+    def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
+        return self.from_connect(topic, schema, value)
+
+    def to_connect_header(self, topic: str, key: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        return self.to_connect(topic, data)
+
+
+class ByteArrayConverter(ConverterOfBoth):
+    """``org.apache.kafka.connect.converters.ByteArrayConverter``: bytes pass as they are."""
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        _require_type("ByteArrayConverter", "bytes", schema)
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        raise DataError(f"ByteArrayConverter is not compatible with objects of type class {java_class(value)}")
+
+    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        return OPTIONAL_BYTES, data
+
+
+class StringConverter(ConverterOfBoth):
+    """``org.apache.kafka.connect.storage.StringConverter``: what a value's ``toString`` says."""
+
+    def __init__(self) -> None:
+        self._encoding = "utf-8"
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return CONVERTER | ConfigDef.of(
+            Setting(
+                "converter.encoding",
+                Type.STRING,
+                "UTF-8",
+                "Name of the character set in which strings become bytes.",
+                importance=Importance.HIGH,
+                width=Width.MEDIUM,
+                display_name="Encoding",
+            )
+        )
+
+    def configure(self, props: Props) -> None:
+        name = self.config_def().parse(props).string("converter.encoding")
+        try:
+            self._encoding = codecs.lookup(name).name
+        except LookupError:
+            raise ConfigError(
+                f"converter.encoding {name} is no known character set; it can be UTF-8", "converter.encoding"
+            ) from None
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        # Java writes a question mark for what the character set lacks.
+        return None if value is None else to_string(value, schema).encode(self._encoding, errors="replace")
+
+    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        return OPTIONAL_STRING, None if data is None else data.decode(self._encoding, errors="replace")
+
+
+class _NumberConverter(ConverterOfBoth):
+    """A number of one type, big endian."""
+
+    #: In messages, of a schema, of ``struct``, and what Java's deserializer says of a wrong length.
+    _name: ClassVar[str]
+    _type: ClassVar[str]
+    _format: ClassVar[str]
+    _deserializer: ClassVar[str]
+
+    def configure(self, props: Props) -> None:
+        self.config_def().parse(props)
+
+    @abstractmethod
+    def _fits(self, value: Any) -> bool:
+        """Whether the value is of the converter's type."""
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        if not self._fits(value):
+            raise DataError(f"Failed to serialize to {self._name} (was class {java_class(value)}): ")
+        try:
+            return struct.pack(self._format, value)
+        except (struct.error, OverflowError) as error:
+            raise DataError(f"Failed to serialize to {self._name}: {value} is out of its range") from error
+
+    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        schema = Schema(self._type, optional=True)
+        if data is None:
+            return schema, None
+        size = struct.calcsize(self._format)
+        if len(data) != size:
+            raise DataError(
+                f"Failed to deserialize {self._name}: Size of data received by {self._deserializer} is not {size}"
+            )
+        return schema, struct.unpack(self._format, data)[0]
+
+
+class _WholeNumberConverter(_NumberConverter):
+    def _fits(self, value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+
+class _RealNumberConverter(_NumberConverter):
+    def _fits(self, value: Any) -> bool:
+        return isinstance(value, float)
+
+
+class ShortConverter(_WholeNumberConverter):
+    """``org.apache.kafka.connect.converters.ShortConverter``."""
+
+    _name, _type, _format, _deserializer = "short", "int16", ">h", "ShortDeserializer"
+
+
+class IntegerConverter(_WholeNumberConverter):
+    """``org.apache.kafka.connect.converters.IntegerConverter``."""
+
+    _name, _type, _format, _deserializer = "integer", "int32", ">i", "IntegerDeserializer"
+
+
+class LongConverter(_WholeNumberConverter):
+    """``org.apache.kafka.connect.converters.LongConverter``."""
+
+    _name, _type, _format, _deserializer = "long", "int64", ">q", "LongDeserializer"
+
+
+class FloatConverter(_RealNumberConverter):
+    """``org.apache.kafka.connect.converters.FloatConverter``."""
+
+    _name, _type, _format, _deserializer = "float", "float32", ">f", "Deserializer"
+
+
+class DoubleConverter(_RealNumberConverter):
+    """``org.apache.kafka.connect.converters.DoubleConverter``."""
+
+    _name, _type, _format, _deserializer = "double", "float64", ">d", "Deserializer"
+
+
+class BooleanConverter(ConverterOfBoth):
+    """``org.apache.kafka.connect.converters.BooleanConverter``: one byte, 0 or 1."""
+
+    def configure(self, props: Props) -> None:
+        self.config_def().parse(props)
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        _require_type("BooleanConverter", "boolean", schema)
+        if value is None:
+            return None
+        if not isinstance(value, bool):
+            raise DataError(f"BooleanConverter is not compatible with objects of type class {java_class(value)}")
+        return b"\x01" if value else b"\x00"
+
+    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        schema = Schema("boolean", optional=True)
+        if data is None:
+            return schema, None
+        if len(data) != 1:
+            raise DataError("Failed to deserialize boolean: Size of data received by BooleanDeserializer is not 1")
+        if data not in (b"\x00", b"\x01"):
+            raise DataError(
+                "Failed to deserialize boolean: Unexpected byte received by BooleanDeserializer: " + str(data[0])
+            )
+        return schema, data == b"\x01"
+
+
+def _require_type(converter: str, type_: str, schema: Schema | None) -> None:
+    if schema is not None and schema.type != type_:
+        raise DataError(f"Invalid schema type for {converter}: {schema.type.upper()}")

@@ -1,0 +1,276 @@
+"""The file source: every line of a file as a record (Java's ``FileStreamSourceConnector`` and ``-Task``).
+
+An example for authors, and what tests run. Differences from Java, all where Java errs: positions are bytes of the
+file, where Java counts characters and goes back to a wrong place after text beyond ASCII; lines that were read with a
+full batch go out with the next poll and do not wait until the file grows; a line has a longest length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
+from connect.api.source import (
+    STRING,
+    ExactlyOnceSupport,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+)
+from connect.core.checks import NonEmpty
+from connect.core.config import REQUIRED, ConfigDef, Importance, Setting, Type
+from connect.core.errors import PermanentError
+
+log = logging.getLogger(__name__)
+
+FILENAME: Final = "filename"
+POSITION: Final = "position"
+
+_CONFIG: Final = ConfigDef.of(
+    Setting(
+        "file",
+        Type.STRING,
+        None,
+        "Source filename. If not specified, the standard input will be used",
+        importance=Importance.HIGH,
+    ),
+    Setting("topic", Type.STRING, REQUIRED, "The topic to publish data to", NonEmpty(), Importance.HIGH),
+    Setting(
+        "batch.size",
+        Type.INT,
+        2000,
+        "The maximum number of records the source task can read from the file each time it is polled",
+    ),
+)
+#: How long a poll waits for a file to appear or to grow.
+_WAIT_S: Final = 1.0
+_READ_BYTES: Final = 65_536
+_STANDARD_INPUT: Final = 0
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_LONGEST_LINE_BYTES: Final = 64 * 1024 * 1024
+
+
+class FileStreamSourceConnector(SourceConnector):
+    """``org.apache.kafka.connect.file.FileStreamSourceConnector``: one task, one file."""
+
+    _props: Props
+
+    @classmethod
+    def version(cls) -> str:
+        return KAFKA_VERSION
+
+    @classmethod
+    def task_class(cls) -> str:
+        return "org.apache.kafka.connect.file.FileStreamSourceTask"
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return _CONFIG
+
+    async def start(self, props: Props) -> None:
+        self._props = props
+        log.info("Starting file source connector reading from %s", _filename(props) or "standard input")
+
+    async def task_configs(self, max_tasks: int) -> Sequence[Props]:
+        return [self._props]
+
+    def make_task(self) -> FileStreamSourceTask:
+        return FileStreamSourceTask()
+
+    def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
+        """A file can be read again from a position; the standard input cannot."""
+        return ExactlyOnceSupport.UNSUPPORTED if _filename(props) is None else ExactlyOnceSupport.SUPPORTED
+
+    async def alter_offsets(
+        self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    ) -> bool:
+        if _filename(props) is None:
+            raise PermanentError(
+                "Offsets cannot be modified if the 'file' configuration is unspecified. "
+                "This is because stdin is used for input and offsets are not tracked."
+            )
+        for partition, offset in offsets:
+            # A tombstone is fine for anything: it clears away what should not be there.
+            if offset is not None:
+                _check_position(offset)
+                if FILENAME not in partition:
+                    raise PermanentError(f"Partition objects should contain the key '{FILENAME}'")
+        return True
+
+
+class FileStreamSourceTask(SourceTask):
+    """Reads one file from where it stopped, or the standard input. Files are read in threads, a little at a time."""
+
+    def __init__(self) -> None:
+        self._filename: str | None = None
+        self._topic = ""
+        self._batch_size = 1
+        self._file: int | None = None
+        self._lines = _Lines(0)
+        self._missing = False
+        self._working: asyncio.Future[bool] | None = None
+
+    async def start(self, props: Props) -> None:
+        values = _CONFIG.parse(props)
+        self._filename = _filename(props)
+        self._topic = values.string("topic")
+        self._batch_size = max(values.integer("batch.size"), 1)
+
+    async def poll(self) -> Sequence[SourceRecord] | None:
+        # Nothing is taken out before the last await: a poll that is cancelled loses no line.
+        if self._file is None and not await self._open():
+            await asyncio.sleep(_WAIT_S)
+            return None
+        ready = self._lines.ready
+        while len(ready) < self._batch_size and await self._in_thread(self._read):
+            pass
+        if not ready:
+            await asyncio.sleep(_WAIT_S)
+            return None
+        # Java stamps each line with the time at which it was read.
+        now_ms = time.time_ns() // 1_000_000
+        return [self._record(*ready.popleft(), now_ms) for _ in range(min(len(ready), self._batch_size))]
+
+    async def stop(self) -> None:
+        if self._working is not None:
+            await asyncio.wait([self._working])
+        if self._file is not None and self._filename is not None:
+            os.close(self._file)
+        self._file = None
+
+    async def _open(self) -> bool:
+        """Whether there is a file; it is read from where the stored offset says."""
+        if self._filename is None:
+            self._file = _STANDARD_INPUT
+            return True
+        filename, position = self._filename, await self._stored_position()
+        if await self._in_thread(lambda: self._open_file(filename, position)):
+            return True
+        if not self._missing:
+            log.warning("Couldn't find file %s, waiting for it to be created", filename)
+        self._missing = True
+        return False
+
+    def _open_file(self, filename: str, position: int) -> bool:
+        try:
+            # Without blocking, for a pipe that nobody writes to yet.
+            self._file = os.open(filename, os.O_RDONLY | os.O_NONBLOCK)
+            if position:
+                os.lseek(self._file, position, os.SEEK_SET)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise PermanentError(f"file {filename} cannot be read: {error.strerror}") from error
+        self._lines = _Lines(position)
+        return True
+
+    async def _stored_position(self) -> int:
+        offset = await self.context.offset_reader.offset({FILENAME: self._filename})
+        position = None if offset is None else offset.get(POSITION)
+        if position is None:
+            return 0
+        if not isinstance(position, int) or isinstance(position, bool) or position < 0:
+            raise PermanentError(
+                f"Offset position is the incorrect type: {position!r} is stored for file {self._filename}; "
+                "alter or reset the connector's offsets"
+            )
+        return position
+
+    def _read(self) -> bool:
+        """Read a little more; whether there was more."""
+        assert self._file is not None
+        waiting = select.poll()
+        try:
+            waiting.register(self._file, select.POLLIN)
+            data = os.read(self._file, _READ_BYTES) if waiting.poll(0) else b""
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise PermanentError(f"{self._name()} cannot be read: {error.strerror}") from error
+        self._lines.feed(data)
+        if self._lines.unfinished_bytes > _LONGEST_LINE_BYTES:
+            raise PermanentError(
+                f"{self._name()} has a line of more than {_LONGEST_LINE_BYTES} bytes at position "
+                f"{self._lines.position}; it is no text of lines"
+            )
+        return bool(data)
+
+    async def _in_thread(self, work: Callable[[], bool]) -> bool:
+        """Run ``work`` to its end, one at a time; where the caller is cancelled, ``stop`` or the next one waits."""
+        if self._working is not None and not self._working.done():
+            await asyncio.wait([self._working])
+        self._working = asyncio.ensure_future(asyncio.to_thread(work))
+        return await asyncio.shield(self._working)
+
+    def _record(self, line: str, position: int, now_ms: int) -> SourceRecord:
+        return SourceRecord(
+            source_partition={FILENAME: self._filename},
+            source_offset={POSITION: None if self._filename is None else position},
+            topic=self._topic,
+            value=line,
+            value_schema=STRING,
+            timestamp_ms=now_ms,
+        )
+
+    def _name(self) -> str:
+        return "the standard input" if self._filename is None else f"file {self._filename}"
+
+
+class _Lines:
+    r"""Bytes cut into lines at ``\n``, ``\r\n`` and ``\r``.
+
+    ``ready`` holds whole lines, each with the position behind it; ``position`` is where the next one begins.
+    """
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.ready: deque[tuple[str, int]] = deque()
+        self._data = bytearray()
+        #: No line ends before it.
+        self._searched = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The bytes of a line whose end has not come."""
+        return len(self._data)
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+        start = 0
+        while (found := _LINE_END.search(self._data, self._searched)) is not None:
+            # What comes behind a carriage return may belong to it.
+            if found[0] == b"\r" and found.end() == len(self._data):
+                self._searched = found.start()
+                break
+            self.position += found.end() - start
+            self.ready.append((self._data[start : found.start()].decode(errors="replace"), self.position))
+            start = self._searched = found.end()
+        else:
+            self._searched = len(self._data)
+        del self._data[:start]
+        self._searched -= start
+
+
+def _filename(props: Props) -> str | None:
+    """The file to read; None means the standard input."""
+    value = _CONFIG.parse(props)["file"]
+    return value if isinstance(value, str) and value else None
+
+
+def _check_position(offset: Mapping[str, Any]) -> None:
+    if POSITION not in offset:
+        raise PermanentError(f"Offset objects should either be null or contain the key '{POSITION}'")
+    position = offset[POSITION]
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise PermanentError(f"The value for the '{POSITION}' key in the offset is expected to be a Long value")
+    if position < 0:
+        raise PermanentError(f"The value for the '{POSITION}' key in the offset should be a non-negative value")

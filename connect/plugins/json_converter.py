@@ -1,0 +1,283 @@
+"""JsonConverter: JSON with its schema around it, or plain (Java's ``org.apache.kafka.connect.json.JsonConverter``)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from connect.api.connector import Props
+from connect.api.convert import DataError
+from connect.api.source import Schema
+from connect.core.config import ConfigDef, Importance, OneOf, Setting, Type, Width
+from connect.core.jackson import float32_text, json_text, string_text
+from connect.plugins.converters import CONVERTER, ConverterOfBoth
+from connect.plugins.java_values import (
+    DATE,
+    DAY_MS,
+    DECIMAL_NAME,
+    TIME,
+    TIMESTAMP,
+    date_of,
+    inferred_type,
+    java_class,
+    logical_number,
+)
+from connect.plugins.json_schema import schema_from_json, schema_to_json
+
+#: Of dates: what one of the stored number is in milliseconds.
+_UNITS_MS: Final = {DATE.name: DAY_MS, TIME.name: 1, TIMESTAMP.name: 1}
+_WHOLE: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_NO_ENVELOPE: Final = (
+    'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
+    "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
+)
+
+
+_CONFIG: Final = CONVERTER | ConfigDef.of(
+    Setting(
+        "schemas.enable",
+        Type.BOOLEAN,
+        True,
+        "Write each value with its schema.",
+        importance=Importance.HIGH,
+        group="Schemas",
+        order=0,
+        width=Width.MEDIUM,
+        display_name="Enable Schemas",
+    ),
+    Setting(
+        "schemas.cache.size",
+        Type.INT,
+        1000,
+        "Schemas that Java remembers; of no effect here.",
+        importance=Importance.HIGH,
+        group="Schemas",
+        order=1,
+        width=Width.MEDIUM,
+        display_name="Schema Cache Size",
+    ),
+    Setting(
+        "schema.content",
+        Type.STRING,
+        None,
+        "The schema of all values that are read, which then bring none; with schemas.enable, for sinks (KIP-1054).",
+        importance=Importance.HIGH,
+        group="Schemas",
+        order=2,
+        width=Width.MEDIUM,
+        display_name="Schema Content",
+    ),
+    Setting(
+        "decimal.format",
+        Type.STRING,
+        "BASE64",
+        "How decimals are written: BASE64 or NUMERIC.",
+        OneOf(("BASE64", "NUMERIC"), any_case=True),
+        group="Serialization",
+        order=0,
+        width=Width.MEDIUM,
+        display_name="Decimal Format",
+    ),
+    Setting(
+        "replace.null.with.default",
+        Type.BOOLEAN,
+        True,
+        "Replace null by the default of its schema; of no effect here, where schemas have none.",
+        group="Serialization",
+        order=1,
+        width=Width.MEDIUM,
+        display_name="Replace null with default",
+    ),
+)
+
+
+class JsonConverter(ConverterOfBoth):
+    """See the module. Arrays, maps and structs are lists and dicts; objects keep the order of their fields."""
+
+    def __init__(self) -> None:
+        self._schemas = True
+        self._numeric_decimals = False
+        self._read_schema: Schema | None = None
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return _CONFIG
+
+    def configure(self, props: Props) -> None:
+        values = self.config_def().parse(props)
+        self._schemas = values.boolean("schemas.enable")
+        self._numeric_decimals = values.string("decimal.format").upper() == "NUMERIC"
+        content = values["schema.content"]
+        self._read_schema = _schema_content(content) if isinstance(content, str) and content else None
+
+    def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if schema is None and value is None:
+            return None
+        text = self._text(schema, value)
+        if self._schemas:
+            said = "null" if schema is None else json_text(schema_to_json(schema))
+            text = f'{{"schema":{said},"payload":{text}}}'
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                "Converting Kafka Connect data to byte[] failed due to serialization error: "
+                f"half of a surrogate pair at character {error.start}"
+            ) from None
+
+    def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
+        if data is None:
+            return None, None
+        try:
+            parsed = json.loads(data, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
+            ) from error
+        if not self._schemas:
+            return None, parsed
+        if self._read_schema is not None:
+            return self._read_schema, _from_json(self._read_schema, parsed)
+        if not isinstance(parsed, dict) or set(parsed) != {"schema", "payload"}:
+            raise DataError(_NO_ENVELOPE)
+        schema = schema_from_json(parsed["schema"])
+        return schema, parsed["payload"] if schema is None else _from_json(schema, parsed["payload"])
+
+    def _text(self, schema: Schema | None, value: Any) -> str:
+        """``value`` as JSON.
+
+        Raises:
+            DataError: It is null where that is not allowed, or not of its schema's type.
+        """
+        if value is None:
+            if schema is None or schema.optional:
+                return "null"
+            raise DataError("Conversion error: null value for field that is required and has no default value")
+        if schema is not None and schema.name in (*_UNITS_MS, DECIMAL_NAME):
+            return self._logical(schema, value)
+        type_ = inferred_type(value) if schema is None else schema.type
+        if type_ is None:
+            raise DataError(f"Java class class {java_class(value)} does not have corresponding schema type.")
+        match type_, value:
+            case "array", Sequence() if not isinstance(value, str | bytes):
+                return "[" + ",".join(self._text(schema and schema.values, each) for each in value) + "]"
+            case "map", Mapping():
+                return self._map(schema, value)
+            case "struct", Mapping() if schema is not None:
+                fields = (f"{string_text(name)}:{self._text(each, value.get(name))}" for name, each in schema.fields)
+                return "{" + ",".join(fields) + "}"
+            case "bytes", bytes() | bytearray() | memoryview():
+                return string_text(base64.b64encode(value).decode())
+            case "float32", float():
+                text = float32_text(value)
+                return string_text(text) if text[-1].isalpha() else text
+            case ("string", str()) | ("boolean", bool()) | ("float64", float()):
+                return json_text(value)
+            case "int8" | "int16" | "int32" | "int64", int() if not isinstance(value, bool):
+                return str(value)
+            case _:
+                raise DataError(f"Invalid type for {type_.upper()}: class {java_class(value)}")
+
+    def _map(self, schema: Schema | None, value: Mapping[Any, Any]) -> str:
+        """An object where the keys are strings, else a list of pairs."""
+        keys, values = (None, None) if schema is None else (schema.keys, schema.values)
+        named = all(isinstance(name, str) for name in value) if keys is None else keys.type == "string"
+        if named:
+            return "{" + ",".join(f"{self._text(keys, k)}:{self._text(values, v)}" for k, v in value.items()) + "}"
+        return "[" + ",".join(f"[{self._text(keys, k)},{self._text(values, v)}]" for k, v in value.items()) + "]"
+
+    def _logical(self, schema: Schema, value: Any) -> str:
+        kind = (schema.name or "").rpartition(".")[2]
+        if kind == "Decimal":
+            if not isinstance(value, Decimal):
+                raise DataError(f"Invalid type for Decimal, expected BigDecimal but was class {java_class(value)}")
+            return str(value) if self._numeric_decimals else string_text(_unscaled(value))
+        if not isinstance(value, datetime):
+            raise DataError(f"Invalid type for {kind}, expected Date but was class {java_class(value)}")
+        return str(logical_number(value, schema))
+
+
+def _schema_content(content: str) -> Schema | None:
+    try:
+        return schema_from_json(json.loads(content))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"Failed to parse schema in converter config due to serialization error: {error}") from error
+
+
+def _unscaled(value: Decimal) -> str:
+    """The digits without their point as a big endian two's complement, in base64 (``Decimal.fromLogical``)."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise DataError(f"{value} is no decimal number")
+    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
+
+
+def _from_json(schema: Schema, value: Any) -> Any:
+    """What a payload means by its schema.
+
+    Raises:
+        DataError: It is null where that is not allowed, or of another type.
+    """
+    if value is None:
+        if schema.optional:
+            return None
+        raise DataError(f"Invalid null value for required {schema.type.upper()} field")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if schema.name in _UNITS_MS and whole:
+        return date_of(value * _UNITS_MS[schema.name])
+    if schema.name == DECIMAL_NAME and isinstance(value, str):
+        return _decimal(schema, value)
+    match schema.type, value:
+        case "array", list() if schema.values is not None:
+            return [_from_json(schema.values, each) for each in value]
+        case "map", dict() if schema.values is not None:
+            return {name: _from_json(schema.values, each) for name, each in value.items()}
+        case "map", list() if schema.keys is not None and schema.values is not None:
+            return _from_pairs(schema.keys, schema.values, value)
+        case "struct", dict():
+            return {name: _from_json(each, value.get(name)) for name, each in schema.fields}
+        case "bytes", str():
+            return _from_base64(value)
+        case "float32" | "float64", int() | float() if not isinstance(value, bool):
+            return float(value)
+        case ("string", str()) | ("boolean", bool()):
+            return value
+        case type_, int() if whole and type_ in _WHOLE and -(1 << _WHOLE[type_] - 1) <= value < 1 << _WHOLE[type_] - 1:
+            return value
+        case _:
+            raise DataError(f"Invalid type for {schema.type.upper()}: class {java_class(value)}")
+
+
+def _from_pairs(keys: Schema, values: Schema, pairs: list[Any]) -> dict[Any, Any]:
+    """A map whose keys are no strings."""
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise DataError("Found invalid map entry, expected a list of two")
+    if keys.type in ("array", "map", "struct"):
+        raise DataError(f"A map with keys of type {keys.type.upper()} is not supported")
+    return {_from_json(keys, key): _from_json(values, value) for key, value in pairs}
+
+
+def _decimal(schema: Schema, value: str) -> Decimal:
+    scale = dict(schema.parameters).get("scale", "")
+    if not scale.lstrip("-").isdigit():
+        raise DataError("Invalid bytes for Decimal field: its schema names no scale")
+    # Not by scaleb, which rounds.
+    return Decimal(f"{int.from_bytes(_from_base64(value), 'big', signed=True)}E{-int(scale)}")
+
+
+def _from_base64(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise DataError(f"Invalid bytes field: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

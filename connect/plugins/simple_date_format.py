@@ -1,0 +1,249 @@
+"""``java.text.SimpleDateFormat`` in UTC and English: patterns such as ``yyyyMMdd``, to text and back.
+
+Parsing is lenient, as Java's is by default: the 32nd of January is the 1st of February, what follows the pattern's
+end is not looked at. Dates before October 1582 are Gregorian here and Julian in Java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_MONTHS: Final = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_HALVES: Final = ("AM", "PM")
+#: Weeks begin and are counted by the locale.
+_LOCAL: Final = frozenset("YwW")
+_NUMBER: Final = re.compile(r"-?[0-9]+")
+_ZONE: Final = re.compile(r"(?:UTC|GMT|Z)?(?:([+-])(\d{1,2}):?(\d{2})?)?", re.IGNORECASE)
+
+
+class BadPattern(ValueError):
+    """The pattern is wrong in Java, or means something that depends on a locale."""
+
+
+class NoDate(ValueError):
+    """A text does not begin as the pattern does, or lies outside the years 1 to 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    letter: str
+    width: int
+
+
+class SimpleDateFormat:
+    """A compiled pattern.
+
+    Raises:
+        BadPattern: See there.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._parts = _compiled(pattern)
+
+    def format(self, date: datetime) -> str:
+        """The text of a date in UTC."""
+        return "".join(
+            part if isinstance(part, str) else _WRITERS[part.letter](date, part.width) for part in self._parts
+        )
+
+    def parse(self, text: str, century_start: int | None = None) -> datetime:
+        """The date that ``text`` begins with, in UTC.
+
+        Args:
+            century_start: First year that two digits may mean; None takes the one 80 years ago.
+
+        Raises:
+            NoDate: See there.
+        """
+        start = datetime.now(UTC).year - 80 if century_start is None else century_start
+        found: dict[str, int] = {}
+        at = 0
+        for index, part in enumerate(self._parts):
+            if isinstance(part, str):
+                if not text.startswith(part, at):
+                    raise self._no_date(text)
+                at += len(part)
+                continue
+            while text[at : at + 1] in (" ", "\t"):
+                at += 1
+            # A field that another one follows at once takes as many characters as it has letters.
+            touches = index + 1 < len(self._parts) and isinstance(self._parts[index + 1], _Field)
+            try:
+                length, value = _read(part, text[at:], touches)
+                if part.letter == "y" and part.width <= 2 and length == 2 and value >= 0:
+                    value += start - start % 100
+                    value += 100 if value < start else 0
+            except NoDate:
+                raise self._no_date(text) from None
+            found["z" if part.letter in "ZX" else part.letter] = value
+            at += length
+        return self._date(found, text)
+
+    def _date(self, found: Mapping[str, int], text: str) -> datetime:
+        month = found.get("M", found.get("L", 1)) - 1
+        year = found.get("y", 1970) + month // 12
+        if found.get("G") == 0:
+            raise self._no_date(text)
+        hour = found.get("H", found.get("k", 0) % 24)
+        if "h" in found or "K" in found:
+            hour = found.get("h", found.get("K", 0)) % 12 + 12 * found.get("a", 0)
+        try:
+            first = datetime(year, 1 if "D" in found and "d" not in found else month % 12 + 1, 1, tzinfo=UTC)
+            return first + timedelta(
+                days=found.get("d", found.get("D", 1)) - 1,
+                hours=hour,
+                minutes=found.get("m", 0) - found.get("z", 0),
+                seconds=found.get("s", 0),
+                milliseconds=found.get("S", 0),
+            )
+        except (ValueError, OverflowError):
+            raise self._no_date(text) from None
+
+    def _no_date(self, text: str) -> NoDate:
+        return NoDate(f"{text!r} is not a date in the form {self.pattern}")
+
+
+def _compiled(pattern: str) -> tuple[str | _Field, ...]:
+    parts: list[str | _Field] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "'":
+            literal, at = _quoted(pattern, at)
+        elif char.isascii() and char.isalpha():
+            width = len(pattern) - at - len(pattern[at:].lstrip(char))
+            if char in _LOCAL:
+                raise BadPattern(f"pattern character '{char}' counts weeks by a locale, which is not supported")
+            if char not in _WRITERS:
+                raise BadPattern(f"Illegal pattern character '{char}'")
+            parts.append(_Field(char, width))
+            at += width
+            continue
+        else:
+            literal, at = char, at + 1
+        if parts and isinstance(parts[-1], str):
+            parts[-1] += literal
+        elif literal:
+            parts.append(literal)
+    return tuple(parts)
+
+
+def _quoted(pattern: str, at: int) -> tuple[str, int]:
+    """The text between the quote at ``at`` and the next single one, and where it goes on; two quotes are one."""
+    if pattern.startswith("''", at):
+        return "'", at + 2
+    literal = ""
+    at += 1
+    while at < len(pattern):
+        if pattern.startswith("''", at):
+            literal += "'"
+            at += 2
+        elif pattern[at] == "'":
+            return literal, at + 1
+        else:
+            literal += pattern[at]
+            at += 1
+    raise BadPattern("Unterminated quote")
+
+
+def _padded(value: Callable[[datetime], int]) -> Callable[[datetime, int], str]:
+    return lambda date, width: str(value(date)).zfill(width)
+
+
+def _name(names: tuple[str, ...], index: int, width: int) -> str:
+    return names[index] if width >= 4 else names[index][:3]
+
+
+def _month(date: datetime, width: int) -> str:
+    return _name(_MONTHS, date.month - 1, width) if width >= 3 else str(date.month).zfill(width)
+
+
+def _offset(_date: datetime, width: int) -> str:
+    return "Coordinated Universal Time" if width >= 4 else "UTC"
+
+
+#: By letter: the text of a date's field, given the number of letters.
+_WRITERS: Final[Mapping[str, Callable[[datetime, int], str]]] = {
+    "G": lambda _date, _width: "AD",
+    "y": lambda date, width: f"{date.year % 100:02}" if width == 2 else str(date.year).zfill(width),
+    "M": _month,
+    "L": _month,
+    "d": _padded(lambda date: date.day),
+    "D": _padded(lambda date: date.timetuple().tm_yday),
+    "F": _padded(lambda date: (date.day - 1) // 7 + 1),
+    "u": _padded(lambda date: date.isoweekday()),
+    "E": lambda date, width: _name(_DAYS, date.weekday(), width),
+    "a": lambda date, _width: _HALVES[date.hour // 12],
+    "H": _padded(lambda date: date.hour),
+    "k": _padded(lambda date: date.hour or 24),
+    "K": _padded(lambda date: date.hour % 12),
+    "h": _padded(lambda date: date.hour % 12 or 12),
+    "m": _padded(lambda date: date.minute),
+    "s": _padded(lambda date: date.second),
+    "S": _padded(lambda date: date.microsecond // 1000),
+    "z": _offset,
+    "Z": lambda _date, _width: "+0000",
+    "X": lambda _date, _width: "Z",
+}
+
+
+def _read(field: _Field, text: str, touches: bool) -> tuple[int, int]:
+    """How much of ``text`` is the field's, and its value; that of a zone is in minutes east."""
+    match field.letter:
+        case "M" | "L" if field.width >= 3:
+            length, index = _longest(_MONTHS, text)
+            return length, index + 1
+        case "E":
+            length, index = _longest(_DAYS, text)
+            return length, index
+        case "a":
+            return _longest(_HALVES, text)
+        case "G":
+            return _longest(("BC", "AD"), text)
+        case "z" | "Z" | "X":
+            return _zone(text)
+        case _:
+            if touches and len(text) < field.width:
+                raise NoDate
+            number = _NUMBER.match(text[: field.width] if touches else text)
+            if number is None:
+                raise NoDate
+            return len(number.group()), int(number.group())
+
+
+def _longest(names: tuple[str, ...], text: str) -> tuple[int, int]:
+    """The name, whole or its first three letters, that ``text`` begins with: its length and index."""
+    lower = text.lower()
+    for length in (None, 3):
+        for index, name in enumerate(names):
+            if lower.startswith(name[:length].lower()):
+                return len(name[:length]), index
+    raise NoDate
+
+
+def _zone(text: str) -> tuple[int, int]:
+    match = _ZONE.match(text)
+    if match is None or not match.group():
+        raise NoDate
+    sign, hours, minutes = match.groups()
+    east = int(hours or 0) * 60 + int(minutes or 0)
+    return len(match.group()), -east if sign == "-" else east

@@ -1,0 +1,1 @@
+"""Kafka's single message transforms (``org.apache.kafka.connect.transforms``)."""

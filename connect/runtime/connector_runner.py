@@ -1,0 +1,265 @@
+"""One connector instance on this worker: started, paused, stopped, asked for tasks (Kafka's ``WorkerConnector``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connect.api.connector import Props
+from connect.api.source import OffsetReader, SourceConnector
+from connect.core.errors import PermanentError
+from connect.core.lifecycle import Phase, Step, step_to
+from connect.core.model import State, TargetState
+from connect.runtime.counters import Starts
+from connect.runtime.known import Known
+from connect.runtime.listener import WorkerListener
+from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.plugin_calls import masked, plugin_call
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S: Final = 1.0
+
+
+class NotRunning(PermanentError):
+    """The connector is not here, or not started: it cannot say its tasks now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A connector that was made and not started; ``props`` are resolved."""
+
+    connector: SourceConnector
+    props: Mapping[str, str]
+    offsets: ConnectorOffsets
+    tasks_max: int
+    tasks_max_enforced: bool
+
+
+#: Makes the instance; what it finds out on the way goes into the argument.
+Make = Callable[[Known], Awaitable[Instance]]
+
+
+class ConnectorRunner:
+    """Runs in one task, which is the only one that calls the connector's ``start`` and ``stop``.
+
+    A newer target takes the place of one that is still waiting its turn.
+    """
+
+    def __init__(self, name: str, make: Make, target: TargetState, listener: WorkerListener, starts: Starts) -> None:
+        self.name = name
+        #: As last told, for whoever counts.
+        self.state = State.UNASSIGNED
+        self.known = Known()
+        self._make = make
+        self._listener = listener
+        self._starts: Starts | None = starts
+        self._phase = Phase.INIT
+        self._instance: Instance | None = None
+        #: Whether the connector's start was called and its stop was not.
+        self._begun = False
+        self._target: TargetState | None = target
+        self._failure: Exception | None = None
+        self._stopping = False
+        self._abandoned = False
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._asking: set[asyncio.Task[Sequence[Props]]] = set()
+        self._present: Sequence[Props] = ()
+        self._running: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    def begin(self) -> asyncio.Task[None]:
+        """Start to run; the task ends when the instance is down, and never raises."""
+        self._running = asyncio.create_task(self._run(), name=f"connector {self.name}")
+        return self._running
+
+    def set_target(self, target: TargetState) -> None:
+        self._target = target
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """The connector is FAILED for this reason, unless it has failed before."""
+        if self._failure is None:
+            self._failure = error
+            self._changed.set()
+
+    def stop(self) -> None:
+        """Wind up; the task of :meth:`begin` ends with it."""
+        self._stopping = True
+        self._changed.set()
+        self._stop_asking()
+
+    def abandon(self) -> None:
+        """It was given time enough: it is UNASSIGNED as far as anybody is told, and nothing more is told of it."""
+        if self._abandoned:
+            return
+        self._tell(State.UNASSIGNED)
+        self._abandoned = True
+        self._stop_asking()
+        if self._running is not None:
+            self._running.cancel()
+        self._leaving = asyncio.create_task(self._close(), name=f"connector {self.name}, abandoned")
+
+    def unfinished(self) -> list[asyncio.Task[None]]:
+        """What of it still runs."""
+        return [each for each in (self._running, self._leaving) if each is not None and not each.done()]
+
+    async def task_configs(self, present: Sequence[Props]) -> tuple[Instance, Sequence[Props]]:
+        """What the connector says its tasks are, where they are ``present`` now.
+
+        Raises:
+            NotRunning: It is not started, or is stopped meanwhile.
+            Exception: Whatever it raises; there is no secret in it.
+        """
+        instance = self._instance
+        if instance is None or self._phase is not Phase.STARTED:
+            raise NotRunning(f"Connector {self.name} is not running and cannot configure its tasks")
+        self._present = present
+        asking = asyncio.create_task(self._ask(instance), name=f"task configs of {self.name}")
+        self._asking.add(asking)
+        try:
+            await asyncio.wait({asking})
+        finally:
+            self._asking.discard(asking)
+            asking.cancel()
+        if asking.cancelled():
+            raise NotRunning(f"Connector {self.name} is stopped and did not configure its tasks")
+        try:
+            return instance, asking.result()
+        except Exception as error:
+            if self.known.secrets.mask(str(error)) == str(error):
+                raise
+            raise masked(error, self.known.secrets) from None
+
+    # what the connector is lent (SourceConnectorContext)
+
+    def request_task_reconfiguration(self) -> None:
+        if not (self._stopping or self._abandoned):
+            self._listener.task_configs_wanted(self.name)
+
+    def raise_error(self, error: Exception) -> None:
+        log.error("connector %s: it says that it cannot go on: %s", self.name, self.known.secrets.mask(str(error)))
+        self.fail(error)
+
+    @property
+    def present_task_configs(self) -> Sequence[Props]:
+        return self._present
+
+    @property
+    def offset_reader(self) -> OffsetReader:
+        assert self._instance is not None
+        return self._instance.offsets
+
+    # its life
+
+    async def _run(self) -> None:
+        try:
+            await self._initialize()
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._stopping:
+                    break
+                if self._failure is not None:
+                    self._failed(self._failure)
+                target, self._target = self._target, None
+                if target is not None:
+                    await self._move_to(target)
+            await self._shut_down()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._instance is None:
+            return
+        try:
+            await self._instance.offsets.close(0 if self._abandoned else _CLOSE_S)
+        except Exception as error:
+            log.error("connector %s: its offsets could not be closed: %s", self.name, error)
+
+    async def _initialize(self) -> None:
+        try:
+            with plugin_call(f"connector {self.name}"):
+                self._instance = await self._make(self.known)
+                self._instance.connector.initialize(self)
+        except Exception as error:
+            self._failed(error)
+
+    async def _move_to(self, target: TargetState) -> None:
+        step = step_to(self._phase, target)
+        if step is not None:
+            await self._take(step)
+        elif self._phase is Phase.FAILED:
+            log.warning("connector %s has failed and does not become %s; restart it", self.name, target)
+        if target is TargetState.STARTED and self._phase is Phase.STARTED:
+            self.request_task_reconfiguration()
+
+    async def _take(self, step: Step) -> None:
+        try:
+            await self._call(step)
+        except Exception as error:
+            if step.phase_on_error is Phase.FAILED:
+                self._failed(error)
+                return
+            log.error("connector %s: its stop raised an error: %s", self.name, self.known.secrets.line(error))
+        if step.phase is Phase.STOPPED:
+            # A failure is over with that; one that was told meanwhile too.
+            self._failure = None
+        self._phase = step.phase
+        self._tell(step.state)
+
+    async def _call(self, step: Step) -> None:
+        if step.call == "start":
+            assert self._instance is not None
+            self._begun = True
+            with plugin_call("its start"):
+                await self._instance.connector.start(self._instance.props)
+        elif step.call == "stop":
+            await self._stop_connector()
+
+    async def _stop_connector(self) -> None:
+        if self._begun:
+            assert self._instance is not None
+            self._begun = False
+            with plugin_call("its stop"):
+                await self._instance.connector.stop()
+
+    async def _shut_down(self) -> None:
+        try:
+            await self._stop_connector()
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._tell(State.UNASSIGNED)
+
+    async def _ask(self, instance: Instance) -> Sequence[Props]:
+        with plugin_call("its task configs"):
+            return await instance.connector.task_configs(instance.tasks_max)
+
+    def _stop_asking(self) -> None:
+        for asking in self._asking:
+            asking.cancel()
+
+    def _failed(self, error: Exception) -> None:
+        # The first reason is the one that counts.
+        if self._phase is Phase.FAILED:
+            return
+        self._phase = Phase.FAILED
+        trace = self.known.secrets.trace(error)
+        log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
+        log.debug("connector %s: %s", self.name, trace)
+        self._tell(State.FAILED, trace)
+
+    def _tell(self, state: State, trace: str | None = None) -> None:
+        if self._abandoned:
+            return
+        if self._starts is not None:
+            # The first that is told says how the start went.
+            self._starts.ended(well=state is not State.FAILED)
+            self._starts = None
+        self.state = state
+        self._listener.connector_changed(self.name, state, trace, self.known.version)

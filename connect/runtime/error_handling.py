@@ -1,0 +1,175 @@
+"""What becomes of a record that cannot be transformed, converted or sent (KIP-298): tried again, left out, or fatal.
+
+Differs from Kafka's ``RetryWithToleranceOperator`` in two ways, both of which lose records there: an error that was
+retried in vain fails the task unless errors are tolerated, and a task that is stopped while it retries leaves the
+record for its successor instead of skipping it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from connect.api.source import SourceRecord
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.model import TaskId
+from connect.runtime.counters import TaskCounters
+from connect.runtime.traces import Secrets
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_DELAY_FIRST_MS: Final = 300
+
+
+class Stage(StrEnum):
+    """What was being done with a record, in Kafka's words."""
+
+    TRANSFORMATION = "TRANSFORMATION"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    KAFKA_PRODUCE = "KAFKA_PRODUCE"
+
+
+class ToleranceExceeded(PermanentError):
+    """A record failed, and errors are not tolerated; the reason is the cause."""
+
+
+class LeftOut(Exception):
+    """The record is to be left out; never leaves the task's loop."""
+
+
+class Interrupted(Exception):
+    """The task is to stop and must not go on with this record; never leaves the task's loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSettings:
+    """The ``errors.*`` keys of a connector; ``retry_timeout_ms`` -1 is for ever."""
+
+    retry_timeout_ms: int = 0
+    retry_delay_max_ms: int = 60_000
+    tolerates_all: bool = False
+    log_enabled: bool = False
+    log_includes_messages: bool = False
+
+
+def retry_delay_ms(attempt: int, max_ms: int, left_ms: float, chance: float) -> float:
+    """How long to wait after the ``attempt``-th failure (from 1): doubling, at random beyond ``max_ms``.
+
+    ``chance`` is a random number below 1; nothing is longer than ``left_ms``.
+    """
+    # Beyond 2^40 the shift says nothing new; attempts are not bounded.
+    delay_ms: float = _DELAY_FIRST_MS << min(attempt - 1, 40)
+    if delay_ms > max_ms:
+        delay_ms = chance * max_ms
+    return max(0.0, min(delay_ms, left_ms))
+
+
+class ErrorHandler:
+    """The error handling of one task. ``stopping`` is set when the task is to stop."""
+
+    def __init__(
+        self, task: TaskId, settings: ErrorSettings, counters: TaskCounters, secrets: Secrets, stopping: asyncio.Event
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._counters = counters
+        self._secrets = secrets
+        self._stopping = stopping
+
+    @property
+    def tolerates_all(self) -> bool:
+        return self._settings.tolerates_all
+
+    async def attempt(self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T]) -> T:
+        """The outcome of ``operation``, which ``doing`` (a plugin) performs for ``record``.
+
+        Raises:
+            LeftOut: it failed, and that is tolerated.
+            ToleranceExceeded: it failed, and that is not.
+            Interrupted: the task is stopped before the operation could be tried again.
+        """
+        try:
+            return operation()
+        except RetriableError as error:
+            return await self._retry(stage, doing, record, operation, error)
+        except Exception as error:
+            self._counters.failures += 1
+            raise self._given_up(stage, doing, record, error) from error
+
+    def failed(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
+        """Something failed outside of :meth:`attempt` and for good. Returns where that is tolerated.
+
+        Raises:
+            ToleranceExceeded: it is not.
+        """
+        self._counters.failures += 1
+        outcome = self._given_up(stage, doing, record, error)
+        if isinstance(outcome, ToleranceExceeded):
+            raise outcome from error
+
+    async def _retry(
+        self, stage: Stage, doing: object, record: SourceRecord, operation: Callable[[], T], error: Exception
+    ) -> T:
+        clock = asyncio.get_running_loop().time
+        timeout_ms = self._settings.retry_timeout_ms
+        give_up_s = clock() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
+        attempt = 0
+        while True:
+            attempt += 1
+            self._counters.failures += 1
+            left_ms = (give_up_s - clock()) * 1000
+            if left_ms <= 0:
+                raise self._given_up(stage, doing, record, error) from error
+            await self._wait(retry_delay_ms(attempt, self._settings.retry_delay_max_ms, left_ms, random.random()))
+            self._counters.retries += 1
+            try:
+                return operation()
+            except RetriableError as again:
+                error = again
+            except Exception as final:
+                self._counters.failures += 1
+                raise self._given_up(stage, doing, record, final) from final
+
+    async def _wait(self, delay_ms: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), delay_ms / 1000)
+        except TimeoutError:
+            return
+        raise Interrupted
+
+    def _given_up(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> Exception:
+        self._counters.errors += 1
+        self._counters.last_error_ms = int(time.time() * 1000)
+        if self._settings.log_enabled:
+            self._report(stage, doing, record, error)
+        if not self._settings.tolerates_all:
+            return ToleranceExceeded("Tolerance exceeded in error handler")
+        self._counters.skipped += 1
+        return LeftOut()
+
+    def _report(self, stage: Stage, doing: object, record: SourceRecord, error: Exception) -> None:
+        shown = f", where source record is = {record}" if self._settings.log_includes_messages else ""
+        log.error(
+            "Error encountered in task %s. Executing stage '%s' with class '%s'%s.\n%s",
+            self._task,
+            stage,
+            class_name(doing),
+            self._secrets.mask(shown),
+            self._secrets.trace(error).rstrip(),
+        )
+        self._counters.logged += 1
+
+
+def class_name(plugin: object) -> str:
+    """The full name of a plugin's class."""
+    return f"{type(plugin).__module__}.{type(plugin).__qualname__}"

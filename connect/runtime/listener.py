@@ -1,0 +1,30 @@
+"""What a worker tells of the connectors and tasks that run on it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from connect.core.model import State, TaskId
+
+
+class WorkerListener(Protocol):
+    """Hears of every change, in order, within the worker's loop; must neither block nor raise.
+
+    ``trace`` is the whole text of an error, free of resolved secrets; ``version`` that of the connector's plugin.
+    """
+
+    def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
+        """An instance is RUNNING, PAUSED, STOPPED, FAILED, or gone from here (UNASSIGNED)."""
+        ...
+
+    def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
+        """A task is RUNNING, PAUSED, FAILED, or gone from here (UNASSIGNED)."""
+        ...
+
+    def task_configs_wanted(self, name: str) -> None:
+        """A connector has reached STARTED, or asks for its tasks to be configured anew."""
+        ...
+
+    def topic_used(self, topic: str, task: TaskId) -> None:
+        """A task has written a record to a topic, its first one there since it began (KIP-558)."""
+        ...

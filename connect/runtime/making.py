@@ -1,0 +1,248 @@
+"""Connectors and tasks made from configs, with everything that they need (Kafka's ``Worker.TaskBuilder``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from connect.api.source import EngineTask, SourceConnector, SourceTask
+from connect.core.alias_defs import uses_topic_creation
+from connect.core.errors import ConfigError, TooManyTasks
+from connect.core.model import TaskId
+from connect.core.providers import ConfigTransformer
+from connect.core.worker_config import ClientKind, WorkerConfig
+from connect.kafka.admin import Admin
+from connect.runtime.at_least_once import AtLeastOnce
+from connect.runtime.boundaries import ConnectorBoundaries
+from connect.runtime.clients import (
+    check_overrides,
+    client_connection,
+    ignored_under_exactly_once,
+    producer_settings,
+    task_transactional_id,
+)
+from connect.runtime.connector_runner import Instance
+from connect.runtime.conversion import Conversion, make_converters
+from connect.runtime.delivery import Delivery
+from connect.runtime.engine_task import EngineWork
+from connect.runtime.error_handling import ErrorHandler
+from connect.runtime.exactly_once import ExactlyOnce
+from connect.runtime.known import Known
+from connect.runtime.listener import WorkerListener
+from connect.runtime.offset_stores import OffsetStores
+from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.parts import converter_parts, steps
+from connect.runtime.plugins import Plugins
+from connect.runtime.record_producer import RecordProducer
+from connect.runtime.source_settings import SourceSettings, source_settings
+from connect.runtime.source_task import SourceWork, TaskContext
+from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
+from connect.runtime.task_runner import TaskRunner
+from connect.runtime.topic_creation import TopicCreation, topic_groups
+from connect.runtime.traces import passwords, secrets_of
+from connect.runtime.transformations import make_chain
+from connect.runtime.work import Work
+
+log = logging.getLogger(__name__)
+
+#: So many are made in one round of the loop.
+_AT_ONCE: Final = 8
+
+#: Awaited while a task starts under exactly-once.
+Check = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """A task that is to be made; configs are raw. ``before`` and ``after``: see ``ExactlyOnce``."""
+
+    task: TaskId
+    connector: Mapping[str, str]
+    config: Mapping[str, str]
+    task_count: int
+    before: Check | None
+    after: Check | None
+
+
+def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
+    """Raises TooManyTasks where there are too many, or warns where that is not enforced."""
+    if tasks <= tasks_max:
+        return
+    if enforced:
+        raise TooManyTasks(connector, tasks, tasks_max)
+    log.warning(
+        "connector %s has %d tasks, more than its tasks.max (%d); its authors should mend that",
+        connector,
+        tasks,
+        tasks_max,
+    )
+
+
+class Maker:
+    """Makes what runs on one worker."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        listener: WorkerListener,
+        transformer: ConfigTransformer,
+        stores: OffsetStores,
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._listener = listener
+        self._transformer = transformer
+        self._stores = stores
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
+        """An instance that was not started. Raises what stands in its way."""
+        await self._turn()
+        transformer = self._transformer.for_connector(raw)
+        known.secrets = secrets_of(transformer, raw)
+        props = transformer.transform(raw)
+        connector = self._new(props, known)
+        settings = source_settings(props)
+        offsets = await self._stores.open(name, props)
+        return Instance(connector, props, offsets, settings.tasks_max, settings.tasks_max_enforced)
+
+    def task_props(self, order: TaskOrder) -> Mapping[str, str]:
+        """What a task that is to be made, or runs, is configured with. Raises what stands in its way."""
+        transformer = self._transformer.for_connector(order.connector)
+        settings = source_settings(transformer.transform(order.connector))
+        name = order.task.connector
+        check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
+        return transformer.transform(order.config)
+
+    async def task(self, order: TaskOrder, runner: TaskRunner) -> Work:
+        """A task that was not started. Raises what stands in its way."""
+        await self._turn()
+        transformer = self._transformer.for_connector(order.connector)
+        runner.known.secrets = secrets_of(transformer, order.connector, order.config)
+        connector_props = transformer.transform(order.connector)
+        connector = self._new(connector_props, runner.known)
+        settings = source_settings(connector_props)
+        name = order.task.connector
+        props = self.task_props(order)
+        async with AsyncExitStack() as undo:
+            offsets = await self._stores.open(name, connector_props)
+            undo.push_async_callback(offsets.close)
+            task = connector.make_task()
+            runner.known.parts |= {"task-class": connector.task_class(), "task-version": connector.version()}
+            if isinstance(task, EngineTask):
+                work: Work = EngineWork(
+                    order.task,
+                    connector,
+                    TaskContext(props, offsets),
+                    offsets,
+                    before=order.before,
+                    after=order.after,
+                    is_stopping=lambda: runner.control.is_stopping,
+                )
+            else:
+                work = self._source(order, runner, task, connector_props, props, settings, offsets)
+            undo.pop_all()
+            return work
+
+    async def _turn(self) -> None:
+        """Returns a few times in each round of the loop: however much is started, others are served in between."""
+        async with self._turns:
+            await asyncio.sleep(0)
+
+    def _source(
+        self,
+        order: TaskOrder,
+        runner: TaskRunner,
+        task: SourceTask,
+        connector: Mapping[str, str],
+        props: Mapping[str, str],
+        settings: SourceSettings,
+        offsets: ConnectorOffsets,
+    ) -> SourceWork:
+        secrets = runner.known.secrets
+        errors = ErrorHandler(order.task, settings.errors, runner.counters, secrets, runner.control.stopping)
+        conversion = Conversion(
+            make_chain(connector, self._plugins), make_converters(connector, self._config, self._plugins), errors
+        )
+        runner.known.parts.update(converter_parts(connector, self._config, self._plugins))
+        runner.known.steps.extend(steps(connector, self._plugins))
+        boundaries = settings.boundaries(self._config.offset_flush_interval_ms)
+        transactions = boundaries if isinstance(boundaries, ConnectorBoundaries) else None
+        callbacks = TaskCallbacks(order.task, task, secrets)
+        topics = TopicsInUse(order.task, self._listener, tracked=self._config.topic_tracking_enable)
+        delivery: Delivery
+        if self._config.exactly_once_enabled:
+            delivery = ExactlyOnce(
+                order.task,
+                self._transactional_producer(order.task, connector),
+                offsets,
+                callbacks,
+                topics,
+                boundaries,
+                runner.counters,
+                before=order.before,
+                after=order.after,
+                is_stopping=lambda: runner.control.is_stopping,
+            )
+        else:
+            transactions = None
+            delivery = AtLeastOnce(
+                order.task,
+                RecordProducer(producer_settings(self._config, connector, str(order.task), None)),
+                offsets,
+                callbacks,
+                topics,
+                errors,
+                runner.counters,
+                flush_interval_ms=self._config.offset_flush_interval_ms,
+                flush_timeout_ms=self._config.offset_flush_timeout_ms,
+            )
+        return SourceWork(
+            order.task,
+            task,
+            TaskContext(props, offsets, transactions),
+            delivery,
+            conversion,
+            self._topic_creation(order.task, connector),
+            runner.counters,
+            secrets,
+        )
+
+    def _transactional_producer(self, task: TaskId, connector: Mapping[str, str]) -> RecordProducer:
+        for sentence in ignored_under_exactly_once(self._config, connector):
+            log.warning("task %s: %s", task, sentence)
+        transactional_id = task_transactional_id(self._config.group_id, task.connector, task.task)
+        return RecordProducer(producer_settings(self._config, connector, str(task), transactional_id))
+
+    def _topic_creation(self, task: TaskId, connector: Mapping[str, str]) -> TopicCreation:
+        groups = topic_groups(connector) if self._config.topic_creation_enable else []
+        if not groups:
+            return TopicCreation([], None)
+        return TopicCreation(groups, Admin(client_connection(self._config, connector, "admin", str(task))))
+
+    def _new(self, props: Mapping[str, str], known: Known) -> SourceConnector:
+        if "connector.class" not in props:
+            raise ConfigError("connector.class is missing; name the connector's class", "connector.class")
+        connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        known.version = connector.version()
+        known.parts |= {
+            "connector-class": self._plugins.full_name(props["connector.class"].strip()) or props["connector.class"],
+            "connector-type": "source",
+            "connector-version": known.version,
+        }
+        known.secrets = known.secrets.with_more(passwords(connector.config_def(), props))
+        check_overrides(self._plugins.override_policy(self._config), props, self._kinds(props))
+        return connector
+
+    def _kinds(self, props: Mapping[str, str]) -> list[ClientKind]:
+        """Which clients a connector uses."""
+        own_offsets = self._config.exactly_once_enabled or "offsets.storage.topic" in props
+        kinds: list[ClientKind] = ["producer"]
+        if own_offsets or (self._config.topic_creation_enable and uses_topic_creation(props)):
+            kinds.append("admin")
+        return [*kinds, "consumer"] if own_offsets else kinds

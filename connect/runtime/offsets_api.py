@@ -1,0 +1,132 @@
+"""Offsets of connectors over REST: read, altered, reset (KIP-875, Kafka's ``Worker.modifyConnectorOffsets``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+from connect.api.source import SourceConnector
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.herding import SourceOffset
+from connect.core.offsetlog import in_java_order
+from connect.core.worker_config import WorkerConfig
+from connect.runtime.fencing import ZombieFence
+from connect.runtime.offsets import ConnectorOffsets, encoded_key, encoded_offset
+from connect.runtime.plugin_calls import masked, plugin_call
+from connect.runtime.plugins import Plugins
+from connect.runtime.traces import Secrets, passwords, secrets_of
+
+#: Java gives up after so long.
+_TIMEOUT_S: Final = 90.0
+
+#: The offsets of a connector (name, resolved config), as long as the context lasts; for writing, where it is True.
+OpenOffsets = Callable[[str, Mapping[str, str], bool], AbstractAsyncContextManager[ConnectorOffsets]]
+
+
+class OffsetsRefused(PermanentError):
+    """Offsets that are not altered."""
+
+
+class OffsetsApi:
+    """Reads and changes the stored offsets of connectors; whether they may be changed was asked before."""
+
+    def __init__(self, config: WorkerConfig, plugins: Plugins, opened: OpenOffsets, fence: ZombieFence) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._opened = opened
+        self._fence = fence
+
+    async def read(self, name: str, raw: Mapping[str, str]) -> list[SourceOffset]:
+        """Every source partition with an offset.
+
+        Raises:
+            RetriableError: The topic could not be read in time.
+        """
+        async with _in_time(name, "read"), self._opened(name, self._resolved(raw), False) as offsets:
+            return [SourceOffset(partition, offset) for partition, offset in await offsets.all()]
+
+    async def modify(self, name: str, raw: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
+        """Alter offsets, or reset all of them with None; returns the answer's message.
+
+        Raises:
+            OffsetsRefused: An entry has no partition, or the connector refuses.
+            RetriableError: It took too long, or the cluster does not answer.
+        """
+        props = self._resolved(raw)
+        with plugin_call(f"the constructor of {props['connector.class']}"):
+            connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
+        async with _in_time(name, "reset" if offsets is None else "altered"):
+            if self._config.exactly_once_enabled:
+                await self._fence.fence(name)
+            async with self._opened(name, props, True) as stored:
+                wanted = await _wanted(stored, offsets)
+                vouches = await _asked(connector, props, wanted, self._secrets(connector, raw, props))
+                values = {encoded_key(name, partition): encoded_offset(offset) for partition, offset in wanted}
+                await stored.store(values)
+                stored.stored(values)
+        return _message("reset" if offsets is None else "altered", vouches)
+
+    def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
+        return self._config.transformer.for_connector(raw).transform(raw)
+
+    def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> Secrets:
+        found = secrets_of(self._config.transformer.for_connector(raw), raw)
+        return found.with_more(passwords(connector.config_def(), props))
+
+
+async def _asked(
+    connector: SourceConnector,
+    props: Mapping[str, str],
+    wanted: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+    secrets: Secrets,
+) -> bool:
+    try:
+        with plugin_call("the connector was asked whether its offsets may be altered"):
+            return await connector.alter_offsets(props, wanted)
+    except HeliographError as error:
+        raise masked(error, secrets) from None
+    except Exception as error:
+        # Its author's words are all that its user can go by.
+        raise OffsetsRefused(f"the connector refuses these offsets: {secrets.mask(str(error))}") from None
+
+
+async def _wanted(
+    stored: ConnectorOffsets, offsets: Sequence[SourceOffset] | None
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+    if offsets is None:
+        return [(partition, None) for partition, _ in await stored.all()]
+    # Fields in another order would be another key, which no task ever looks for.
+    known = {_fields(partition): partition for partition, _ in await stored.all()}
+    wanted: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
+    for one in offsets:
+        if one.partition is None:
+            raise OffsetsRefused("The partition of an offset cannot be null")
+        partition = known.get(_fields(one.partition)) or in_java_order(one.partition)
+        wanted.append((partition, one.offset))
+    return wanted
+
+
+def _fields(partition: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """A source partition without the order of its fields; values may be anything that JSON has."""
+    return frozenset((key, repr(value)) for key, value in partition.items())
+
+
+def _message(done: str, vouches: bool) -> str:
+    if vouches:
+        return f"The offsets for this connector have been {done} successfully"
+    return (
+        f"The Connect framework-managed offsets for this connector have been {done} successfully. However, if this "
+        f"connector manages offsets externally, they will need to be manually {done} in the system that the "
+        "connector uses."
+    )
+
+
+@asynccontextmanager
+async def _in_time(connector: str, done: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            yield
+    except TimeoutError as error:
+        raise RetriableError(f"connector {connector}: its offsets were not {done} within {_TIMEOUT_S:.0f} s") from error

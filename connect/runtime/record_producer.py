@@ -1,0 +1,280 @@
+"""The producer of a task: aiokafka's, with the patience of Connect's and errors that say what to do.
+
+Kafka Connect lets its producers wait without a bound for metadata and acknowledgements
+(``max.block.ms``, ``delivery.timeout.ms``); so does this one, until it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiokafka.errors
+from aiokafka import AIOKafkaProducer
+from aiokafka.structs import RecordMetadata as Acknowledged
+
+from connect.api.source import RecordMetadata
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
+from connect.kafka.patience import Patience
+from connect.runtime.clients import ProducerSettings
+
+log = logging.getLogger(__name__)
+
+_START_RETRY_FIRST_MS: Final = 100
+_START_RETRY_LAST_MS: Final = 5000
+_ABORT_S: Final = 5.0
+#: The library asserts that nothing more is asked of a producer that has failed for good.
+_FAILED: Final = (aiokafka.errors.KafkaError, AssertionError)
+
+
+class ProducerFenced(PermanentError):
+    """The cluster takes nothing more under this producer's epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record as bytes. ``partition`` None: by the key, or anywhere; ``timestamp_ms`` None: now."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+
+
+#: Told once of each record that was taken: where it is (None with ``acks=0``), or why it is nowhere. Must not raise.
+Done = Callable[[RecordMetadata | None, Exception | None], None]
+
+
+class RecordProducer:
+    """Sends records, those of a partition in order. With a transactional id only between begin and commit or abort."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._in_transaction = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Connect, and with a transactional id shut out whoever used it before; waits until the cluster answers.
+
+        Raises:
+            SecurityError, PermanentError: it never will, or the producer is closed.
+        """
+        self._check_open()
+        patience = Patience(
+            log, f"producer {self._settings.connection.client_id}", _START_RETRY_FIRST_MS, _START_RETRY_LAST_MS
+        )
+        while True:
+            producer = self._made()
+            try:
+                await producer.start()
+                # It may have been closed meanwhile.
+                self._check_open()
+            except aiokafka.errors.KafkaError as error:
+                await producer.stop()
+                translated = self._translated(error)
+                if not isinstance(translated, RetriableError):
+                    raise translated from error
+            except BaseException:
+                await producer.stop()
+                raise
+            else:
+                self._producer = producer
+                return
+            await patience.after(translated)
+
+    async def send(self, record: OutgoingRecord, done: Done) -> None:
+        """Hand a record over, which may wait for room and for metadata; ``done`` hears what became of it.
+
+        Raises:
+            RetriableError: it was not taken, and may be later.
+            PermanentError: it will never be taken.
+        """
+        producer = self._started()
+        try:
+            partitions = await producer.partitions_for(record.topic)
+            if record.partition is not None and record.partition not in partitions:
+                raise PermanentError(
+                    f"topic {record.topic} has no partition {record.partition}, it has {len(partitions)}; the "
+                    "connector must name another one, or none"
+                )
+            sent = await self._send(producer, record)
+        except aiokafka.errors.KafkaError as error:
+            raise self._translated(error, record) from error
+        sent.add_done_callback(lambda outcome: self._settle(outcome, done, record))
+
+    async def begin(self) -> None:
+        """Begin a transaction; errors as :meth:`send`."""
+        try:
+            await self._started().begin_transaction()
+        except _FAILED as error:
+            raise self._translated(error) from error
+        self._in_transaction = True
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or abort the transaction. Before a commit all its records must be acknowledged: of one with records
+        that failed, the library would commit the rest.
+
+        Raises:
+            ProducerFenced: another one has the transactional id, or the transaction took too long.
+            PermanentError, RetriableError: it is not known to have ended.
+        """
+        producer = self._started()
+        self._in_transaction = False
+        try:
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        except _FAILED as error:
+            raise self._translated(error) from error
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what is waiting and disconnect within ``timeout_s``; a transaction that is open is aborted. For good."""
+        self._closed = True
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._in_transaction:
+                    await self._abort_quietly(producer)
+                await producer.stop()
+        except TimeoutError:
+            log.warning("producer %s is closed with records on their way", self._settings.connection.client_id)
+            await self._cut_off(producer)
+        except aiokafka.errors.KafkaError as error:
+            # What failed was told when it did.
+            log.debug("producer %s: closing: %r", self._settings.connection.client_id, error)
+            await self._cut_off(producer)
+        except asyncio.CancelledError:
+            await self._cut_off(producer)
+            raise
+        finally:
+            _hush(producer)
+
+    async def _abort_quietly(self, producer: AIOKafkaProducer) -> None:
+        """Else what was written would hold up readers of committed records until the transaction times out."""
+        try:
+            async with asyncio.timeout(_ABORT_S):
+                await producer.abort_transaction()
+        except (*_FAILED, TimeoutError) as error:
+            # One that has failed for good is the broker's to abort.
+            log.debug("producer %s: no abort: %r", self._settings.connection.client_id, error)
+
+    async def _cut_off(self, producer: AIOKafkaProducer) -> None:
+        """The library's stop waits for every record that is under way, so these are given up before."""
+        producer._message_accumulator.fail_all(aiokafka.errors.ProducerClosed())
+        sender = producer._sender.sender_task
+        sender.cancel()
+        # Without connections every request that is under way ends.
+        await producer.client.close()
+        await asyncio.wait([sender], timeout=_ABORT_S)
+        await producer.stop()
+
+    def _made(self) -> AIOKafkaProducer:
+        settings = self._settings
+        producer = AIOKafkaProducer(
+            **settings.connection.aiokafka_arguments(),
+            acks=settings.acks,
+            max_batch_size=settings.batch_bytes,
+            compression_type=settings.compression,
+            enable_idempotence=settings.idempotent,
+            linger_ms=settings.linger_ms,
+            max_request_size=settings.max_request_bytes,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            transactional_id=settings.transactional_id,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+        )
+        # The library has one time for requests and for records; Connect's records outlive many requests.
+        producer._message_accumulator._batch_ttl = settings.delivery_timeout_ms / 1000
+        return producer
+
+    async def _send(self, producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[Any]:
+        if record.key is not None or record.value is not None:
+            sent: asyncio.Future[Any] = await producer.send(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                record.timestamp_ms,
+                list(record.headers),
+            )
+            return sent
+        # The library refuses records without key and value one by one, and takes them as a batch.
+        partitions = await producer.partitions_for(record.topic)
+        batch = producer.create_batch()
+        batch.append(timestamp=record.timestamp_ms, key=None, value=None, headers=list(record.headers))
+        batch.close()
+        partition = record.partition if record.partition is not None else min(partitions)
+        whole: asyncio.Future[Any] = await producer.send_batch(batch, record.topic, partition=partition)
+        return whole
+
+    def _settle(self, outcome: asyncio.Future[Any], done: Done, record: OutgoingRecord) -> None:
+        if outcome.cancelled():
+            return
+        error = outcome.exception()
+        if error is None:
+            done(_metadata(outcome.result()), None)
+        elif isinstance(error, aiokafka.errors.KafkaError):
+            done(None, self._translated(error, record))
+        else:
+            done(None, PermanentError(f"producer {self._settings.connection.client_id}: {error!r}"))
+
+    def _started(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            raise self._is_closed()
+        return self._producer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._is_closed()
+
+    def _is_closed(self) -> PermanentError:
+        return PermanentError(f"producer {self._settings.connection.client_id} is closed")
+
+    def _translated(self, error: Exception, record: OutgoingRecord | None = None) -> HeliographError:
+        who = f"producer {self._settings.connection.client_id}"
+        topic = record.topic if record is not None else "?"
+        match error:
+            case aiokafka.errors.ProducerFenced() | aiokafka.errors.InvalidProducerEpoch():
+                return ProducerFenced(f"{who}: another producer has taken {self._settings.transactional_id} over")
+            case aiokafka.errors.UnknownTopicOrPartitionError():
+                return RetriableError(f"{who}: topic {topic} is not there; create it, or let it be created")
+            case aiokafka.errors.TopicAuthorizationFailedError():
+                return SecurityError(f"{who} may not write to topic {topic}; grant WRITE on topic {topic}")
+            case aiokafka.errors.TransactionalIdAuthorizationFailed():
+                transactional_id = self._settings.transactional_id
+                return SecurityError(
+                    f"{who} may not use transactional id {transactional_id}; grant WRITE and DESCRIBE on it"
+                )
+            case aiokafka.errors.MessageSizeTooLargeError() | aiokafka.errors.RecordListTooLargeError():
+                return PermanentError(
+                    f"{who}: a record for topic {topic} is too large: {error}; raise max.request.size of the producer, "
+                    "max.message.bytes of the topic"
+                )
+            case aiokafka.errors.KafkaConnectionError():
+                return ClusterUnreachable(f"{who}: no broker answers: {error}")
+        where = f" (topic {topic})" if record is not None else ""
+        kind = RetriableError if getattr(error, "retriable", False) else PermanentError
+        return kind(f"{who}{where}: {error!r}")
+
+
+def _hush(producer: AIOKafkaProducer) -> None:
+    """Errors of the library that nobody asks for any more would be told by the garbage collector, as tracebacks."""
+    waiters = [batch._drain_waiter for queue in producer._message_accumulator._batches.values() for batch in queue]
+    manager = producer._txn_manager
+    if manager is not None and manager._transaction_waiter is not None:
+        waiters.append(manager._transaction_waiter)
+    for waiter in waiters:
+        if waiter.done() and not waiter.cancelled():
+            waiter.exception()
+
+
+def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:
+    if acknowledged is None:
+        return None
+    return RecordMetadata(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.timestamp)

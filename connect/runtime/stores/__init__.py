@@ -1,0 +1,1 @@
+"""The config and status topics: folds of what is read, and writers."""

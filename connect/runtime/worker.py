@@ -1,0 +1,227 @@
+"""What runs on this worker: connectors and tasks by name, started, told what to do, and stopped in bounded time.
+
+Kafka's ``Worker``. It decides nothing: the herder says what is to run here, the listener hears what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from connect.core.herder_tasks import InvalidTaskConfigs, checked
+from connect.core.model import TargetState, TaskId
+from connect.core.providers import ConfigTransformer
+from connect.core.worker_config import WorkerConfig
+from connect.runtime.connector_runner import ConnectorRunner, NotRunning
+from connect.runtime.counters import Starts
+from connect.runtime.listener import WorkerListener
+from connect.runtime.making import Check, Maker, TaskOrder, check_task_count
+from connect.runtime.offset_stores import OffsetStores
+from connect.runtime.offsets import OffsetTopic
+from connect.runtime.plugin_calls import plugin_call
+from connect.runtime.plugins import Plugins
+from connect.runtime.task_runner import TaskRunner
+from connect.runtime.traces import has_reference
+
+log = logging.getLogger(__name__)
+
+#: Kafka's ``Worker.CONNECTOR_GRACEFUL_SHUTDOWN_TIMEOUT_MS``.
+_CONNECTORS_GRACE_S: Final = 5.0
+#: What was cancelled gets so long to close its connections; what has not by then is left behind.
+_CANCELLED_GRACE_S: Final = 1.0
+_TASK_CLASS: Final = "task.class"
+
+
+class Worker:
+    """The connectors and tasks of one worker.
+
+    Args:
+        config: The worker's settings.
+        plugins: Where classes are found by name.
+        listener: Hears of states, of wanted task configs, of topics in use.
+        transformer: Resolves references in configs.
+        offsets: The worker's own offset topic; its owner starts and stops it.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        plugins: Plugins,
+        listener: WorkerListener,
+        *,
+        transformer: ConfigTransformer,
+        offsets: OffsetTopic,
+    ) -> None:
+        #: Where connectors have their offsets, for the REST API as well.
+        self.stores = OffsetStores(config, offsets)
+        #: What is here, FAILED or not, until it is stopped.
+        self.connectors: dict[str, ConnectorRunner] = {}
+        self.tasks: dict[TaskId, TaskRunner] = {}
+        self.connector_starts = Starts()
+        self.task_starts = Starts()
+        self._listener = listener
+        self._maker = Maker(config, plugins, listener, transformer, self.stores)
+        self._tasks_grace_s = config.task_shutdown_timeout_ms / 1000
+        self._raw: dict[str, Mapping[str, str]] = {}
+        self._running: dict[str | TaskId, asyncio.Task[None]] = {}
+        self._left_behind: set[asyncio.Task[None]] = set()
+
+    def start_connector(self, name: str, props: Mapping[str, str], target: TargetState) -> None:
+        """Begin an instance that is not here; ``props`` are raw. Never blocks: what fails is heard as FAILED."""
+        assert name not in self.connectors, name
+        runner = ConnectorRunner(
+            name, partial(self._maker.connector, name, props), target, self._listener, self.connector_starts
+        )
+        self._raw[name] = props
+        self.connectors[name] = runner
+        self._running[name] = runner.begin()
+
+    def start_task(
+        self,
+        task: TaskId,
+        connector_props: Mapping[str, str],
+        task_props: Mapping[str, str],
+        target: TargetState,
+        *,
+        task_count: int,
+        before: Check | None = None,
+        after: Check | None = None,
+    ) -> None:
+        """Begin a task that is not here; both configs are raw. Never blocks: what fails is heard as FAILED.
+
+        ``task_count`` is how many tasks the connector has (checked against ``tasks.max``). Under exactly-once
+        ``before`` is awaited first (the fencing round), and ``after`` once the task's transactional id is claimed (is
+        the task still ours?); what they raise fails the task.
+        """
+        assert task not in self.tasks, task
+        order = TaskOrder(task, connector_props, task_props, task_count, before, after)
+        runner = TaskRunner(task, partial(self._maker.task, order), target, self._listener, self.task_starts)
+        self.tasks[task] = runner
+        self._running[task] = runner.begin()
+
+    def reconfigure_task(
+        self, task: TaskId, connector_props: Mapping[str, str], task_props: Mapping[str, str], *, task_count: int
+    ) -> bool:
+        """Offer a task its new config, as it runs; both configs are raw. False: it has to be started anew."""
+        runner = self.tasks.get(task)
+        if runner is None:
+            return False
+        return runner.reconfigure(
+            partial(self._maker.task_props, TaskOrder(task, connector_props, task_props, task_count, None, None))
+        )
+
+    def set_target(self, name: str, target: TargetState) -> None:
+        """A connector, if it is here, and its tasks that are, are to do ``target`` from now on; does not wait."""
+        if name in self.connectors:
+            self.connectors[name].set_target(target)
+        for task, runner in self.tasks.items():
+            if task.connector == name:
+                runner.control.set_target(target)
+
+    async def task_configs(self, name: str, present: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
+        """Ask a connector that runs here for its tasks: raw, with ``task.class``. ``present`` is as they are now.
+
+        Keys whose raw value in the connector's config holds a reference get that value back, so that no secret reaches
+        the config topic.
+
+        Raises:
+            TooManyTasks: They are more than ``tasks.max``, and that is enforced.
+            InvalidTaskConfigs: They are no lists of texts by key.
+            NotRunning: It is not here, or not started.
+            Exception: Whatever the connector raises; there is no secret in it.
+        """
+        if name not in self.connectors:
+            raise NotRunning(f"Connector {name} does not run here")
+        raw = self._raw[name]
+        instance, told = await self.connectors[name].task_configs(present)
+        configs = checked(name, told)
+        if isinstance(configs, InvalidTaskConfigs):
+            raise configs
+        check_task_count(name, len(configs), instance.tasks_max, enforced=instance.tasks_max_enforced)
+        references = {key: value for key, value in raw.items() if has_reference(value)}
+        with plugin_call(f"connector {name}"):
+            task_class = {_TASK_CLASS: instance.connector.task_class()}
+        return [
+            {**config, **{key: value for key, value in references.items() if key in config}, **task_class}
+            for config in configs
+        ]
+
+    def wind_up(self, within_s: float) -> None:
+        """Have everything that is here stop, without waiting; :meth:`stop_work` follows for all of it.
+
+        What is not down after ``within_s`` is cancelled and abandoned.
+        """
+        here = [(running, self._runner(work)) for work, running in self._running.items()]
+        for _, runner in here:
+            runner.stop()
+        asyncio.get_running_loop().call_later(within_s, self._abandon, here)
+
+    @staticmethod
+    def _abandon(here: Iterable[tuple[asyncio.Task[None], ConnectorRunner | TaskRunner]]) -> None:
+        for each, runner in here:
+            if not each.done():
+                log.warning("%s was to wind up, is not down in time, and is cancelled", each.get_name())
+                runner.abandon()
+
+    async def stop_work(self, connectors: Collection[str], tasks: Collection[TaskId]) -> None:
+        """Stop what runs here of these; returns when all is down or given up.
+
+        Connectors get 5 s, tasks ``task.shutdown.graceful.timeout.ms``, each kind in total. What is not down by then is
+        cancelled, told in the log, and not heard of any more.
+        """
+        here: list[list[str | TaskId]] = [
+            [name for name in connectors if name in self.connectors],
+            [task for task in tasks if task in self.tasks],
+        ]
+        for work in (*here[0], *here[1]):
+            self._runner(work).stop()
+        await asyncio.gather(
+            self._down(here[0], _CONNECTORS_GRACE_S),
+            self._down(here[1], self._tasks_grace_s),
+        )
+
+    def fail_connector(self, name: str, error: Exception) -> None:
+        """A connector that is here does nothing more, for this reason, until it is restarted."""
+        if name in self.connectors:
+            self.connectors[name].fail(error)
+
+    async def stop(self) -> None:
+        """Stop everything, as :meth:`stop_work`."""
+        await self.stop_work(list(self.connectors), list(self.tasks))
+        for task in self._left_behind:
+            task.cancel()
+        if self._left_behind:
+            await asyncio.wait(self._left_behind, timeout=_CANCELLED_GRACE_S)
+
+    def _runner(self, work: str | TaskId) -> ConnectorRunner | TaskRunner:
+        return self.connectors[work] if isinstance(work, str) else self.tasks[work]
+
+    async def _down(self, stopping: Collection[str | TaskId], grace_s: float) -> None:
+        running = {self._running[work]: work for work in stopping}
+        if not running:
+            return
+        await asyncio.wait(running, timeout=grace_s)
+        late = [each for each in running if not each.done()]
+        for each in late:
+            log.error("graceful stop of %s failed: it is not down after %g s, and cancelled", each.get_name(), grace_s)
+            self._runner(running[each]).abandon()
+        unfinished = [each for work in stopping for each in self._runner(work).unfinished()]
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=_CANCELLED_GRACE_S)
+        for each in unfinished:
+            if not each.done():
+                log.error("%s is cancelled and not over; it is left behind", each.get_name())
+                self._left_behind.add(each)
+                each.add_done_callback(self._left_behind.discard)
+        for work in stopping:
+            self._forget(work)
+
+    def _forget(self, work: str | TaskId) -> None:
+        del self._running[work]
+        if isinstance(work, str):
+            del self.connectors[work], self._raw[work]
+        else:
+            del self.tasks[work]

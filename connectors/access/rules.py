@@ -1,0 +1,215 @@
+"""Which rules a flow wants on its target, from those of its source (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, runtime_checkable
+
+from connect.core.acls import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, WILDCARD, AclBinding, code
+from connect.core.errors import PermanentError
+from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+from connectors.remote_names import RemoteNames
+
+_OF_NO_CONCERN: Final = "rules of this resource type are not synced"
+_NOT_NAMED: Final = "sync.acls.resources does not name its resource type"
+_UNKNOWN: Final = "this Heliograph does not know all its words"
+_FILTERED_TOPIC: Final = "the topic is not mirrored"
+_NO_TOPIC_YET: Final = "no mirrored topic begins with it yet"
+_AMBIGUOUS: Final = "replication.policy.class gives what it covers no common prefix on the target"
+_WRITE: Final = "only the mirror writes to remote topics (sync.acls.write.enabled)"
+_FILTERED_GROUP: Final = "groups or groups.exclude leave it out"
+_MIRRORED_BACK: Final = "the flow in the other direction made it"
+_KINDS: Final = {"TOPIC": "topic", "GROUP": "group", "TRANSACTIONAL_ID": "transactional-id", "CLUSTER": "cluster"}
+#: Words of ``sync.acls.resources``.
+RESOURCES: Final = tuple(_KINDS.values())
+
+
+@runtime_checkable
+class MapsPrefixes(Protocol):
+    """A replication policy that can say what its remote topics begin with."""
+
+    def format_remote_prefix(self, source_alias: str, prefix: str) -> str | None:
+        """What exactly the remote names of all topics that begin with ``prefix`` begin with; None if nothing does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What becomes of the source's names on the target. ``renamed``: remote topics that source topics made anew have
+    beside the one that their name gives."""
+
+    names: RemoteNames
+    takes_topic: Callable[[str], bool]
+    takes_group: Callable[[str], bool]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def remote_topic(self, topic: str) -> str | None:
+        """None where the flow does not mirror it, or the policy has no name for it."""
+        if not self.takes_topic(topic):
+            return None
+        try:
+            return self.names.of(topic)
+        except PermanentError:
+            return None
+
+    def remote_topics(self, topic: str) -> tuple[str, ...]:
+        """All that hold what was mirrored of it."""
+        remote = self.remote_topic(topic)
+        if remote is None:
+            return ()
+        return (remote, self.renamed[topic]) if topic in self.renamed else (remote,)
+
+    def remote_prefix(self, prefix: str) -> str | None:
+        """None where the policy does not say, or has not the last word."""
+        if not self.names.are_the_policys:
+            return None
+        policy, alias = self.names.policy, self.names.source_alias
+        # Of these very classes: one that is derived from them may name topics in its own way.
+        if type(policy) is IdentityReplicationPolicy:
+            return prefix
+        if type(policy) is DefaultReplicationPolicy:
+            return policy.format_remote_topic(alias, prefix)
+        if isinstance(policy, MapsPrefixes):
+            return policy.format_remote_prefix(alias, prefix)
+        return None
+
+
+@dataclass(slots=True)
+class Wanted:
+    """``rules`` for the target. ``kept`` are not made, but stay if this flow has made them. ``left_out``: rules of the
+    source that nothing stands for on the target, with the reason."""
+
+    rules: set[AclBinding] = field(default_factory=set)
+    kept: set[AclBinding] = field(default_factory=set)
+    left_out: dict[AclBinding, str] = field(default_factory=dict)
+
+
+def topic_rules(source: Iterable[AclBinding], names: Names) -> Wanted:
+    """Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal names of topics, no right to write.
+
+    The name ``*`` is a name like others here, as in Java: with the Default policy it becomes ``us.*``, which is no
+    topic's.
+    """
+    wanted = Wanted()
+    for rule in source:
+        if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL":
+            continue
+        taken = _as_reader(rule)
+        if taken is not None:
+            wanted.rules |= _literally(taken, names.remote_topics(rule.resource_name))
+    return wanted
+
+
+def full_rules(
+    source: Iterable[AclBinding],
+    names: Names,
+    *,
+    resources: Collection[str],
+    writes: bool,
+    mirrored: Collection[str],
+    mirrored_back: Collection[AclBinding] = (),
+) -> Wanted:
+    """Every rule of the source that means something on the target.
+
+    A rule that forbids is never left out where one that allows is taken for the same names: where it cannot be said as
+    a prefix, it is said for each topic.
+
+    Args:
+        resources: Of ``RESOURCES``.
+        writes: The right to write to a topic is one to write to its remote topic.
+        mirrored: The topics of the source that are mirrored now.
+        mirrored_back: Rules on the source that the flow in the other direction has made; sent back, a rule would
+            outlive its original.
+    """
+    wanted, made_by_us = Wanted(), frozenset(mirrored_back)
+    for rule in source:
+        kind = _KINDS.get(rule.resource_type)
+        if not _is_known(rule):
+            wanted.left_out[rule] = _UNKNOWN
+        elif kind is None:
+            wanted.left_out[rule] = _OF_NO_CONCERN
+        elif kind not in resources:
+            wanted.left_out[rule] = _NOT_NAMED
+        elif rule in made_by_us:
+            wanted.left_out[rule] = _MIRRORED_BACK
+        elif kind == "topic":
+            _add_topic_rule(wanted, rule, names, writes, mirrored)
+        elif kind == "group" and not _takes_group_rule(rule, names):
+            wanted.left_out[rule] = _FILTERED_GROUP
+        else:
+            wanted.rules.add(rule)
+    return wanted
+
+
+def _add_topic_rule(wanted: Wanted, rule: AclBinding, names: Names, writes: bool, mirrored: Collection[str]) -> None:
+    taken = rule if writes else _as_reader(rule)
+    if taken is None:
+        wanted.left_out[rule] = _WRITE
+    elif rule.pattern_type == "PREFIXED":
+        _add_prefix(wanted, rule, taken, rule.resource_name, names, mirrored)
+    elif rule.resource_name == WILDCARD:
+        _add_prefix(wanted, rule, taken, "", names, mirrored)
+    elif remotes := names.remote_topics(rule.resource_name):
+        wanted.rules |= _literally(taken, remotes)
+    else:
+        wanted.left_out[rule] = _FILTERED_TOPIC
+
+
+def _add_prefix(
+    wanted: Wanted, rule: AclBinding, taken: AclBinding, prefix: str, names: Names, mirrored: Collection[str]
+) -> None:
+    """``taken`` for all that begins with ``prefix`` in the source, as one rule if that covers just the same."""
+    remote = names.remote_prefix(prefix)
+    named = [(topic, name) for topic in mirrored for name in names.remote_topics(topic)]
+    covered = [name for topic, name in named if topic.startswith(prefix)]
+    as_prefix = None if remote is None else _covering(taken, remote)
+    strangers = remote is None or any(name.startswith(remote) for topic, name in named if not topic.startswith(prefix))
+    if as_prefix is not None and not strangers:
+        (wanted.rules if covered else wanted.kept).add(as_prefix)
+    elif not rule.is_deny:
+        wanted.left_out[rule] = _AMBIGUOUS
+        return
+    if rule.is_deny:
+        missed = [name for name in covered if strangers or remote is None or not name.startswith(remote)]
+        wanted.rules |= _literally(taken, missed)
+    if not covered:
+        wanted.left_out[rule] = _NO_TOPIC_YET
+
+
+def _literally(rule: AclBinding, topics: Iterable[str]) -> set[AclBinding]:
+    """``rule`` for each of ``topics``."""
+    return {replace(rule, resource_name=topic, pattern_type="LITERAL") for topic in topics}
+
+
+def _covering(rule: AclBinding, prefix: str) -> AclBinding:
+    """``rule`` for every name that begins with ``prefix``; for an empty one there is a name of its own."""
+    if prefix:
+        return replace(rule, resource_name=prefix, pattern_type="PREFIXED")
+    return replace(rule, resource_name=WILDCARD, pattern_type="LITERAL")
+
+
+def _takes_group_rule(rule: AclBinding, names: Names) -> bool:
+    """A pattern's name is asked for as if it were a group's. What forbids by a pattern is always taken: it may bite on
+    groups that are."""
+    is_pattern = rule.pattern_type == "PREFIXED" or rule.resource_name == WILDCARD
+    return (is_pattern and rule.is_deny) or names.takes_group(rule.resource_name)
+
+
+def _as_reader(rule: AclBinding) -> AclBinding | None:
+    """Without the right to write, as only the mirror writes to remote topics."""
+    if rule.permission != "ALLOW":
+        return rule
+    if rule.operation == "WRITE":
+        return None
+    return replace(rule, operation="READ") if rule.operation == "ALL" else rule
+
+
+def _is_known(rule: AclBinding) -> bool:
+    words: Mapping[str, Mapping[int, str]] = {
+        rule.resource_type: RESOURCE_TYPES,
+        rule.pattern_type: PATTERN_TYPES,
+        rule.operation: OPERATIONS,
+        rule.permission: PERMISSIONS,
+    }
+    return all(code(known, name) is not None for name, known in words.items())

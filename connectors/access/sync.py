@@ -1,0 +1,185 @@
+"""The job that keeps access rules on the target in step with the source's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from connect.core.acls import AclBinding
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.acls import AclFilter, SecurityDisabled, create_acls, delete_acls, describe_acls
+from connect.kafka.cluster import Cluster, NotAuthorized
+from connectors.access.plan import AccessPlan, plan_access
+from connectors.access.records import AccessRecords, recorded
+from connectors.access.rules import Names, full_rules, topic_rules
+from connectors.access.settings import AccessSettings
+from connectors.changes import CreateAcl, DeleteAcl
+
+log = logging.getLogger(__name__)
+
+#: Rules that get a line of their own in the log, of each kind and run.
+_NAMED_AT_MOST: Final = 50
+_TOPICS: Final = AclFilter(resource_type="TOPIC")
+
+
+async def _none_renamed() -> Mapping[str, str]:
+    return {}
+
+
+class AccessNotSynced(PermanentError):
+    """Rules were refused, and those behind them were not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFlow:
+    """What the job is about: ``flow`` as the log names it, and ``back_topic``, where the flow in the other direction
+    would keep its records, on our source."""
+
+    flow: str
+    names: Names
+    back_topic: str
+
+
+class AccessSync:
+    """Reads both clusters' rules, plans, and carries the plan out. Not for two calls at once.
+
+    ``source`` and ``target`` are as administrators see them. ``renamed`` tells those of ``Names``.
+    """
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        flow: AccessFlow,
+        source: Cluster,
+        target: Cluster,
+        records: AccessRecords,
+        renamed: Callable[[], Awaitable[Mapping[str, str]]] = _none_renamed,
+    ) -> None:
+        self._settings = settings
+        self._flow = flow
+        self._source = source
+        self._target = target
+        self._records = records
+        self._renamed = renamed
+        self._tried: Sequence[AclBinding] | None = None  # the source's rules, unless to be tried again soon
+        self._said: dict[str, object] = {}
+
+    async def run(self) -> None:
+        """Sync now. Raises NotAuthorized or AccessNotSynced where rules are refused, RetriableError where a cluster
+        does not answer. A cluster without an authorizer is said once."""
+        self._tried = None
+        try:
+            rules = await describe_acls(self._source, self._asked)
+            plan = await self._plan(rules)
+            self._tried = rules
+            self._report(plan)
+            if not self._settings.dry_run:
+                await self._apply(plan)
+        except SecurityDisabled as error:
+            self._say_once("authorizer", logging.INFO, f"{error}; access rules are not synced")
+        except RetriableError:
+            self._tried = None
+            raise
+
+    async def look(self) -> None:
+        """Sync if the source's rules are others than before: one request where they are not. Raises as ``run``."""
+        try:
+            changed = await describe_acls(self._source, self._asked) != self._tried
+        except SecurityDisabled:
+            return
+        if changed:
+            await self.run()
+
+    async def plan(self) -> AccessPlan:
+        """What a sync would do now. Raises as ``run``, and SecurityDisabled."""
+        return await self._plan(await describe_acls(self._source, self._asked))
+
+    @property
+    def _asked(self) -> AclFilter:
+        return AclFilter() if self._settings.is_full else _TOPICS
+
+    async def _plan(self, rules: Sequence[AclBinding]) -> AccessPlan:
+        settings, names = self._settings, replace(self._flow.names, renamed=await self._renamed())
+        there = await describe_acls(self._target, self._asked)
+        if not settings.is_full:
+            return plan_access(topic_rules(rules, names), there, None)
+        wanted = full_rules(
+            rules,
+            names,
+            resources=settings.resources,
+            writes=settings.writes,
+            mirrored=await self._mirrored(),
+            mirrored_back=await self._mirrored_back(),
+        )
+        return plan_access(wanted, there, await self._records.load())
+
+    async def _mirrored(self) -> list[str]:
+        topics = (await self._source.metadata(None)).topics
+        return [name for name in topics if self._flow.names.takes_topic(name)]
+
+    async def _mirrored_back(self) -> set[AclBinding]:
+        topic = self._flow.back_topic
+        try:
+            return {key.binding for key in await recorded(self._source, topic)}
+        except NotAuthorized as error:
+            self._say_once(
+                "back", logging.INFO, f"{error}; if the flow in the other direction syncs access rules too, it matters"
+            )
+            return set()
+
+    async def _apply(self, plan: AccessPlan) -> None:
+        await self._records.claim(plan.claims)
+        refused: list[HeliographError] = []
+        done: set[AclBinding] = set()
+        for narrows, step, verb, change in (
+            (True, plan.create_denies, "made", create_acls),
+            (True, plan.delete_allows, "deleted", delete_acls),
+            (False, plan.create_allows, "made", create_acls),
+            (False, plan.delete_denies, "deleted", delete_acls),
+        ):
+            # Where what takes rights away was refused, nothing gives any.
+            if step and (narrows or not refused):
+                outcomes = await change(self._target, step)
+                refused += [error for error in outcomes.values() if error is not None]
+                succeeded = [rule for rule, error in outcomes.items() if error is None]
+                self._name(f"access rule {verb}", succeeded)
+                done.update(succeeded)
+        deleted = done.intersection((*plan.delete_allows, *plan.delete_denies))
+        await self._records.forget(deleted | (plan.claims - done) | plan.forgets)
+        if refused:
+            self._refuse(refused)
+
+    def _refuse(self, errors: Sequence[HeliographError]) -> None:
+        for error in errors:
+            if isinstance(error, SecurityDisabled | NotAuthorized):
+                raise error  # of the cluster, and so of every rule
+        for error in errors[:_NAMED_AT_MOST]:
+            log.warning("%s: %s", self._flow.flow, error)
+        raise AccessNotSynced(f"{len(errors)} access rules were refused; what gives rights behind them was left")
+
+    def _report(self, plan: AccessPlan) -> None:
+        """What is left out, and in a dry run what would be done; said again only when it is something else."""
+        left_out = sorted(f"{rule}: {reason}" for rule, reason in plan.left_out.items())
+        if left_out and self._is_news("left out", left_out):
+            log.info("%s: %d access rules of the source are left out", self._flow.flow, len(left_out))
+            for line in left_out[:_NAMED_AT_MOST]:
+                log.debug("%s: left out, %s", self._flow.flow, line)
+        if self._settings.dry_run and self._is_news("dry run", plan.changes):
+            log.info("%s: dry run, %d access rules would change", self._flow.flow, len(plan.changes))
+            self._name("would make", [change.binding for change in plan.changes if isinstance(change, CreateAcl)])
+            self._name("would delete", [change.binding for change in plan.changes if isinstance(change, DeleteAcl)])
+
+    def _name(self, what: str, rules: Collection[AclBinding]) -> None:
+        for rule in list(rules)[:_NAMED_AT_MOST]:
+            log.info("%s: %s: %s", self._flow.flow, what, rule)
+        if len(rules) > _NAMED_AT_MOST:
+            log.info("%s: %s: %d more", self._flow.flow, what, len(rules) - _NAMED_AT_MOST)
+
+    def _say_once(self, about: str, level: int, line: str) -> None:
+        log.log(level if self._is_news(about, line) else logging.DEBUG, "%s: %s", self._flow.flow, line)
+
+    def _is_news(self, about: str, what: object) -> bool:
+        before, self._said[about] = self._said.get(about), what
+        return before != what

@@ -1,0 +1,95 @@
+"""Where groups of the source stand, and where that is on the target: what a task writes, and what a plan foresees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import Cluster
+from connect.kafka.group_offsets import committed
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connectors.checkpoint.emission import Checkpoints, Found
+from connectors.checkpoint.settings import CheckpointSettings
+from connectors.checkpoint.syncs import OffsetSyncs
+from connectors.checkpoint.translating import Translator
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+from connectors.mirror_records import Checkpoint, MalformedRecord
+
+log = logging.getLogger(__name__)
+
+
+class GroupLook:
+    """At some groups of one flow.
+
+    Args:
+        source: Whose groups they are.
+        target: Whence checkpoints and the offset map are read.
+        syncs: The cluster that holds the topic of offset syncs.
+    """
+
+    def __init__(
+        self, settings: CheckpointSettings, groups: Collection[str], source: Cluster, target: Cluster, syncs: Cluster
+    ) -> None:
+        self.checkpoints = Checkpoints(groups)
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._syncs = syncs
+        self._translator: Translator | None = None
+
+    async def begin(self) -> None:
+        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again."""
+        settings = self._settings
+        knows_before = await self._read_checkpoints()
+        maps = MapReader(self._target, settings.map_topic, connector=None)
+        syncs = OffsetSyncs(self._syncs, settings.offset_syncs_topic, only_last=not knows_before)
+        translator = Translator(settings, self._source, self._target, maps, syncs)
+        await translator.follow()
+        self._translator = translator
+
+    async def follow(self) -> None:
+        """Take in what was copied since. Errors as :meth:`begin`."""
+        assert self._translator is not None, "it has begun"
+        await self._translator.follow()
+
+    async def newer(self, group: str) -> list[Checkpoint]:
+        """The checkpoints of a group that say more than those before, which count as written from now on.
+
+        Raises:
+            HeliographError: the group cannot be asked for, or its offsets not be looked up.
+        """
+        assert self._translator is not None, "it has begun"
+        found = []
+        for (topic, partition), at in (await committed(self._source, group)).items():
+            if not self._settings.topic_filter.should_replicate_topic(topic):
+                continue
+            for place in await self._translator.translate(TopicPartition(topic, partition), at.offset):
+                checkpoint = Checkpoint(group, *place.target, at.offset, place.offset, at.metadata)
+                found.append(Found(checkpoint, place.by_map))
+        return self.checkpoints.look(group, found)
+
+    async def _read_checkpoints(self) -> bool:
+        """Whether they could be read. Without them a group might be sent back, so only the newest sync is used then."""
+        topic = self._settings.checkpoints_topic
+        try:
+            known = (await self._target.metadata({topic})).topics.get(topic)
+            if known is not None and known.partitions:
+                await read_to_end(self._target, topic, self._take, read_committed=True)
+        except HeliographError as error:
+            log.warning(
+                "%s: earlier checkpoints cannot be read, the newest offset sync alone will be used: %s",
+                self._settings.flow,
+                error,
+            )
+            self.checkpoints.forget()
+            return False
+        return True
+
+    def _take(self, record: LogRecord) -> None:
+        try:
+            self.checkpoints.take(Checkpoint.decode(record.key, record.value))
+        except MalformedRecord as error:
+            where = f"{self._settings.checkpoints_topic}, offset {record.offset}"
+            log.debug("%s: %s: passed over: %s", self._settings.flow, where, error)

@@ -1,0 +1,148 @@
+"""Where a group of the source stands in the remote topic: by the offset map exactly, else by Java's offset syncs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from connect.core.errors import HeliographError, PermanentError
+from connect.kafka.cluster import Cluster
+from connectors.checkpoint.beginnings import Beginnings
+from connectors.checkpoint.settings import CheckpointSettings
+from connectors.checkpoint.syncs import OffsetSyncs
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+from connectors.offset_map import Pair, Place
+from connectors.positions import Position
+
+log = logging.getLogger(__name__)
+
+_BY_JAVA: Final = "groups are translated by offset syncs, as Java does, at the record or before it"
+
+
+class Translated(NamedTuple):
+    """The next record to read; ``by_map``: as the offset map says, and not by offset syncs."""
+
+    target: TopicPartition
+    offset: int
+    by_map: bool
+
+
+class Translator:
+    """Of one flow. The map knows what this project's MirrorSource copied; of what is older, or Java's, syncs tell.
+
+    A map is of two topics, by their ids: where one of them was made anew, nothing is known until the copy has begun
+    again.
+    """
+
+    def __init__(
+        self, settings: CheckpointSettings, source: Cluster, target: Cluster, maps: MapReader, syncs: OffsetSyncs
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._maps = maps
+        self._syncs = syncs
+        self._beginnings = Beginnings(target)
+        self._has_map = False
+        #: Remote topics by source partition, as the map said when it could be read last.
+        self._copied_to: dict[TopicPartition, set[str]] = {}
+        self._source_ids: dict[str, UUID | None] = {}
+        self._target_ids: dict[str, UUID | None] = {}
+        self._said = ""
+
+    async def follow(self) -> None:
+        """Take in what was copied since.
+
+        Raises:
+            RetriableError, SecurityError: of the topic of offset syncs, or of the topics; without the map it goes on.
+        """
+        # Half of a map has holes that the map itself has not.
+        self._has_map = False
+        try:
+            await self._maps.follow()
+        except HeliographError as error:
+            if str(error) != self._said:
+                log.warning("%s: the offset map cannot be read: %s; %s", self._settings.flow, error, _BY_JAVA)
+            self._said = str(error)
+        else:
+            self._has_map, self._said = True, ""
+        await self._syncs.follow()
+        pairs = [Pair.of(one) for source in self._maps.sources() for one in self._maps.positions(source)]
+        if self._has_map:
+            self._copied_to = {}
+        for pair in pairs:
+            source = TopicPartition(pair.source_topic, pair.source_partition)
+            self._copied_to.setdefault(source, set()).add(pair.target_topic)
+        self._source_ids = await _ids(self._source, {pair.source_topic for pair in pairs})
+        self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
+        await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
+
+    async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
+        """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
+        nothing is known, or nothing so old.
+
+        An offset that is not copied yet leads to the end of the copy. Errors as of the map reader's look-ups.
+        """
+        positions = self._maps.positions(source) if self._has_map else []
+        if positions:
+            found = [await self._by_map(source, offset, position) for position in positions]
+        else:
+            by_syncs, known = self._by_syncs(source, offset), self._copied_to.get(source)
+            # Syncs do not say of which topic they tell: where its name is not the policy's, not of the policy's.
+            found = [by_syncs] if by_syncs is not None and (not known or by_syncs.target.topic in known) else []
+        return [one for one in found if one is not None]
+
+    async def _by_map(self, source: TopicPartition, offset: int, position: Position) -> Translated | None:
+        pair = Pair.of(position)
+        if not self._is_current(pair):
+            return None
+        target = TopicPartition(pair.target_topic, pair.target_partition)
+        found = await self._maps.forward(pair, offset)
+        if found is not None and found.place is not Place.BELOW:
+            return Translated(target, self._beginnings.readable(target, found.offset), by_map=True)
+        begin = found.offset if found is not None else position.target_end
+        if await self._beginnings.is_bare_before(pair, begin):
+            # What the group has not read yet and is no longer on the target never was there, or is gone.
+            return Translated(target, self._beginnings.readable(target, begin), by_map=True)
+        by_syncs = self._by_syncs(source, offset)
+        if by_syncs is None or by_syncs.target.topic != pair.target_topic:
+            # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
+            return None
+        # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
+        return by_syncs._replace(offset=min(by_syncs.offset, begin))
+
+    def _is_current(self, pair: Pair) -> bool:
+        """Whether its topics are those that are there; brokers without ids cannot tell."""
+        ids = (
+            (pair.source_topic_id, self._source_ids.get(pair.source_topic)),
+            (pair.target_topic_id, self._target_ids.get(pair.target_topic)),
+        )
+        there = pair.source_topic in self._source_ids and pair.target_topic in self._target_ids
+        return there and all(one is None or now is None or one == now for one, now in ids)
+
+    def _by_syncs(self, source: TopicPartition, offset: int) -> Translated | None:
+        translated, remote = self._syncs.store.translate(source, offset), self._remote(source)
+        if translated is None or translated < 0 or remote is None:
+            return None
+        return Translated(remote, translated, by_map=False)
+
+    def _remote(self, source: TopicPartition) -> TopicPartition | None:
+        """Java's ``MirrorCheckpointTask.renameTopicPartition``."""
+        policy, topic = self._settings.policy, source.topic
+        if policy.topic_source(topic) == self._settings.target_alias:
+            return TopicPartition(policy.original_topic(topic), source.partition)
+        try:
+            return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
+        except PermanentError:  # the connector of the records has said that it is not mirrored
+            return None
+
+
+async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:
+    """Of those that are there."""
+    if not topics:
+        return {}
+    found = (await cluster.metadata(set(topics))).topics
+    return {name: topic.topic_id for name, topic in found.items() if topic.partitions}

@@ -1,0 +1,219 @@
+"""For programs that fail over by themselves: what MirrorMaker 2 knows on a cluster (Kafka ``connect-mirror-client``).
+
+:class:`MirrorClient` is Java's ``MirrorClient`` with coroutines; the functions below it are Java's
+``RemoteClusterUtils``, which block. Both take the properties of a client of the cluster, ``bootstrap.servers`` and what
+security asks for, perhaps with ``admin.`` or ``consumer.`` in front, and the ``replication.policy.*`` of the flows::
+
+    async with MirrorClient({"bootstrap.servers": "eu-1:9092"}) as client:
+        places = await client.remote_consumer_offsets("orders", "us", timeout_s=30)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connectors.clients import properties_with_prefix
+from connectors.mirror_records import Checkpoint, MalformedRecord
+from connectors.policies import make_policy
+
+log = logging.getLogger(__name__)
+
+_CLIENT_ID = "heliograph-mirror-client"
+_T = TypeVar("_T")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The next record to read, and the text that the group stored beside it."""
+
+    offset: int
+    metadata: str
+
+
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+class MirrorClient:
+    """Asks one cluster. Every call raises :class:`~connect.core.errors.HeliographError`: retriable where the cluster
+    does not answer, a security error where a right is missing.
+
+    Raises:
+        ConfigError: a property is missing or wrong.
+        SecurityError: a key store cannot be used.
+    """
+
+    def __init__(self, props: Mapping[str, str]) -> None:
+        self.replication_policy: ReplicationPolicy = make_policy(props)
+        self._admin = _cluster(props, "admin.")
+        self._consumer = _cluster(props, "consumer.")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._admin.close()
+        await self._consumer.close()
+
+    async def replication_hops(self, upstream_alias: str) -> int:
+        """The fewest flows between a cluster and this one, by mirrored heartbeats; -1 where there is no way."""
+        policy = self.replication_policy
+        found = [hops(policy, topic, upstream_alias) for topic in await self.heartbeat_topics()]
+        return min((one for one in found if one > 0), default=-1)
+
+    async def heartbeat_topics(self) -> set[str]:
+        """Topics of heartbeats here, this cluster's own and mirrored ones."""
+        return {topic for topic in await self._topics() if self.replication_policy.is_heartbeats_topic(topic)}
+
+    async def checkpoint_topics(self) -> set[str]:
+        """Topics of checkpoints here."""
+        return {topic for topic in await self._topics() if self.replication_policy.is_checkpoints_topic(topic)}
+
+    async def upstream_clusters(self) -> set[str]:
+        """Clusters whose heartbeats arrive here, over any number of flows."""
+        return {
+            alias for topic in await self.heartbeat_topics() for alias in all_sources(self.replication_policy, topic)
+        }
+
+    async def remote_topics(self, source_alias: str | None = None) -> set[str]:
+        """Topics that were mirrored to here, by a flow from ``source_alias`` only where it is given."""
+        policy = self.replication_policy
+        return {
+            topic
+            for topic in await self._topics()
+            if not policy.is_internal_topic(topic)
+            and (source := policy.topic_source(topic)) is not None
+            and source_alias in (None, source)
+        }
+
+    async def remote_consumer_offsets(self, group: str, remote_alias: str, timeout_s: float) -> Offsets:
+        """Where a group of the cluster ``remote_alias`` goes on here, by its checkpoints.
+
+        What is not read within ``timeout_s`` raises RetriableError: Java hands out half of it then, by which a group
+        would go back. Empty without checkpoints.
+        """
+        return (await self._checkpoints(lambda name: name == group, remote_alias, timeout_s)).get(group, {})
+
+    async def remote_consumer_offsets_of(
+        self, groups: re.Pattern[str], remote_alias: str, timeout_s: float
+    ) -> dict[str, Offsets]:
+        """The same of every group whose whole name matches (KIP-1239)."""
+        return await self._checkpoints(lambda name: groups.fullmatch(name) is not None, remote_alias, timeout_s)
+
+    async def _checkpoints(
+        self, takes: Callable[[str], bool], remote_alias: str, timeout_s: float
+    ) -> dict[str, Offsets]:
+        topic = self.replication_policy.checkpoints_topic(remote_alias)
+        found: dict[str, Offsets] = {}
+
+        def take(record: LogRecord) -> None:
+            try:
+                one = Checkpoint.decode(record.key, record.value)
+            except MalformedRecord as error:
+                log.info("%s, offset %d: passed over: %s", topic, record.offset, error)
+                return
+            if takes(one.group):
+                place = TopicPartition(one.topic, one.partition)
+                found.setdefault(one.group, {})[place] = OffsetAndMetadata(one.downstream_offset, one.metadata)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                known = (await self._consumer.metadata({topic})).topics.get(topic)
+                if known is not None and known.partitions:
+                    await read_to_end(self._consumer, topic, take, partitions=[0], timeout_s=timeout_s)
+        except TimeoutError:
+            raise RetriableError(f"cluster {self._consumer.name}: no answer within {timeout_s:g} s") from None
+        return found
+
+    async def _topics(self) -> list[str]:
+        return list((await self._admin.metadata(None)).topics)
+
+
+def replication_hops(props: Mapping[str, str], upstream_alias: str) -> int:
+    """See :meth:`MirrorClient.replication_hops`."""
+    return _blocking(props, lambda client: client.replication_hops(upstream_alias))
+
+
+def heartbeat_topics(props: Mapping[str, str]) -> set[str]:
+    """See :meth:`MirrorClient.heartbeat_topics`."""
+    return _blocking(props, MirrorClient.heartbeat_topics)
+
+
+def checkpoint_topics(props: Mapping[str, str]) -> set[str]:
+    """See :meth:`MirrorClient.checkpoint_topics`."""
+    return _blocking(props, MirrorClient.checkpoint_topics)
+
+
+def upstream_clusters(props: Mapping[str, str]) -> set[str]:
+    """See :meth:`MirrorClient.upstream_clusters`."""
+    return _blocking(props, MirrorClient.upstream_clusters)
+
+
+def translate_offsets(props: Mapping[str, str], remote_alias: str, group: str, timeout_s: float) -> Offsets:
+    """See :meth:`MirrorClient.remote_consumer_offsets`."""
+    return _blocking(props, lambda client: client.remote_consumer_offsets(group, remote_alias, timeout_s))
+
+
+def translate_offsets_of(
+    props: Mapping[str, str], remote_alias: str, groups: re.Pattern[str], timeout_s: float
+) -> dict[str, Offsets]:
+    """See :meth:`MirrorClient.remote_consumer_offsets_of`."""
+    return _blocking(props, lambda client: client.remote_consumer_offsets_of(groups, remote_alias, timeout_s))
+
+
+def hops(policy: ReplicationPolicy, topic: str, upstream_alias: str) -> int:
+    """How many flows a topic passed since ``upstream_alias``; -1 where it never was there. Pure."""
+    for count, (source, _) in enumerate(_way(policy, topic), 1):
+        if source == upstream_alias:
+            return count
+    return -1
+
+
+def all_sources(policy: ReplicationPolicy, topic: str) -> list[str]:
+    """The clusters a topic passed, the nearest first. Pure."""
+    return [source for source, _ in _way(policy, topic)]
+
+
+def _way(policy: ReplicationPolicy, topic: str) -> list[tuple[str, str]]:
+    """(cluster, name there), back to where it began; a policy that cannot tell cycles ends where one begins."""
+    way: list[tuple[str, str]] = []
+    name: str | None = topic
+    while name is not None and (source := policy.topic_source(name)) is not None:
+        if source in (seen for seen, _ in way):
+            break
+        name = policy.upstream_topic(name)
+        way.append((source, name or ""))
+    return way
+
+
+def _blocking(props: Mapping[str, str], ask: Callable[[MirrorClient], Awaitable[_T]]) -> _T:
+    async def asked() -> _T:
+        async with MirrorClient(props) as client:
+            return await ask(client)
+
+    return asyncio.run(asked())
+
+
+def _cluster(props: Mapping[str, str], prefix: str) -> Cluster:
+    own = {**props, **properties_with_prefix(props, prefix)}
+    where = own.get("bootstrap.servers", "without bootstrap.servers")
+    return Cluster(connection_settings(own, client_id=own.get("client.id", _CLIENT_ID), where=f"cluster {where}"))

@@ -1,0 +1,209 @@
+"""Connect's single message transforms on mirrored records: the chain as it is told, and what it makes of one. Pure.
+
+A record looks to a transform as Java's does: its topic is the remote one, key and value are bytes, headers too
+(Kafka's ``MirrorSourceTask.convertRecord``), and what comes out goes through ``ByteArrayConverter``. Records that go
+to a topic which others fill are dropped.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
+from connect.api.source import BYTES, OPTIONAL_BYTES, Header, SourceRecord
+from connect.api.transformations import TransformationStep
+from connect.core.errors import HeliographError, PermanentError
+from connect.wire.records import NO_TIMESTAMP, Record
+from connectors.dataplane.outcomes import Unfit
+from connectors.dataplane.plan import PartitionPlan
+from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+
+
+class TransformUnusable(PermanentError):
+    """A transform cannot be made where records are copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadePlugin:
+    """``reference``: where its class is imported from, ``package.module:Class``; ``name``: as its user wrote it."""
+
+    reference: str
+    name: str = ""
+    props: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def make(self) -> Any:
+        """An instance, configured. Raises TransformUnusable."""
+        try:
+            module, _, path = self.reference.partition(":")
+            found: Any = importlib.import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+            made = found()
+            made.configure(self.props)
+        except HeliographError as error:
+            raise TransformUnusable(f"{self.name} cannot be used: {error}") from error
+        except (ImportError, AttributeError) as error:
+            raise TransformUnusable(
+                f"{self.name} cannot be imported where records are copied ({type(error).__name__}: {self.reference}); "
+                "install its package for the Python of every executor"
+            ) from error
+        except MemoryError:  # which says nothing of the record
+            raise
+        except Exception as error:  # of other people; what it says may hold a setting that is secret
+            raise TransformUnusable(f"{self.name} cannot be made: {type(error).__name__}") from error
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStep:
+    """``renames``: it does nothing but give topics other names, whatever stands in a record."""
+
+    transformation: MadePlugin
+    predicate: MadePlugin | None = None
+    negate: bool = False
+    renames: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """The transforms of a flow. ``cluster`` is the source's alias; ``converter`` makes bytes of what comes out."""
+
+    cluster: str
+    converter: MadePlugin
+    steps: tuple[ChainStep, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        steps = tuple(
+            ChainStep(
+                MadePlugin(**step["transformation"]),
+                MadePlugin(**step["predicate"]) if step["predicate"] else None,
+                step["negate"],
+                step["renames"],
+            )
+            for step in data["steps"]
+        )
+        return cls(data["cluster"], MadePlugin(**data["converter"]), steps)
+
+
+class Chain:
+    """The transforms, made. Raises TransformUnusable where one cannot be."""
+
+    def __init__(self, plan: ChainPlan) -> None:
+        self._cluster = plan.cluster
+        self._converter = plan.converter.make()
+        assert isinstance(self._converter, Converter) and isinstance(self._converter, HeaderConverter)
+        self._steps = [(step.transformation.name, made_step(step)) for step in plan.steps]
+        self._renaming = [made for (_, made), step in zip(self._steps, plan.steps, strict=True) if step.renames]
+        self._names: dict[str, str] = {}
+
+    def close(self) -> None:
+        for _, step in self._steps:
+            step.close()
+
+    def transform(self, plan: PartitionPlan, record: Record) -> Record | Unfit | None:
+        """What becomes of a source record; None where a transform drops it."""
+        doing = "the conversion to bytes"
+        try:
+            before = current = self._source_record(plan, record)
+            for name, step in self._steps:
+                doing = name
+                after = step.apply(current)
+                if after is None:
+                    return None
+                current = after
+            if current is before and not plan.ways.named:
+                return record
+            if self._goes_to_others(plan, current):
+                return None
+            doing = "the conversion to bytes"
+            return record if current is before else self._converted(record, current)
+        except DataError as error:
+            return Unfit(f"{doing}: {error}")
+        except _Routed as routed:
+            return Unfit(str(routed), stops=True)
+        except Exception as error:  # of other people; what it says may hold what stands in the record
+            return Unfit(f"{doing} raised {type(error).__name__}")
+
+    def _source_record(self, plan: PartitionPlan, record: Record) -> SourceRecord:
+        source = plan.source
+        return SourceRecord(
+            {"cluster": self._cluster, "partition": source.partition, "topic": source.topic},
+            {"offset": record.offset},
+            _seen(plan),
+            record.value,
+            BYTES,
+            record.key,
+            OPTIONAL_BYTES,
+            source.partition,
+            record.timestamp_ms,
+            tuple(Header(key, value, BYTES) for key, value in record.headers),
+        )
+
+    def _goes_to_others(self, plan: PartitionPlan, after: SourceRecord) -> bool:
+        ours, *others = plan.ways.named or (self._name(_seen(plan)),)
+        if after.partition != plan.source.partition:
+            where = told(after.topic) if after.partition is None else f"{told(after.topic)}-{after.partition}"
+            raise _Routed(f"a transform sends it to {where}; mirrored records stay in the partition of their number")
+        if after.topic != ours and after.topic not in others:
+            raise _Routed(
+                f"a transform sends it to {told(after.topic)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} stands for"
+            )
+        return after.topic != ours
+
+    def _converted(self, before: Record, after: SourceRecord) -> Record:
+        topic = after.topic
+        time_ms = before.timestamp_ms if after.timestamp_ms is None else after.timestamp_ms
+        if time_ms < NO_TIMESTAMP:
+            raise DataError(f"Invalid record timestamp {time_ms}")
+        convert = self._converter
+        return before._replace(
+            timestamp_ms=time_ms,
+            key=convert.from_connect(topic, after.key_schema, after.key),
+            value=convert.from_connect(topic, after.value_schema, after.value),
+            headers=[
+                (one.key, convert.from_connect_header(topic, one.key, one.schema, one.value)) for one in after.headers
+            ],
+        )
+
+    def _name(self, seen: str) -> str:
+        """What all records come out under that go in under ``seen``."""
+        name = self._names.get(seen)
+        if name is None:
+            name = self._names[seen] = renamed(self._renaming, seen)
+        return name
+
+
+class _Routed(Exception):
+    """A transform asks for a place that is nobody's."""
+
+
+def _seen(plan: PartitionPlan) -> str:
+    return plan.ways.seen_as or plan.target.topic
+
+
+def renamed(renaming: Iterable[TransformationStep], topic: str) -> str:
+    """What such steps make of a topic's name."""
+    record: SourceRecord | None = SourceRecord({}, {}, topic, None)
+    for step in renaming:
+        assert record is not None, "what gives other names drops nothing"
+        record = step.apply(record)
+    assert record is not None, "what gives other names drops nothing"
+    return record.topic
+
+
+def made_step(step: ChainStep) -> TransformationStep:
+    """Raises TransformUnusable."""
+    transformation = step.transformation.make()
+    predicate = None if step.predicate is None else step.predicate.make()
+    if not isinstance(transformation, Transformation):
+        raise TransformUnusable(f"{step.transformation.name} is no transformation")
+    if predicate is not None and not isinstance(predicate, Predicate):
+        raise TransformUnusable(f"{step.predicate and step.predicate.name} is no predicate")
+    return TransformationStep(transformation, predicate, step.negate)

@@ -1,0 +1,316 @@
+"""The way of records through Spark's JVM: the two halves of a slice's job, and what goes between them.
+
+    slice -> Arrow -> [JVM: transform.sql] -> Arrow -> second half -> Unix socket -> slice
+
+The slice is the first half: its loop runs in a thread, while the job's own thread yields what it is given. The second
+half is a Python worker of the same task; it hands the rows back as they come. Spark holds rows back twice on the way,
+until an Arrow batch has its rows, and until its buffers are full. So whenever nothing more waits, rows without a record
+follow, enough of them and one large enough to push all before them through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from connect.core.errors import RetriableError
+from connect.wire.records import NO_TIMESTAMP, Record
+from connectors.dataplane.link import Message
+from connectors.dataplane.outcomes import Done, Outcome, Unfit
+from connectors.dataplane.plan import PartitionPlan, TopicPartition
+from connectors.dataplane.records_query import KEY
+from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+#: As ``records_frame.STAGE_DDL``.
+SCHEMA: Final = pa.schema(
+    [
+        ("__row", pa.int64()),
+        ("__note", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+_LENGTH: Final = struct.Struct(">I")
+_PADDING: Final = -1
+#: Its note is the closing balance.
+_BALANCE: Final = -2
+#: Times beyond these are none that Spark knows; a record keeps its own all the same.
+_MOST_MS: Final = 2**63 // 1000 - 1
+_OURS: Final = Unfit("")
+_UNFIT: Final = Unfit("Spark cannot evaluate transform.sql for it")
+_UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is none, or no UTF-8")
+_JOIN_S: Final = 10.0
+#: Of a folder's name, as the name of a Unix socket is short.
+_MOST_FOLDER: Final = 70
+
+
+def _scratch() -> str | None:
+    """Spark's scratch folder, which goes with it where a killed process leaves something behind."""
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return folder if folder and Path(folder).is_dir() and len(folder) < _MOST_FOLDER else None
+
+
+class StageBroken(RetriableError):
+    """The second half is gone: Spark has ended the job."""
+
+
+class RecordStage:
+    """The first half: takes records in the slice's loop, gives them to Spark in the job's thread."""
+
+    def __init__(self, arrow_rows: int) -> None:
+        self._arrow_rows = arrow_rows
+        self._buffer_bytes = int(os.environ.get("SPARK_BUFFER_SIZE", "65536"))
+        self._folder = Path(tempfile.mkdtemp(prefix="heliograph-records-", dir=_scratch()))
+        self._outgoing: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+        self._waiting: deque[tuple[PartitionPlan, Sequence[Record], Outcome, Done]] = deque()
+        self._row = 0
+        self._server: asyncio.Server | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._back: asyncio.StreamWriter | None = None
+        self._broken: Callable[[BaseException], None] | None = None
+        self._connected = asyncio.Event()
+
+    # -- in the job's thread ----------------------------------------------------------------------
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What Spark is given, until the end of the slice."""
+        while (batch := self._outgoing.get()) is not None:
+            yield batch
+            if self._outgoing.empty():
+                yield from self._push()
+
+    def _push(self) -> Iterator[pa.RecordBatch]:
+        # A note of a buffer's size in the batch lets it pass the JVM; one more behind it lets it leave this process.
+        note = str(self._folder / "s").encode().ljust(self._buffer_bytes + 1, b"\0")
+        yield _notes(_PADDING, [note] + [None] * self._arrow_rows)
+        yield _notes(_PADDING, [note])
+
+    def finish(self, balance: pa.RecordBatch) -> None:
+        """Nothing follows but the closing balance."""
+        self._outgoing.put(_notes(_BALANCE, [_packed(balance)]))
+        self._outgoing.put(None)
+
+    def abandon(self) -> None:
+        self._outgoing.put(None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- in the slice's loop ----------------------------------------------------------------------
+
+    async def start(self, broken: Callable[[BaseException], None]) -> None:
+        """Wait for the second half. ``broken`` is told when it goes away."""
+        self._broken = broken
+        self._server = await asyncio.start_unix_server(self._accept, str(self._folder / "s"))
+        self._outgoing.put(_notes(_PADDING, [None]))
+        await self._connected.wait()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._broken = None
+        if self._back is not None and self._reading is not None:
+            self._back.close()  # which ends its reader; a cancelled one is reported by asyncio as an error
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def submit(self, plan: PartitionPlan, part: Sequence[Record], done: Done) -> None:
+        """``done`` is called with the outcome, after those of all calls before."""
+        self._waiting.append((plan, part, [], done))
+        if part:
+            self._outgoing.put(_batch(plan.source, part, self._row))
+            self._row += len(part)
+        self._settle()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reading, self._back = asyncio.current_task(), writer
+        self._connected.set()
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                self._take(_unpacked(await reader.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._tell_broken(StageBroken("Spark ended the job that evaluates transform.sql; its log says why"))
+        except Exception as error:
+            self._tell_broken(error)
+        finally:
+            writer.close()
+
+    def _tell_broken(self, error: BaseException) -> None:
+        if self._broken is not None:
+            self._broken(error)
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if not name.startswith("__")}
+        topics = columns.pop("topic", None)
+        unfit = batch.column("__unfit").to_pylist()
+        for index, keep in enumerate(batch.column("__keep").to_pylist()):
+            plan, part, outcome, _ = self._waiting[0]
+            record = part[len(outcome)]
+            if unfit[index]:
+                outcome.append(_UNFIT)
+            elif keep and topics is not None and (elsewhere := _elsewhere(plan, topics[index])) is not _OURS:
+                outcome.append(elsewhere)
+            else:
+                outcome.append(_changed(record, columns, index) if keep else None)
+            self._settle()
+
+    def _settle(self) -> None:
+        while self._waiting and len(self._waiting[0][2]) == len(self._waiting[0][1]):
+            _, _, outcome, done = self._waiting.popleft()
+            done(outcome)
+
+
+def first_half(
+    arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any, pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Run a slice in a thread of its own; yields what it gives to Spark, and raises what it raised."""
+    _warm()
+    stage = RecordStage(arrow_rows)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            stage.finish(asyncio.run(run(stage)))
+        except BaseException as error:
+            raised.append(error)
+            stage.abandon()
+
+    thread = threading.Thread(target=work, name="slice", daemon=True)
+    thread.start()
+    try:
+        yield from stage.batches()
+    finally:
+        # Where Spark lets go of this half, the second has ended too: the slice learns that from its socket.
+        stage.abandon()
+        thread.join(_JOIN_S)
+    if raised:
+        raise raised[0]
+
+
+def _warm() -> None:
+    """Before anybody waits for an answer of this process: the first array that pyarrow makes may load pandas."""
+    pa.array([0])
+
+
+def second_half(schema: pa.Schema, payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Hand transformed rows back to the slice, in order; yields its balance, which comes last."""
+    del payload
+    held: list[pa.RecordBatch] = []
+    balance = pa.RecordBatch.from_pylist([], schema=schema)
+    with contextlib.ExitStack() as closing:
+        back: socket.socket | None = None
+        for batch in batches:
+            rows, notes = batch.column("__row").to_pylist(), batch.column("__note")
+            if _BALANCE in rows:
+                balance = _unpacked(notes[rows.index(_BALANCE)].as_py())
+            if back is None and (path := _path(rows, notes)):
+                back = closing.enter_context(socket.socket(socket.AF_UNIX))
+                back.connect(path)
+            kept = _only_records(batch, rows)
+            if kept.num_rows:
+                held.append(kept)
+            if back is not None:
+                for one in held:
+                    data = _packed(one)
+                    back.sendall(_LENGTH.pack(len(data)) + data)
+                held = []
+    yield balance
+
+
+def _path(rows: Sequence[int], notes: pa.Array) -> str:
+    at = next((index for index, row in enumerate(rows) if row == _PADDING and notes[index].is_valid), None)
+    return "" if at is None else str(notes[at].as_py().rstrip(b"\0").decode())
+
+
+def _only_records(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
+    wanted = [name for name in batch.schema.names if name not in ("__row", "__note")]
+    return batch.filter(pa.array([row >= 0 for row in rows], pa.bool_())).select(wanted)
+
+
+def _batch(source: TopicPartition, part: Sequence[Record], first_row: int) -> pa.RecordBatch:
+    count = len(part)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(first_row, first_row + count), pa.int64()),
+            pa.nulls(count, pa.binary()),
+            pa.repeat(pa.scalar(source.topic, pa.string()), count),
+            pa.repeat(pa.scalar(source.partition, pa.int32()), count),
+            pa.array([record.offset for record in part], pa.int64()),
+            pa.array([_microseconds(record.timestamp_ms) for record in part], SCHEMA.field("timestamp").type),
+            pa.array([record.key for record in part], pa.binary()),
+            pa.array([record.value for record in part], pa.binary()),
+            pa.array([[{"key": key, "value": value} for key, value in record.headers] for record in part], _HEADERS),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _notes(row: int, notes: Sequence[bytes | None]) -> pa.RecordBatch:
+    count = len(notes)
+    own = [pa.array([row] * count, pa.int64()), pa.array(notes, pa.binary())]
+    return pa.RecordBatch.from_arrays(
+        [*own, *(pa.nulls(count, field.type) for field in list(SCHEMA)[2:])], schema=SCHEMA
+    )
+
+
+def _microseconds(timestamp_ms: int) -> int | None:
+    return timestamp_ms * 1000 if NO_TIMESTAMP < timestamp_ms <= _MOST_MS else None
+
+
+def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
+    """What becomes of a record that a query sends to ``topic``, None for that of its source; ``_OURS`` where that is
+    ours."""
+    # What is no UTF-8 becomes what is no topic's name.
+    asked = plan.source.topic if topic is None else topic.decode(errors="replace")
+    ours, *others = plan.ways.asked or (plan.source.topic,)
+    if asked == ours:
+        return _OURS
+    if asked in others:
+        return None
+    return Unfit(f"{KEY} sends it to {told(asked)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} stands for", stops=True)
+
+
+def _changed(record: Record, columns: dict[str, list[Any]], index: int) -> Record | Unfit:
+    changes: dict[str, Any] = {}
+    for name, values in columns.items():
+        value = values[index]
+        if name == "timestamp":
+            if value is not None:
+                changes["timestamp_ms"] = value
+        elif name == "headers":
+            try:
+                changes["headers"] = [(header["key"].decode(), header["value"]) for header in value or []]
+            except (UnicodeDecodeError, AttributeError, TypeError):
+                return _UNREADABLE_HEADER
+        else:
+            changes[name] = value
+    return record._replace(**changes)
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _unpacked(data: bytes) -> pa.RecordBatch:
+    return pa.ipc.open_stream(data).read_next_batch()

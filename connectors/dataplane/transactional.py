@@ -1,0 +1,259 @@
+"""The slice's half of exactly-once: batches inside transactions that the worker begins and ends.
+
+    open     batches go out; the first of them begins the transaction
+    closing  no batch goes out for the first time; those under way are answered, or sent again until they are
+    ended    all is acknowledged and told as ``drained``; nothing goes out until the worker says ``begin``
+
+The worker commits on ``drained`` and on nothing else: a commit succeeds though batches of it were refused (tried).
+Fetching goes on all the while, so that the next transaction finds its batches waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from connect.core.errors import RetriableError
+from connect.wire import batch as wire
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.link import Message
+from connectors.dataplane.outgoing import Outgoing
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TransactionTerms
+
+_LOOK_S: Final = 0.01
+#: How long a position may move without a record, behind markers and what is left out, before it is stored.
+_IDLE_S: Final = 1.0
+
+
+class TransactionLost(RetriableError):
+    """The open transaction cannot be committed any more: the worker aborts it and takes over."""
+
+
+class _State(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    ENDED = auto()
+
+
+class TransactionalCopier(PartitionCopier):
+    """A copier whose batches are transactional, under an identity that may change with every transaction."""
+
+    marks = wire.TRANSACTIONAL
+
+    def __init__(
+        self, plan: PartitionPlan, producer: ProducerIdentity, settings: SliceSettings, filling: Filling
+    ) -> None:
+        super().__init__(
+            plan,
+            producer,
+            read_committed=settings.read_committed,
+            skip_refused=settings.skip_refused,
+            compression=settings.compression,
+        )
+        self._filling = filling
+
+    def next_batch(self) -> Outgoing | None:
+        is_sent_again = bool(self._queue) and self._queue[0].sent
+        if not is_sent_again and not self._filling.admits(self):
+            return None
+        outgoing = super().next_batch()
+        if outgoing is not None:
+            self._stamp(outgoing)
+            self._filling.sends(self)
+        return outgoing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every batch of the transaction is known to be in the log, or known not to be."""
+        return not self.unanswered and not self.faulted and not self.has_unacknowledged
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Once it is stopped: whether nobody can tell which of its batches are in the log."""
+        waiting = (*self._in_flight, *self._queue)
+        return any(one.is_doubtful or one.base_offset is not None for one in waiting if one.sent)
+
+    def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
+        """What goes out now belongs to the next transaction, written by ``producer``; sequences may restart at 0."""
+        if producer.producer_id != self.producer.producer_id:
+            self.pipelined = False  # its leader does not know this one
+        self.producer = producer
+        if restarts:
+            self.next_sequence = self._queued_sequence = 0
+            for outgoing in self._queue:
+                outgoing.base_sequence = self._queued_sequence
+                self._queued_sequence = wire.add_sequence(self._queued_sequence, outgoing.count)
+
+    def _stamp(self, outgoing: Outgoing) -> None:
+        """Batches are made ready when they are fetched. Those that waited for this transaction bear the last one's
+        identity, and those that were opened no mark."""
+        header = wire.read_header(outgoing.batch)
+        producer = self.producer
+        is_ready = header.is_transactional and (
+            (header.producer_id, header.producer_epoch, header.base_sequence)
+            == (producer.producer_id, producer.epoch, outgoing.base_sequence)
+        )
+        if not is_ready:
+            attributes = header.codec | wire.TRANSACTIONAL
+            wire.rewrite(outgoing.batch, attributes, producer.producer_id, producer.epoch, outgoing.base_sequence)
+
+    def _nothing_written(self) -> bool:
+        return self.next_sequence == 0
+
+
+class Filling:
+    """Decides when a transaction is worth ending, and sees to it that the worker hears of it at the right moment.
+
+    Args:
+        send: A message to the worker.
+        collect: What copiers have to report since the last time, as told on the link.
+        offer: These copiers may have batches to send.
+    """
+
+    def __init__(
+        self,
+        terms: TransactionTerms,
+        *,
+        send: Callable[[Message], None],
+        collect: Callable[[], list[Any]],
+        offer: Callable[[Iterable[PartitionCopier]], None],
+    ) -> None:
+        self._terms = terms
+        self._send = send
+        self._collect = collect
+        self._offer = offer
+        self._state = _State.OPEN
+        self._copiers: Sequence[TransactionalCopier] = ()
+        self._filled: set[TransactionalCopier] = set()
+        self._stored: dict[TransactionalCopier, int] = {}
+        self._enlisted: set[TransactionalCopier] = set()
+        self._wanted: set[TransactionalCopier] = set()
+        self._began_s = self._ended_s = 0.0
+        self._sent = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._begun = asyncio.Event()
+
+    def of(self, copiers: Sequence[TransactionalCopier]) -> None:
+        """Whose batches these transactions hold."""
+        self._copiers = copiers
+        self._stored = {copier: copier.next_source_offset for copier in copiers}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that copiers can report is true whatever becomes of the transaction."""
+        return self._state is _State.OPEN and not self._filled
+
+    def admits(self, copier: TransactionalCopier) -> bool:
+        """Whether a batch of the copier may go out for the first time."""
+        if self._state is not _State.OPEN:
+            return False
+        if self._terms.adds_implicitly or copier in self._enlisted:
+            return True
+        if copier not in self._wanted:
+            if not self._wanted:
+                asyncio.get_running_loop().call_soon(self._ask_to_enlist)
+            self._wanted.add(copier)
+        return False
+
+    def sends(self, copier: TransactionalCopier) -> None:
+        if not self._filled:
+            self._began_s = time.monotonic()
+            self._sent.set()
+        self._filled.add(copier)
+
+    def answered(self) -> None:
+        """Answers came, or a partition was stopped."""
+        self._answered.set()
+
+    def enlisted(self, targets: Collection[tuple[str, int]]) -> None:
+        """The worker added these target partitions to the transaction."""
+        copiers = [copier for copier in self._copiers if copier.plan.target in targets]
+        self._wanted.difference_update(copiers)
+        self._enlisted.update(copiers)
+        self._offer(copiers)
+
+    def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
+        """The worker ended the transaction: the next one may be filled."""
+        self._filled.clear()
+        self._enlisted.clear()
+        self._wanted.clear()
+        self._sent.clear()
+        self._state = _State.OPEN
+        for copier in self._copiers:
+            if not copier.stopped:
+                copier.begin(producer, restarts=restarts)
+        self._begun.set()
+        self._offer([copier for copier in self._copiers if copier.has_unsent])
+
+    async def run(self) -> None:
+        """Transaction after transaction, until cancelled. Raises TransactionLost."""
+        while True:
+            await self._until_worth_ending()
+            await self._drain()
+            await self._begun.wait()
+
+    def finish(self) -> None:
+        """The last transaction, for a clean end: :meth:`run` is cancelled, and all that was sent is answered."""
+        if self._state is not _State.ENDED:
+            self._give_up_stopped()
+            if self._filled or self._has_moved():
+                self._tell_drained()
+
+    async def _until_worth_ending(self) -> None:
+        while not self._filled:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sent.wait(), _IDLE_S)
+            if not self._filled and self._has_moved():
+                return
+        while True:
+            now_s = time.monotonic()
+            if now_s - self._began_s >= self._terms.length_ms / 1000:
+                return
+            if now_s - self._ended_s >= self._terms.spacing_ms / 1000 and self._is_quiet():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_quiet(self) -> bool:
+        """Whether the source has nothing more for this transaction at the moment."""
+        return not any(copier.has_unsent or not copier.is_settled for copier in self._filled if not copier.stopped)
+
+    def _has_moved(self) -> bool:
+        return any(copier.next_source_offset != self._stored[copier] for copier in self._copiers)
+
+    async def _drain(self) -> None:
+        self._state = _State.CLOSING
+        while True:
+            self._give_up_stopped()
+            if all(copier.is_settled for copier in self._filled):
+                break
+            self._answered.clear()
+            await self._answered.wait()
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        self._begun.clear()
+        self._ended_s = time.monotonic()
+        self._state = _State.ENDED
+        self._stored = {copier: copier.next_source_offset for copier in self._copiers}
+        self._send({"type": "drained", "partitions": self._collect()})
+
+    def _give_up_stopped(self) -> None:
+        """What partitions had under way when they were stopped is not in the log, or the transaction is lost."""
+        stopped = [one for one in self._filled if one.stopped and not one.unanswered and not one.is_settled]
+        for copier in stopped:
+            if copier.is_in_doubt:
+                # Else the successor would try the same again.
+                self._send({"type": "progress", "partitions": self._collect()})
+                raise TransactionLost(
+                    f"target {copier.plan.target}: {copier.stopped_reason}; "
+                    "it may hold batches that nobody acknowledged"
+                )
+        self._filled.difference_update(stopped)
+
+    def _ask_to_enlist(self) -> None:
+        if self._wanted and self._state is _State.OPEN:
+            self._send({"type": "enlist", "partitions": [list(copier.plan.target) for copier in self._wanted]})

@@ -1,0 +1,115 @@
+"""Records that only the old primary holds, written to the new one, each with a header that says where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from connect.core.errors import PermanentError, RetriableError
+from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
+from connectors.failover.proving import compacted
+from connectors.failover.site import Site
+from connectors.failover.starting import returns
+from connectors.failover.stranded import HEADER, Stranded, find, last_appended, records_of
+from connectors.stored_offsets import read_positions
+
+_FLUSH: Final = 1000
+#: As much as a broker takes in a request: whether a record is too large is for the topic to say.
+_MAX_REQUEST_BYTES: Final = 100 << 20
+
+
+async def append_all(site: Site, control: FlowControl | None, tell: Tell) -> tuple[list[Stranded], int]:
+    """Under the lease: see that the flow is stopped, shut its last writer out, and only then look and append. What was
+    found, and how many records were appended.
+
+    Raises PermanentError where nothing may be appended, and as the clusters.
+    """
+    if why := await why_running(site, control):
+        raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
+    await copied_ends(site, tell)
+    found = await find(site)
+    cleaned = await compacted(site.target, {one.target.topic for one in found}) if found else set()
+    if why := objection(site, found, cleaned):
+        raise PermanentError(why)
+    return found, await _append_all(site, found, tell)
+
+
+def objection(site: Site, stranded: Sequence[Stranded], compacted_topics: Collection[str]) -> str:
+    """Why nothing is appended by hand (pure); empty: it may be."""
+    for one in stranded:
+        if not returns(site.flow, site.back, one.source.topic, one.target.topic):
+            return (
+                f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start "
+                "it, and it appends them"
+            )
+        if one.target.topic in compacted_topics:
+            return (
+                f"{one.target.topic} of cluster {site.flow.target_alias} is compacted, or does not tell: what is "
+                "appended would be newer than what was written there since, and win over it; export the records, and "
+                "write by hand those whose keys are still the newest"
+            )
+        if one.doubtful:
+            return (
+                f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
+                "nobody can tell which: export them, and compare"
+            )
+    return ""
+
+
+async def _append_all(site: Site, stranded: Sequence[Stranded], tell: Tell) -> int:
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    appended = 0
+    for one in stranded:
+        last = await last_appended(site, one.source, positions[one.source])
+        producer = AIOKafkaProducer(
+            **site.target.settings.aiokafka_arguments(),
+            acks="all",
+            enable_idempotence=True,
+            max_request_size=_MAX_REQUEST_BYTES,
+        )
+        try:
+            await producer.start()
+            made = await _append(site, one, last, producer)
+        except KafkaError as error:
+            kind = RetriableError if error.retriable else PermanentError
+            raise kind(
+                f"cluster {site.flow.target_alias}: {one.target} takes no more: {error!r}; run this again"
+            ) from error
+        finally:
+            await producer.stop()
+        tell(f"{one.source}: {made} records appended to {one.target}")
+        appended += made
+    return appended
+
+
+async def _append(site: Site, one: Stranded, last: int, producer: Any) -> int:
+    made, sent = 0, list[Any]()
+
+    async def settle() -> None:
+        await producer.flush()
+        for each in sent:
+            each.result()
+        sent.clear()
+
+    async for record in records_of(site, one):
+        if record.offset <= last:
+            continue
+        where = f"{site.flow.source_alias}/{record.topic}-{record.partition}@{record.offset}"
+        sent.append(
+            await producer.send(
+                one.target.topic,
+                record.value,
+                key=record.key,
+                partition=one.target.partition,
+                timestamp_ms=record.timestamp,
+                headers=[*record.headers, (HEADER, where.encode())],
+            )
+        )
+        made += 1
+        if len(sent) >= _FLUSH:
+            await settle()
+    await settle()
+    return made

@@ -1,0 +1,219 @@
+"""The flow copied to its end and stopped, so that nothing more of it reaches the target, whoever ran it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.group_offsets import group_state
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.transactions import FenceRefused, fence
+from connect.wire import batch as wire
+from connectors.dataplane import codes, reading
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover.behind import behind
+from connectors.failover.own import Range, merged
+from connectors.failover.site import Site
+from connectors.lag_reader import LagReader
+from connectors.positions import Position
+from connectors.stored_offsets import read_positions
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+#: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
+_HAND_OVER_S: Final = 15.0
+_NOT_HANDED_OVER: Final = "its tasks have not handed their positions over yet"
+#: A flow that copies nothing for so long will not get there.
+STALLED_S: Final = 60.0
+_HEADERS: Final = reading.FetchLimits(500, 1, 1 << 20, 1 << 20, reading.READ_UNCOMMITTED)
+_V2: Final = 2
+
+#: Tells the person at the terminal how far it is.
+Tell = Callable[[str], None]
+StillOurs = Callable[[], None]
+
+
+class FlowControl(Protocol):
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError."""
+
+    async def state(self) -> str:
+        """In Connect's words: RUNNING, STOPPED, ..."""
+
+    async def stop(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+
+async def drain(site: Site, tell: Tell, still_ours: StillOurs, timeout_s: float, stalled_s: float = STALLED_S) -> None:
+    """Wait until the flow has copied all that the source holds.
+
+    Raises:
+        RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
+        HeliographError: as the clusters.
+    """
+    look = LagReader(site.flow, site.source, site.target)
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + timeout_s
+    least, moved_s, said = -1, clock(), ""
+    while True:
+        still_ours()
+        now = await behind(site, look)
+        if now.lag.unknown:
+            raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
+        if now.is_copied:
+            count = len(now.lag.partitions)
+            tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")
+            return
+        if now.records != least or now.open:
+            least, moved_s = now.records, clock()
+        words = f"{site.flow.flow}: {now}, waiting until all is copied"
+        if words != said:
+            tell(words)
+            said = words
+        if clock() > give_up_s:
+            raise RetriableError(
+                f"{words}; it was not within {timeout_s:g} s: are producers still writing? --deny-writes; a "
+                "transaction that nobody ends is ended by the cluster after its transaction.timeout.ms"
+            )
+        if clock() - moved_s > stalled_s:
+            raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
+        await asyncio.sleep(_LOOK_S)
+
+
+async def stop_flow(
+    site: Site, control: FlowControl | None, tell: Tell, still_ours: StillOurs, timeout_s: float
+) -> None:
+    """Stop it through its workers, or wait until somebody has. Raises RetriableError where it still runs then."""
+    name = site.flow.flow
+    if control is not None:
+        await control.stop()
+        tell(f"{name}: its workers were told to stop it")
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + timeout_s
+    told = False
+    while why := await _why_running(site.target, site.flow_workers, await _positions(site), control):
+        still_ours()
+        if why == _NOT_HANDED_OVER and clock() > give_up_s - timeout_s + _HAND_OVER_S:
+            break  # what it has left behind is found in the log
+        if not told and control is None:
+            tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
+            told = True
+        if clock() > give_up_s:
+            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why}")
+        await asyncio.sleep(_LOOK_S)
+    tell(f"{name} is stopped")
+
+
+async def why_running(site: Site, control: FlowControl | None) -> str:
+    """Why the flow has to be taken for running; empty where it is not. Raises as the clusters."""
+    why = await _why_running(site.target, site.flow_workers, await _positions(site), control)
+    return "" if why == _NOT_HANDED_OVER else why
+
+
+async def why_back_runs(site: Site, control: FlowControl | None) -> str:
+    """Why the flow back has to be taken for running; empty where it is not. Raises as the clusters."""
+    positions = await read_positions(site.source, site.back.map_topic, site.back.name)
+    why = await _why_running(site.source, site.back_workers, positions, control)
+    return "" if why == _NOT_HANDED_OVER else why
+
+
+async def _positions(site: Site) -> dict[TopicPartition, Position]:
+    return await read_positions(site.target, site.flow.map_topic, site.flow.name)
+
+
+async def _why_running(
+    cluster: Cluster, workers: str, positions: Mapping[TopicPartition, Position], control: FlowControl | None
+) -> str:
+    is_handed_over = all(one.is_handed_over for one in positions.values())
+    if control is not None:
+        state = await control.state()
+        if state != "STOPPED":
+            return f"its connector is {state}"
+        return "" if is_handed_over else _NOT_HANDED_OVER
+    if positions and is_handed_over:
+        return ""
+    members = (await group_state(cluster, workers)).members
+    if members:
+        return f"group {workers} on cluster {cluster.name} has {len(members)} members, such as {members[0]}"
+    return ""
+
+
+class CopiedEnd(NamedTuple):
+    """The target offset behind the last record that the flow has written; ``surplus`` of them, at ``written``, behind
+    what it stored."""
+
+    offset: int
+    surplus: int = 0
+    written: tuple[Range, ...] = ()
+
+
+async def copied_ends(site: Site, tell: Tell | None = None) -> dict[TopicPartition, CopiedEnd]:
+    """By source partition; a writer that ended without a word is shut out first, and ``tell`` says so; None only
+    looks. Raises as the clusters and
+    :func:`connect.kafka.transactions.fence`."""
+    positions = await _positions(site)
+    unclean = {one: position for one, position in positions.items() if not position.is_handed_over}
+    if tell is not None:
+        await _fence(site, unclean, tell)
+    if not positions:
+        return {}
+    topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
+    return {
+        one: await _end_of(site.target, position, topics.get(position.target_topic))
+        for one, position in positions.items()
+    }
+
+
+async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
+    by_id: dict[str, list[tuple[str, int]]] = {}
+    for position in unclean.values():
+        if position.transactional_id:
+            by_id.setdefault(position.transactional_id, []).append((position.target_topic, position.target_partition))
+    for name, partitions in sorted(by_id.items()):
+        try:
+            await fence(site.target, name, partitions)
+        except FenceRefused as error:
+            tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
+        else:
+            tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+
+async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
+    """Behind the last batch of a position's writer: what arrived after the last commit is seen in the log. ``known`` is
+    the topic that is there now."""
+    name, index = position.target_topic, position.target_partition
+    if known is None or index not in known.partitions:
+        return CopiedEnd(0)
+    if None not in (known.topic_id, position.target_topic_id) and known.topic_id != position.target_topic_id:
+        return CopiedEnd(0)  # made anew: nothing was copied into it yet
+    end = CopiedEnd(position.target_end)
+    if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
+        return end  # what an exactly-once flow had not stored is aborted
+    log_end = (await list_offsets(target, [(name, index)], LATEST))[name, index]
+    at = max(position.target_end, (await list_offsets(target, [(name, index)], EARLIEST))[name, index])
+    topic = reading.TopicOnWire(name, known.topic_id)
+    while at < log_end:
+        leader = (await target.metadata({name})).leader(name, index)
+        if leader is None:
+            raise RetriableError(f"cluster {target.name}: {name}-{index} has no leader now")
+        row = await reading.fetch_one(await target.connection(leader), topic, index, (at, -1, -1), _HEADERS)
+        if row.error_code:
+            raise RetriableError(f"cluster {target.name}: {name}-{index} cannot be read: {codes.name(row.error_code)}")
+        before = at
+        for start, size, magic in wire.extents(row.records):
+            if magic != _V2:
+                raise PermanentError(f"cluster {target.name}: {name}-{index} holds batches older than format 2")
+            header = wire.read_header(row.records[start : start + size])
+            at = header.last_offset + 1
+            of_writer = (header.producer_id, header.producer_epoch) == (position.producer_id, position.producer_epoch)
+            if of_writer and not header.is_control:
+                written = merged([*end.written, (header.base_offset, at)])
+                end = CopiedEnd(at, end.surplus + header.record_count, tuple(written))
+        if at == before:
+            return end  # nothing but what is not replicated yet
+    return end

@@ -1,0 +1,231 @@
+"""Who works on a failover now: one at a time, and the next one is told who it is.
+
+A record beside the offset map says who holds it and until when. It is written under a transactional id, which whoever
+takes it over claims: two that read «free» at the same time cannot both write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import psutil
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
+from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
+from connect.kafka.transactions import Superseded
+from connectors.failover.site import Site
+from connectors.positions import Kind, decode_kind, front, text
+from connectors.record_settings import record_settings
+
+LEASE_S: Final = 20.0
+_RENEW_S: Final = 4.0
+#: Who is killed within one leaves it open, and the next run waits for its end before it can look.
+_TRANSACTION_TIMEOUT_MS: Final = 10_000
+_PARTITION_KEY: Final = b"failover"
+
+
+class InHand(PermanentError):
+    """Somebody else works on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
+    is the last that was begun; ``denied`` topics of the source refuse writers because of it."""
+
+    owner: str
+    host: str
+    pid: int
+    command: str
+    since_ms: int
+    until_ms: int
+    step: str = ""
+    is_finished: bool = False
+    denied: tuple[str, ...] = ()
+
+    def is_held(self, now_ms: int) -> bool:
+        """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
+        return now_ms < self.until_ms <= now_ms + int(2 * LEASE_S * 1000)
+
+    @property
+    def is_of_the_dead(self) -> bool:
+        """Whether its process was one of this machine, and has ended."""
+        return self.host == platform.node() and not psutil.pid_exists(self.pid)
+
+    def is_of(self, other: Record) -> bool:
+        return (self.host, self.pid, self.since_ms) == (other.host, other.pid, other.since_ms)
+
+
+def encode_key(flow: str) -> bytes:
+    return front(Kind.FAILOVER) + text(flow)
+
+
+def encode(record: Record) -> bytes:
+    return json.dumps({"format": 1, **asdict(record)}).encode()
+
+
+def decode(value: bytes) -> Record:
+    """Raises PermanentError for what a later version wrote."""
+    document = json.loads(value)
+    if document.pop("format", None) != 1:
+        raise PermanentError("a later Heliograph has worked on this failover: use that one")
+    known = {name: document[name] for name in Record.__dataclass_fields__ if name in document}
+    return Record(**{**known, "denied": tuple(known.get("denied", ()))})
+
+
+async def look(target: Cluster, map_topic: str, flow: str) -> Record | None:
+    """What is stored; None for nothing. Raises as ``read_to_end``."""
+    known = (await target.metadata({map_topic})).topics.get(map_topic)
+    if known is None or not known.partitions:
+        return None
+    found: list[bytes | None] = [None]
+
+    def take(record: LogRecord) -> None:
+        if record.key == encode_key(flow) and decode_kind(record.key) is Kind.FAILOVER:
+            found[0] = record.value
+
+    place = partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
+    await read_to_end(target, map_topic, take, partitions={place}, read_committed=True)
+    return None if found[0] is None else decode(found[0])
+
+
+def in_words(record: Record) -> str:
+    """Who is at it, for who is told."""
+    since = time.strftime("%H:%M:%S UTC", time.gmtime(record.since_ms / 1000))
+    return (
+        f"{record.owner} is at it (process {record.pid}): {record.command}, since {since}, step "
+        f"«{record.step or 'begin'}»; wait for its end, or for {LEASE_S:g} s after it died"
+    )
+
+
+class Lease:
+    """Held while the context lasts; see :func:`hold`."""
+
+    def __init__(self, target: Cluster, map_topic: str, flow: str, record: Record) -> None:
+        self._writer = TransactionalWriter(
+            target, f"heliograph-failover-{flow}", transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
+        )
+        self._target = target
+        self._topic = map_topic
+        self._flow = flow
+        self._writing = asyncio.Lock()
+        self.record = record
+        self.lost: HeliographError | None = None
+
+    async def claim(self) -> None:
+        """Raises InHand, and as the cluster."""
+        known = await await_free(self._look, self.record)
+        await self._writer.open()
+        # Somebody may have claimed it and written since the first look; now nobody else can.
+        before = await self._look()
+        if before is not None and before != known and not _is_free(before, self.record):
+            raise InHand(in_words(before))
+        if before is not None:
+            self.record = replace(self.record, denied=before.denied)
+        await self.store()
+
+    async def store(self, *, step: str | None = None, denied: tuple[str, ...] | None = None) -> None:
+        """Renew it, with what is known now. Raises InHand where it was taken over."""
+        async with self._writing:
+            self.record = replace(
+                self.record,
+                until_ms=_now_ms() + int(LEASE_S * 1000),
+                step=self.record.step if step is None else step,
+                denied=self.record.denied if denied is None else denied,
+            )
+            await self._write()
+
+    async def release(self, *, is_finished: bool) -> None:
+        async with self._writing:
+            self.record = replace(self.record, until_ms=0, is_finished=is_finished)
+            await self._write()
+
+    async def renew_forever(self) -> None:
+        """Until cancelled, or until it was taken over: ``lost`` says so then."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                await self.store()
+            except InHand as error:
+                self.lost = error
+                return
+            except RetriableError:
+                continue  # the next one may pass; whoever takes it over meanwhile is noticed then
+            except HeliographError as error:
+                self.lost = error
+                return
+
+    async def _write(self) -> None:
+        record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
+        try:
+            await self._writer.write([record])
+        except Superseded:
+            raise InHand(f"somebody else has taken the failover {self._flow} over: this one stops") from None
+
+    async def _look(self) -> Record | None:
+        return await look(self._target, self._topic, self._flow)
+
+
+async def await_free(
+    read: Callable[[], Awaitable[Record | None]], mine: Record, *, watch_s: float = LEASE_S, look_s: float = 1.0
+) -> Record | None:
+    """The record as it was left. One that nobody has given back is watched for ``watch_s``: clocks of two machines may
+    differ, but who lives renews it. Raises InHand where somebody does, and as ``read``."""
+    known = await read()
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + watch_s
+    while not _is_free(known, mine) and clock() < give_up_s:
+        await asyncio.sleep(look_s)
+        now = await read()
+        if now is not None and now != known and not _is_free(now, mine):
+            raise InHand(in_words(now))
+        known = now
+    return known
+
+
+def _is_free(known: Record | None, mine: Record) -> bool:
+    return known is None or not known.until_ms or known.is_of(mine) or known.is_of_the_dead
+
+
+@contextlib.asynccontextmanager
+async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
+    """Work alone on what moves to the site's target. Raises InHand where somebody else does."""
+    flow = site.flow.flow
+    await record_settings(site.flow).make_topic(site.target_admin)
+    host = platform.node()
+    lease = Lease(
+        site.target, site.flow.map_topic, flow, Record(f"{_user()}@{host}", host, os.getpid(), command, _now_ms(), 0)
+    )
+    await lease.claim()
+    renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
+    is_finished = False
+    try:
+        yield lease
+        is_finished = True
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        with contextlib.suppress(HeliographError):  # it runs out by itself
+            await lease.release(is_finished=is_finished)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"  # without an entry among the machine's users
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

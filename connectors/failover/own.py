@@ -1,0 +1,135 @@
+"""Which records of a partition a cluster has of its own: not copied to there, and not yet from there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from aiokafka import TopicPartition as Assigned
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.topiclog import reader, reading
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+
+_POLL_MS: Final = 250
+#: Ranges that lie so near are read in one go: between transactions there are as many as markers.
+_NEAR: Final = 5000
+#: Offsets from one to before another.
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Records that only one cluster holds: the first and last offset, and how many."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
+
+
+def between(begin: int, end: int, copied: Iterable[Range]) -> Iterator[Range]:
+    """What is left of [begin, end) without the ranges in ``copied``, which ascend (pure)."""
+    at = begin
+    for first, behind in copied:
+        if first > at:
+            yield at, min(first, end)
+        at = max(at, behind)
+        if at >= end:
+            return
+    if at < end:
+        yield at, end
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Those that touch or overlap as one, ascending (pure)."""
+    found: list[Range] = []
+    for begin, end in sorted(ranges):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
+    """Ranges before ``end``, which ascend, with those together that lie so ``near`` that reading on is cheaper than a
+    new beginning (pure)."""
+    some: list[Range] = []
+    for first, behind in ranges:
+        if first >= min(behind, end):
+            continue
+        if some and first - some[-1][1] > near:
+            yield some
+            some = []
+        some.append((first, min(behind, end)))
+    if some:
+        yield some
+
+
+def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int]) -> Iterator[Any]:
+    """Those that lie in one of ``ranges``, which ascend and begin at ``begins`` (pure)."""
+    for record in records:
+        at = bisect_right(begins, record.offset) - 1
+        if at >= 0 and record.offset < ranges[at][1]:
+            yield record
+
+
+async def own_ranges(
+    copies: MapReader, log: TopicPartition, topic_id: UUID | None, begin: int, end: int
+) -> list[Range]:
+    """Offsets of ``log`` that ``copies``, the map of the flow that writes there, does not know to be copies. Maps of
+    another topic than ``topic_id``, which was there before, do not count. Raises as the map reader's look-ups."""
+    copied: list[Range] = []
+    for pair in copies.pairs_to(log):
+        if None not in (topic_id, pair.target_topic_id) and topic_id != pair.target_topic_id:
+            continue
+        for chunk in copies.chunks(pair):
+            copied += [
+                (run.downstream, run.downstream_end)
+                for run in await copies.runs(pair, chunk)
+                if run.downstream_end > begin and run.downstream < end
+            ]
+    return list(between(begin, end, sorted(copied)))
+
+
+async def read_ranges(
+    cluster: Cluster, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0
+) -> AsyncIterator[Any]:
+    """The committed records in ``ranges`` as aiokafka has them, without the first ``skip``. Raises as the cluster."""
+    if not ranges:
+        return
+    place = Assigned(log.topic, log.partition)
+    with reading(cluster, log.topic):
+        async with reader(cluster, read_committed=True, auto_offset_reset="earliest") as consumer:
+            consumer.assign([place])
+            stable = (await consumer.end_offsets([place]))[place]
+            for some in stretches(ranges, stable):
+                begins, end = [first for first, _ in some], some[-1][1]
+                consumer.seek(place, some[0][0])
+                while await consumer.position(place) < end:
+                    fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
+                    for record in inside(fetched, some, begins):
+                        if skip:
+                            skip -= 1
+                        else:
+                            yield record
+
+
+async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0) -> Own | None:
+    """How many records there are; None for none. Raises as :func:`read_ranges`."""
+    first = last = -1
+    records = 0
+    async for record in read_ranges(cluster, log, ranges, skip=skip):
+        first = record.offset if first < 0 else first
+        last = record.offset
+        records += 1
+    return Own(log.topic, log.partition, first, last, records) if records else None

@@ -1,0 +1,194 @@
+"""Where an offset of one cluster is on the other: by the map of the flow to there, or by that of the flow from there,
+read the other way. Which of the two knows is decided by offset, as a topic that keeps its name holds both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from uuid import UUID
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.group_offsets import Partition
+from connect.kafka.offsets import EARLIEST, list_offset
+from connectors.checkpoint.settings import CheckpointSettings
+from connectors.checkpoint.syncs import OffsetSyncs
+from connectors.checkpoint.translating import Translator
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover.model import How, Place
+from connectors.map_reader import MapReader
+from connectors.offset_map import Pair, Translation
+from connectors.offset_map import Place as Lies
+from connectors.settings import MirrorSourceSettings
+
+_HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
+_LookUp = Callable[[int], Awaitable[Translation | None]]
+#: How near the last record that a map knows lies before an offset, and the place.
+_Candidate = tuple[int, Place]
+
+
+class Places:
+    """Between the clusters of a flow.
+
+    Args:
+        flow: To where a reader goes.
+        back: The flow the other way; it need not be enabled.
+        target: Where the reader goes; ``source`` None where it is gone.
+    """
+
+    def __init__(
+        self,
+        flow: MirrorSourceSettings,
+        back: MirrorSourceSettings,
+        checkpoints: CheckpointSettings,
+        source: Cluster | None,
+        target: Cluster,
+    ) -> None:
+        self._flow = flow
+        self._source = source
+        self._target = target
+        self._checkpoints = checkpoints
+        #: Of the flow to the target; and that of the flow from it, which lies on the source.
+        self.there = MapReader(target, flow.map_topic, connector=flow.name)
+        self.back = None if source is None else MapReader(source, back.map_topic, connector=back.name)
+        self._by_syncs: Translator | None = None
+        self._ids: dict[tuple[Cluster, str], UUID | None] = {}
+
+    async def begin(self) -> None:
+        """Read both maps. Raises as :meth:`MapReader.follow` and the clusters."""
+        await self.there.follow()
+        readers: list[tuple[MapReader, Cluster | None, Cluster | None]] = [(self.there, self._source, self._target)]
+        if self.back is not None:
+            await self.back.follow()
+            readers.append((self.back, self._target, self._source))
+        for reader, source, target in readers:
+            pairs = [pair for one in reader.sources() if (pair := reader.current(one)) is not None]
+            await self._learn_ids(source, {pair.source_topic for pair in pairs})
+            await self._learn_ids(target, {pair.target_topic for pair in pairs})
+        if self._source is not None:
+            settings = self._checkpoints
+            syncs = OffsetSyncs(
+                self._source if settings.syncs_on_source else self._target, settings.offset_syncs_topic, only_last=False
+            )
+            self._by_syncs = Translator(settings, self._source, self._target, self.there, syncs)
+            await self._by_syncs.follow()
+
+    def is_mirrored(self, topic: str) -> bool:
+        """Whether a topic of the source is carried to the target, or came from there."""
+        if self._flow.should_mirror(topic):
+            return True
+        back = self.back
+        return back is not None and any(pair.target_topic == topic for pair in self._current(back))
+
+    async def place(self, topic: str, partition: int, offset: int) -> Place | None:
+        """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
+        source = TopicPartition(topic, partition)
+        found = [one for one in (await self._forward(source, offset), await self._reverse(source, offset)) if one]
+        best = max(found, key=lambda one: one[0])[1] if found else None
+        if best is not None and best.how is not How.BEGIN:
+            return best
+        translated = [] if self._by_syncs is None else await self._by_syncs.translate(source, offset)
+        for one in translated:  # a map of one connector knows one place
+            return Place(*one.target, one.offset, How.EXACT if one.by_map else How.SYNCS)
+        return None if best is None else await self._at_begin(best)
+
+    async def _at_begin(self, place: Place) -> Place:
+        """Copies that are older than a map may be there: nothing of them is skipped."""
+        start = await list_offset(self._target, (place.topic, place.partition), EARLIEST)
+        return place._replace(offset=start)
+
+    async def by_checkpoint(self, target: Partition, upstream: int) -> Place | None:
+        """The place of a checkpoint's upstream offset, found anew; None where the map does not know its topic."""
+        for pair in self.there.pairs_to(TopicPartition(*target)):
+            if pair == self.there.current(TopicPartition(pair.source_topic, pair.source_partition)):
+                candidate = await self._forward(TopicPartition(pair.source_topic, pair.source_partition), upstream)
+                if candidate is not None and candidate[1].how is not How.BEGIN:
+                    return candidate[1]._replace(how=How.CHECKPOINT)
+        return None
+
+    def copied_up_to(self, target: TopicPartition) -> int | None:
+        """The source offset up to which ``target`` is copied; None where nobody knows."""
+        for pair in self.there.pairs_to(target):
+            source = TopicPartition(pair.source_topic, pair.source_partition)
+            position = self.there.position(source)
+            if position is not None and pair == self.there.current(source):
+                return position.next_source_offset
+        return None
+
+    async def _forward(self, source: TopicPartition, offset: int) -> _Candidate | None:
+        pair = self.there.current(source)
+        if pair is None or not self._is_there(pair, self._source, self._target):
+            return None
+
+        async def reverse(downstream: int, pair: Pair = pair) -> Translation | None:
+            return await self.there.reverse(pair, downstream)
+
+        found = await self.there.forward(pair, offset)
+        position = self.there.position(source)
+        is_passed = position is not None and offset <= position.next_source_offset
+        target = (pair.target_topic, pair.target_partition)
+        return await _candidate(found, offset, target, reverse, is_passed=is_passed)
+
+    async def _reverse(self, copy: TopicPartition, offset: int) -> _Candidate | None:
+        back = self.back
+        if back is None:
+            return None
+        for pair in back.pairs_to(copy):
+            is_current = back.current(TopicPartition(pair.source_topic, pair.source_partition)) == pair
+            if not is_current or not self._is_there(pair, self._target, self._source):
+                continue
+
+            async def forward(upstream: int, pair: Pair = pair, back: MapReader = back) -> Translation | None:
+                return await back.forward(pair, upstream)
+
+            found = await back.reverse(pair, offset)
+            position = back.position(TopicPartition(pair.source_topic, pair.source_partition))
+            is_passed = position is not None and offset <= position.target_end
+            target = (pair.source_topic, pair.source_partition)
+            return await _candidate(found, offset, target, forward, is_passed=is_passed)
+        return None
+
+    @staticmethod
+    def _current(reader: MapReader) -> list[Pair]:
+        return [pair for one in reader.sources() if (pair := reader.current(one)) is not None]
+
+    def _is_there(self, pair: Pair, source: Cluster | None, target: Cluster | None) -> bool:
+        """Whether its topics are those that are there, as far as anybody can tell."""
+        ends = ((source, pair.source_topic, pair.source_topic_id), (target, pair.target_topic, pair.target_topic_id))
+        for cluster, topic, topic_id in ends:
+            if cluster is None:
+                continue
+            if (cluster, topic) not in self._ids:
+                return False
+            now = self._ids[cluster, topic]
+            if topic_id is not None and now is not None and now != topic_id:
+                return False
+        return True
+
+    async def _learn_ids(self, cluster: Cluster | None, topics: Collection[str]) -> None:
+        if cluster is None or not topics:
+            return
+        for name, topic in (await cluster.metadata(set(topics))).topics.items():
+            if topic.partitions:
+                self._ids[cluster, name] = topic.topic_id
+
+
+async def _candidate(
+    found: Translation | None, offset: int, target: Partition, inverse: _LookUp, *, is_passed: bool
+) -> _Candidate | None:
+    """``found`` is what a map says of ``offset``; ``inverse`` the same map read the other way. ``is_passed``: the copy
+    has come as far, so behind the map's last record lies nothing of it but markers and what was aborted."""
+    if found is None:
+        return None
+    how = How.EXACT if is_passed and found.place is Lies.BEYOND else _HOW[found.place]
+    return await _nearness(found, offset, inverse), Place(*target, found.offset, how)
+
+
+async def _nearness(found: Translation, offset: int, inverse: _LookUp) -> int:
+    if found.place is Lies.BELOW:
+        return -1
+    same = await inverse(found.offset)
+    if same is not None and same.place is Lies.INSIDE and same.offset == offset:
+        return offset
+    before = await inverse(found.offset - 1) if found.offset else None
+    if before is None or before.place is Lies.BELOW:
+        return 0
+    return min(before.offset + 1 if before.place is Lies.INSIDE else before.offset, offset)

@@ -1,0 +1,190 @@
+"""What is to be known before anything is done: asked of both clusters, or of the target where the source is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.errors import ClusterUnreachable, HeliographError
+from connect.kafka.cluster import Cluster
+from connect.kafka.group_offsets import Partition, group_state
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import lease
+from connectors.failover.draining import CopiedEnd, FlowControl
+from connectors.failover.group_look import GroupsLook, still_there
+from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
+from connectors.failover.places import Places
+from connectors.failover.site import Site
+from connectors.failover.way_back import way_back
+from connectors.lag_reader import LagReader
+from connectors.partition_states import read_states
+from connectors.record_settings import record_settings
+from connectors.stored_offsets import read_all_positions, read_positions
+
+#: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
+#: checkpoints that lie beyond the copy.
+AHEAD: Final = "ahead"
+NOT_MIRRORED: Final = "not-mirrored"
+CHECKPOINTS: Final = "checkpoints"
+ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS)
+#: A lost cluster is to be told of soon.
+_LOOK_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the person wants.
+
+    Args:
+        takes: Which groups.
+        at_ms: Positions by time; None by offset.
+        is_gone: The source counts as gone, whether it answers or not.
+        rewinds: Groups may go back on the target.
+        leaves_stranded: The flow back may pass over records that only the target holds.
+        accepts: What is in the way no more: some of :data:`ACCEPTABLE`.
+        sample: Records of each partition of a group that are compared.
+    """
+
+    takes: Callable[[str], bool]
+    at_ms: int | None = None
+    is_gone: bool = False
+    rewinds: bool = False
+    sample: int = 10
+    denies_writes: bool = False
+    leaves_stranded: bool = False
+    timeout_s: float = 600.0
+    accepts: frozenset[str] = frozenset()
+
+
+async def look(
+    site: Site,
+    wish: Wish,
+    back: FlowControl | None = None,
+    moved: Mapping[tuple[str, Partition], int] | None = None,
+) -> Preflight:
+    """Look, and change nothing. ``back`` speaks of the flow back; ``moved`` is where an interrupted run has put groups.
+
+    Raises ClusterUnreachable where the target does not answer, else as the clusters.
+    """
+    if error := await still_there(site.target, _LOOK_S):
+        raise ClusterUnreachable(
+            f"cluster {site.flow.target_alias} does not answer, and nothing can move there: {error}"
+        )
+    source_error = await still_there(site.source, _LOOK_S)
+    source = None if source_error or wish.is_gone else site.source
+    notes, unknown = list[str](), list[str]()
+    if wish.is_gone and not source_error:
+        notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
+    places = Places(site.flow, site.back, site.checkpoints, source, site.target)
+    await places.begin()
+    if not places.there.sources():
+        notes.append(
+            f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: places are by offset syncs"
+        )
+    look_at = _groups_look(site, wish, source, places)
+    groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
+    try:
+        groups, not_mirrored = await look_at.plan()
+    except HeliographError as error:
+        unknown.append(str(error))
+    notes += [
+        f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
+        for group, at_ms in sorted(look_at.seen_at_ms.items())
+    ]
+    lag = None
+    if source is not None:
+        try:
+            lag = await LagReader(site.flow, source, site.target).all()
+            unknown += [f"{name}: {why}" for name, why in lag.unknown.items()]
+        except HeliographError as error:
+            unknown.append(str(error))
+    if source is None and wish.at_ms is None and not wish.rewinds:
+        groups = with_moved(groups, moved or {})
+    groups = with_rewinds(groups, allowed=wish.rewinds or wish.at_ms is not None, keeps=AHEAD in wish.accepts)
+    return Preflight(
+        source=site.flow.source_alias,
+        target=site.flow.target_alias,
+        source_error=source_error,
+        is_gone=wish.is_gone,
+        lag=lag,
+        groups=groups,
+        not_mirrored=not_mirrored,
+        stopped=await _stopped(site),
+        refused=tuple(await _refused(site, wish, groups)),
+        in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
+        notes=tuple(notes),
+        unknown=tuple(unknown),
+    )
+
+
+async def _stopped(site: Site) -> dict[str, str]:
+    states = await read_states(site.target, record_settings(site.flow))
+    return {str(one): f"it is {state.state}: {state.reason}" for one, state in sorted(states.items())}
+
+
+async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
+    found = []
+    known = await lease.look(site.target, site.flow.map_topic, site.flow.flow)
+    if known is not None and known.is_held(time.time_ns() // 1_000_000) and not known.is_of_the_dead:
+        found.append(lease.in_words(known))
+    if not has_source:
+        return found
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
+    return found + (await way_back(site, ends, back, leaves_stranded=wish.leaves_stranded)).objections
+
+
+async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
+    flow, map_topic = site.flow.flow, site.flow.map_topic
+    found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
+    goes_back = any(one.how is How.TIME or one.goes_back for one in groups.moves)
+    if goes_back and site.checkpoints.sync_interval_s is not None:
+        members = (await group_state(site.target, site.flow_workers)).members
+        if members:
+            found.append(
+                f"sync.group.offsets of {flow} moves groups forward again, behind --at and --rewind, while its workers "
+                "run: set sync.group.offsets.enabled = false, start them again, and run this then"
+            )
+    return found
+
+
+def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:
+    """Of connectors that copy the same partitions as ``name`` (pure): a group has one place only in what is moved."""
+    ours = {one for connector, one in stored if connector == name}
+    shared: dict[str, list[TopicPartition]] = {}
+    for connector, one in sorted(stored):
+        if connector != name and one in ours:
+            shared.setdefault(connector, []).append(one)
+    return [
+        f"connector {other} copies {partitions[0]} as well, into a topic of its own, and this command moves readers "
+        f"for {name} of {flow} alone: they would begin at no known place there; move them by the checkpoints of both "
+        f"(sync.group.offsets), or, if {other} is no more, delete its offsets"
+        for other, partitions in shared.items()
+    ]
+
+
+async def groups_now(site: Site, wish: Wish) -> GroupsPlan:
+    """Where the groups stand at the source now, and go. Raises as the clusters."""
+    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
+    await places.begin()
+    plan, _ = await _groups_look(site, wish, site.source, places).plan()
+    return plan
+
+
+def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places) -> GroupsLook:
+    return GroupsLook(
+        wish.takes,
+        source,
+        site.target,
+        places,
+        site.checkpoints.checkpoints_topic,
+        wish.at_ms,
+        leaves_topics=NOT_MIRRORED in wish.accepts,
+        trusts_checkpoints=CHECKPOINTS in wish.accepts,
+    )
+
+
+def in_utc(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms / 1000))

@@ -1,0 +1,157 @@
+"""Readers taken back to where they came from: the flow back is begun where the flow there ended, then it is a failover
+the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from connect.core.errors import PermanentError
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import lease, preflight, undo
+from connectors.failover.denying import allow_writes
+from connectors.failover.draining import CopiedEnd, FlowControl, Tell, copied_ends, stop_flow
+from connectors.failover.lease import Lease, hold
+from connectors.failover.model import Preflight
+from connectors.failover.preflight import Wish
+from connectors.failover.site import Site
+from connectors.failover.starting import returns, store_starts
+from connectors.failover.steps import Failover, Outcome
+from connectors.failover.stranded import find
+from connectors.failover.way_back import WayBack, way_back
+from connectors.partition_states import read_states
+from connectors.record_settings import record_settings
+from connectors.stored_offsets import read_positions
+
+
+def still_stopped(
+    stopped: Mapping[str, str], denied: Collection[str], remote_topic: Callable[[str], str]
+) -> dict[str, str]:
+    """Partitions, such as ``orders-0``, but those whose copies go to ``denied`` topics (pure)."""
+    return {name: why for name, why in stopped.items() if remote_topic(name.rpartition("-")[0]) not in denied}
+
+
+class Failback:
+    """``site.flow`` brings records and readers back to ``site.target``, the old primary; ``site.back`` is the flow that
+    brought them from there. Arguments as of :class:`Failover`."""
+
+    def __init__(
+        self,
+        site: Site,
+        wish: Wish,
+        undo_file: Path,
+        tell: Tell,
+        controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
+    ) -> None:
+        self._site = site
+        self._there = site.turned()
+        self._wish = wish
+        self._file = undo_file
+        self._tell = tell
+        self._control, self._back = controls
+        # Somebody has to start the flow by hand, perhaps.
+        self._steps = Failover(site, wish, undo_file, tell, controls, stalled_s=wish.timeout_s)
+
+    async def look(self) -> Preflight:
+        """See :func:`connectors.failover.preflight.look`; beside it what the begin of the flow stands in the way of."""
+        looked = await preflight.look(self._site, self._wish, self._back)
+        if looked.source_error:
+            return looked
+        looked = await self._without_denied(looked)
+        if not await self._keeps_names():
+            return looked
+        due, way = await self._way_there(await copied_ends(self._there))
+        if not self._wish.leaves_stranded:
+            way += [
+                f"only cluster {self._site.flow.target_alias} holds {one.own}: {self._there.flow.flow} would pass over "
+                "them; heliograph stranded --append, or --leave-stranded"
+                for one in await find(self._there)
+            ]
+        if not due and not way:
+            return looked
+        notes = (f"{self._site.flow.flow}: it begins where {self._there.flow.flow} ended, in {len(due)} partitions",)
+        return replace(looked, in_the_way=(*looked.in_the_way, *way), notes=(*looked.notes, *(notes if due else ())))
+
+    async def _without_denied(self, looked: Preflight) -> Preflight:
+        """Partitions stand still because the failover has refused all writers there: this run lets them in again."""
+        there = self._there
+        known = await lease.look(there.target, there.flow.map_topic, there.flow.flow)
+        denied = frozenset(known.denied if known is not None else ())
+        stopped = still_stopped(looked.stopped, denied, self._site.flow.remote_topic)
+        if len(stopped) == len(looked.stopped):
+            return looked
+        note = (
+            f"{len(looked.stopped) - len(stopped)} partitions stand still while cluster {self._site.flow.target_alias} "
+            f"refuses writers, which this run ends, and starts {self._site.flow.flow} anew"
+        )
+        return replace(looked, stopped=stopped, notes=(*looked.notes, note))
+
+    async def _way_there(self, ends: Mapping[TopicPartition, CopiedEnd]) -> WayBack:
+        return await way_back(self._there, ends, self._control, leaves_stranded=self._wish.leaves_stranded)
+
+    async def run(self, command: str) -> Outcome:
+        """Do all of it; errors as :meth:`Failover.run`."""
+        site, there = self._site, self._there
+        async with (
+            hold(site, command) as held,
+            hold(there, command) as other,
+        ):
+            await self._prepare(held)
+            if other.record.denied:
+                await self._let_in(other.record.denied)
+                await other.store(denied=())
+            await self._start(held)
+            outcome = await self._steps.run_under(held)
+            if self._back is not None:
+                await self._back.resume()
+                self._tell(f"{there.flow.flow} goes on")
+            else:
+                self._tell(f"start {there.flow.flow} again: it goes on behind what came back")
+            return outcome
+
+    async def _let_in(self, denied: Collection[str]) -> None:
+        """Writers, and this flow with them: partitions that were refused stand still until it is started anew."""
+        site = self._site
+        await allow_writes(site.target, denied)
+        self._tell(f"cluster {site.flow.target_alias} takes writers of {len(denied)} topics again")
+        states = await read_states(site.target, record_settings(site.flow))
+        still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
+        if still:
+            self._tell(
+                f"{site.flow.flow} is started anew: it stands still in {len(still)} partitions, such as {still[0]}"
+            )
+            await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
+
+    async def _prepare(self, held: Lease) -> None:
+        """Have the flow begin behind what came from its target."""
+        await held.store(step="begin of the way back")
+        there = self._there
+        if not await self._keeps_names():
+            return
+        await stop_flow(there, self._back, self._tell, lambda: None, self._wish.timeout_s)
+        due, objections = await self._way_there(await copied_ends(there, self._tell))
+        if objections:
+            raise PermanentError(f"{objections[0]}; then run this again")
+        if not due:
+            return
+        site = self._site
+        record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
+        record.with_begins(due).write()
+        await store_starts(there, due)
+        self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
+
+    async def _keeps_names(self) -> bool:
+        """Whether anything would be copied back to where it came from."""
+        there = self._there
+        positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
+        return any(returns(there.flow, there.back, one.topic, each.target_topic) for one, each in positions.items())
+
+    async def _start(self, held: Lease) -> None:
+        await held.store(step="start the flow")
+        name = self._site.flow.flow
+        if self._control is not None:
+            await self._control.resume()
+            self._tell(f"{name}: its workers were told to start it")
+        else:
+            self._tell(f"{name} has to run now: start its mirror where it does not, this command waits")

@@ -1,0 +1,147 @@
+"""Where the flow back begins: behind what the flow has copied, where a topic keeps its name on its way.
+
+Else it would copy back what came from there. Under names that tell where a topic came from nothing has to be done: such
+topics are not copied back at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from connect.core import offsetlog
+from connect.core.errors import PermanentError
+from connect.kafka.offsets import EARLIEST, list_offsets
+from connect.kafka.producer import OutRecord, PlainWriter
+from connect.kafka.topiclog import ensure_compacted_topic
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover.draining import CopiedEnd
+from connectors.failover.logs import Fate, Log, logs_now
+from connectors.failover.own import Own, Range, between, count, own_ranges
+from connectors.failover.site import Site
+from connectors.failover.undo import StartBefore
+from connectors.map_reader import MapReader
+from connectors.positions import Position
+from connectors.settings import MirrorSourceSettings
+from connectors.stored_offsets import read_positions, read_stored_offsets
+
+
+def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
+    """Whether the flow back would copy ``target_topic`` into ``source_topic``, out of which it came (pure)."""
+    return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic
+
+
+async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tuple[list[StartBefore], list[str]]:
+    """What is to be stored for the flow back; nothing where it stands behind ``ends`` already, which are by source
+    partition. Beside it the topics of which nothing may be stored, and why. Raises as the clusters."""
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    returning = {
+        one: position
+        for one, position in positions.items()
+        if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
+    }
+    stored = await read_stored_offsets(site.source, site.back.offsets_topic)
+    logs = await logs_now(site.source, returning)
+    found, refused = [], []
+    for one, position in sorted(returning.items()):
+        end, topic, index = ends[one].offset, position.target_topic, position.target_partition
+        before = stored.mirrored_offset(site.back.name, site.back.source_alias, topic, index)
+        if end and (before is None or before < end - 1):
+            if logs[one].fate is Fate.SAME:
+                found.append(StartBefore(topic, index, before, end - 1))
+            elif why := why_no_start(site, one, position, logs[one], before):
+                refused.append(why)
+    return found, refused
+
+
+def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, before: int | None) -> str:
+    """Why the flow back cannot begin behind what the source no longer has; empty where it begins at the beginning, and
+    so brings all of it back (pure)."""
+    source, back = site.flow.source_alias, site.back.flow
+    if log.fate is Fate.CUT:
+        return (
+            f"cluster {source} has lost the end of {one}: it was copied up to offset {position.next_source_offset}, "
+            f"and is the same up to {log.same_to} only; delete the topic there, after heliograph stranded, so that "
+            f"{back} brings all of it back"
+        )
+    if before is None:
+        return ""
+    return (
+        f"{one} of cluster {source} was made anew or is gone, but {back} would begin at offset {before + 1}: reset its "
+        f"offsets of {position.target_topic}, so that it brings all of it back"
+    )
+
+
+async def passed_over(
+    site: Site,
+    starts: Sequence[StartBefore],
+    ends: Mapping[TopicPartition, CopiedEnd],
+    appended: Mapping[TopicPartition, int] | None = None,
+) -> list[Own]:
+    """Records of the target's own that lie before where the flow back is to begin, and that it has not copied: nobody
+    would. ``ends`` are as of :func:`starts_due`; those up to ``appended`` were appended to the source by hand. Raises
+    as the clusters."""
+    if not starts:
+        return []
+    copies = MapReader(site.target, site.flow.map_topic, connector=site.flow.name)
+    await copies.follow()
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    written: dict[TopicPartition, list[Range]] = {}
+    for one, position in positions.items():
+        target = TopicPartition(position.target_topic, position.target_partition)
+        written.setdefault(target, []).extend(ends[one].written if one in ends else ())
+    found = []
+    logs = [TopicPartition(one.topic, one.partition) for one in starts]
+    topics = (await site.target.metadata({one.topic for one in logs})).topics
+    begins = await list_offsets(site.target, logs, EARLIEST)
+    for log, start in zip(logs, starts, strict=True):
+        first = max(begins[log], 0 if start.before is None else start.before + 1, (appended or {}).get(log, -1) + 1)
+        own = await own_ranges(copies, log, topics[log.topic].topic_id, first, start.after + 1)
+        ranges = [left for begin, end in own for left in between(begin, end, written.get(log, ()))]
+        if counted := await count(site.target, log, ranges):
+            found.append(counted)
+    return found
+
+
+async def store_starts(site: Site, starts: list[StartBefore]) -> None:
+    """As an operator who alters offsets. The flow back must not run. Raises as the source."""
+    await _store(site, {(one.topic, one.partition): one.after for one in starts})
+
+
+async def undo_starts(site: Site, starts: list[StartBefore]) -> list[str]:
+    """Store what was there before; returns those that have moved since, which stay."""
+    stored = await read_stored_offsets(site.source, site.back.offsets_topic)
+    back = site.back
+    moved = [
+        f"{one.topic}-{one.partition}: {back.flow} has gone on since"
+        for one in starts
+        if stored.mirrored_offset(back.name, back.source_alias, one.topic, one.partition) not in (one.after, one.before)
+    ]
+    same = [
+        one
+        for one in starts
+        if stored.mirrored_offset(back.name, back.source_alias, one.topic, one.partition) == one.after
+    ]
+    await _store(site, {(one.topic, one.partition): one.before for one in same})
+    return moved
+
+
+async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> None:
+    if not offsets:
+        return
+    back = site.back
+    if any(offset is not None and offset < 0 for offset in offsets.values()):
+        raise PermanentError(f"{back.flow}: an offset below 0 is none")
+    await ensure_compacted_topic(
+        site.source_admin,
+        back.offsets_topic,
+        partitions=back.offsets_topic_partitions,
+        replication_factor=back.offsets_topic_replication_factor,
+    )
+    await PlainWriter(site.source).write(
+        OutRecord(
+            back.offsets_topic,
+            offsetlog.mirror_key(back.name, back.source_alias, topic, partition),
+            None if offset is None else offsetlog.mirror_value(offset),
+        )
+        for (topic, partition), offset in sorted(offsets.items())
+    )

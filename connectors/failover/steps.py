@@ -1,0 +1,277 @@
+"""The steps of a failover. Each looks first whether it is done, so that one that was interrupted is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.group_offsets import Committed, Partition, committed, forget, move
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import preflight, undo
+from connectors.failover.behind import behind, without_heartbeats
+from connectors.failover.denying import allow_writes, denied_already, deny_writes
+from connectors.failover.draining import (
+    CopiedEnd,
+    FlowControl,
+    Tell,
+    copied_ends,
+    drain,
+    stop_flow,
+    why_back_runs,
+    why_running,
+)
+from connectors.failover.group_look import still_there
+from connectors.failover.lease import Lease, hold
+from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_commit
+from connectors.failover.preflight import Wish
+from connectors.failover.proving import DIFFERS, prove
+from connectors.failover.site import Site
+from connectors.failover.starting import store_starts, undo_starts
+from connectors.failover.undo import Undo
+from connectors.failover.way_back import way_back
+from connectors.lag_reader import LagReader
+
+_NAMED: Final = 5
+#: Whether the source is there at all, once something has failed.
+_LOOK_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done. ``looked`` is the last look, with each group's offset as it was before."""
+
+    looked: Preflight
+    proofs: tuple[Proof, ...]
+
+    @property
+    def differs(self) -> bool:
+        return any(one.outcome == DIFFERS for one in self.proofs)
+
+
+class Failover:
+    """Of one flow to its target. ``controls`` are of the flow and of the flow back; None where nobody can be asked."""
+
+    def __init__(
+        self,
+        site: Site,
+        wish: Wish,
+        undo_file: Path,
+        tell: Tell,
+        controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
+        stalled_s: float = 60.0,
+    ) -> None:
+        self._site = site
+        self._wish = wish
+        self._file = undo_file
+        self._tell = tell
+        self._control, self._back = controls
+        self._stalled_s = stalled_s
+
+    async def look(self) -> Preflight:
+        """See :func:`connectors.failover.preflight.look`."""
+        site = self._site
+        known = undo.interrupted(self._file, site.flow.source_alias, site.flow.target_alias)
+        moved = {} if known is None else {(one.group, (one.topic, one.partition)): one.after for one in known.groups}
+        return await preflight.look(site, self._wish, self._back, moved)
+
+    async def run(self, command: str) -> Outcome:
+        """Do all of it. Raises InHand where somebody else is at it, RetriableError where it may be run again just so,
+        PermanentError where something must be mended before; what was done stays done."""
+        try:
+            async with hold(self._site, command) as lease:
+                return await self.run_under(lease)
+        except RetriableError as error:
+            if self._wish.is_gone or not await still_there(self._site.source, _LOOK_S):
+                raise
+            raise RetriableError(
+                f"{error}; cluster {self._site.flow.source_alias} was lost on the way. What was done stays done: run "
+                "this again once it is back or, if it is gone for good and nobody writes there, with --source-gone"
+            ) from error
+
+    async def run_under(self, lease: Lease) -> Outcome:
+        """The same under a lease that is held."""
+        site, wish = self._site, self._wish
+        record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
+        if not wish.is_gone:
+            if wish.denies_writes:
+                record = await self._deny(lease, record)
+            await self._step(lease, "drain")
+            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s)
+        await self._step(lease, "stop the flow")
+        await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
+        if not wish.is_gone:
+            await self._check_drained()
+        ends = await copied_ends(site, self._tell)
+        if not wish.is_gone:
+            record = await self._begin_way_back(lease, ends, record)
+        await self._step(lease, "move the groups")
+        looked = await self.look_again()
+        record = await self._move(lease, looked, record)
+        if not wish.is_gone:
+            await self._check_left(looked)
+        await self._step(lease, "prove")
+        source = None if wish.is_gone else site.source
+        is_changed = bool(site.flow.changing_key)
+        proofs = await prove(
+            source,
+            site.target,
+            looked.groups.moves,
+            wish.sample,
+            read_committed=site.flow.read_committed,
+            is_changed=is_changed,
+        )
+        await self._step(lease, "done")
+        replace(record, is_finished=True).write()
+        return Outcome(looked, tuple(proofs))
+
+    async def look_again(self) -> Preflight:
+        """Raises PermanentError where groups cannot be moved now."""
+        looked = await self.look()
+        held = [one for one in looked.obstacles if one not in looked.in_the_way]
+        if held:
+            raise PermanentError(f"{_some(held)}; then run this again")
+        return looked
+
+    async def _begin_way_back(self, lease: Lease, ends: Mapping[TopicPartition, CopiedEnd], record: Undo) -> Undo:
+        """Before any group moves: else readers go on, and nobody knows yet whether what they read comes back twice."""
+        await self._step(lease, "begin of the way back")
+        site = self._site
+        due, objections = await way_back(site, ends, self._back, leaves_stranded=self._wish.leaves_stranded)
+        if objections:
+            raise PermanentError(f"{_some(objections)}; then run this again")
+        if due:
+            record = record.with_starts(due)
+            record.write()
+            await store_starts(site, due)
+            self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
+        return record
+
+    async def _deny(self, lease: Lease, record: Undo) -> Undo:
+        await self._step(lease, "deny writes")
+        site = self._site
+        lag = await LagReader(site.flow, site.source, site.target).all()
+        wanted = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
+        ours = {*lease.record.denied, *record.denied}
+        # What somebody else has refused is not ours to allow.
+        topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
+        if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
+            record = record.with_denied(topics)
+            record.write()
+            await lease.store(denied=tuple(sorted({*lease.record.denied, *topics})))
+        await deny_writes(site.source, topics)
+        self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
+        return record
+
+    async def _check_drained(self) -> None:
+        site = self._site
+        now = await behind(site, LagReader(site.flow, site.source, site.target))
+        if not now.is_copied:
+            if self._control is not None:
+                await self._control.resume()
+            raise RetriableError(
+                f"{now}: cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: "
+                "stop the producers, or say --deny-writes; start the flow where it is stopped, and run this again"
+            )
+
+    async def _check_left(self, moved: Preflight) -> None:
+        """Raises RetriableError where groups went on at the source while they were moved."""
+        now = await preflight.groups_now(self._site, self._wish)
+        if changed := gone_on(moved.groups, now):
+            raise RetriableError(
+                f"{_some(changed)}: stop its consumers on cluster {self._site.flow.source_alias}, keep those on "
+                f"cluster {self._site.flow.target_alias} stopped, and run this again"
+            )
+
+    async def _move(self, lease: Lease, looked: Preflight, record: Undo) -> Undo:
+        due = looked.groups.due
+        if not due:
+            self._tell("every group stands where it should already")
+            return record
+        record = record.with_moves(due)
+        record.write()
+        self._tell(f"undo file: {record.file}")
+        for group, offsets in to_commit(due).items():
+            _still_ours(lease)
+            refused = await move(self._site.target, group, offsets)
+            if refused:
+                raise PermanentError(f"group {group} was not moved in full: {_in_words(refused)}; run this again")
+            await self._check_moved(group, [one for one in due if one.group == group])
+            self._tell(f"group {group} moved in {len(offsets)} partitions")
+        return record
+
+    async def _check_moved(self, group: str, moves: Sequence[GroupMove]) -> None:
+        now = await committed(self._site.target, group)
+        wrong = [one for one in moves if one.target not in now or now[one.target].offset != one.after]
+        if wrong:
+            raise RetriableError(f"group {group} stands elsewhere than it was moved to: somebody uses it")
+
+    async def _step(self, lease: Lease, step: str) -> None:
+        _still_ours(lease)
+        await lease.store(step=step)
+
+
+async def take_back(
+    site: Site, record: Undo, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None], denied: Sequence[str]
+) -> list[str]:
+    """Undo what ``record`` says, and let writers of the ``denied`` topics in, which the lease knows of; returns what
+    was left as it is, and why. Raises as the clusters."""
+    left: list[str] = []
+    control, back = controls
+    if record.begins:
+        if why := await why_running(site, control):
+            left.append(f"{site.flow.flow} runs ({why}): where it begins is left")
+        else:
+            left += await undo_starts(site.turned(), list(record.begins))
+    if record.starts:
+        if why := await why_back_runs(site, back):
+            left.append(f"{site.back.flow} runs ({why}): where it begins is left")
+        else:
+            left += await undo_starts(site, list(record.starts))
+    by_group: dict[str, list[undo.GroupBefore]] = {}
+    for one in record.groups:
+        by_group.setdefault(one.group, []).append(one)
+    for group, rows in sorted(by_group.items()):
+        left += await _group_back(site, group, rows, tell)
+    if refused := {*record.denied, *denied}:
+        await allow_writes(site.source, refused)
+        tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
+    return left
+
+
+async def _group_back(site: Site, group: str, rows: Sequence[undo.GroupBefore], tell: Tell) -> list[str]:
+    now = await committed(site.target, group)
+    left, back = [], list[undo.GroupBefore]()
+    for one in rows:
+        stored = now.get((one.topic, one.partition))
+        if stored is not None and stored.offset == one.after:
+            back.append(one)
+        elif (stored.offset if stored else None) != one.before:
+            at = "nothing is stored" if stored is None else f"it stands at {stored.offset}"
+            left.append(f"group {group}, {one.topic}-{one.partition}: {at}, and was moved to {one.after}")
+    refused: dict[Partition, str] = {}
+    if offsets := {
+        (one.topic, one.partition): Committed(one.before, one.before_metadata) for one in back if one.before is not None
+    }:
+        refused |= await move(site.target, group, offsets)
+    if gone := [(one.topic, one.partition) for one in back if one.before is None]:
+        refused |= await forget(site.target, group, gone)
+    if back:
+        tell(f"group {group} taken back in {len(back) - len(refused)} partitions")
+    return left + [f"group {group}, {topic}-{index}: {why}" for (topic, index), why in refused.items()]
+
+
+def _some(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
+    return f"{'; '.join(lines[:_NAMED])}{more}"
+
+
+def _in_words(refused: Mapping[Partition, str]) -> str:
+    return ", ".join(f"{topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
+
+
+def _still_ours(lease: Lease) -> None:
+    if lease.lost is not None:
+        raise lease.lost

@@ -1,0 +1,184 @@
+"""Records that only the old primary holds, after a failover that nobody had planned: found and exported."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover.draining import CopiedEnd, copied_ends
+from connectors.failover.logs import Fate, Log, logs_now
+from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges
+from connectors.failover.site import Site
+from connectors.map_reader import MapReader
+from connectors.positions import Position
+from connectors.stored_offsets import read_positions
+
+#: On an appended record: where it came from, such as ``us/orders-0@41``.
+HEADER: Final = "heliograph.appended"
+_CREATE_TIME: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """Of one partition of the source. ``skip``: so many of the first arrived, though the flow did not store that;
+    ``doubtful``: so many more arrived of which nobody knows which they are, so they are among these."""
+
+    own: Own
+    target: TopicPartition
+    ranges: tuple[Range, ...]
+    skip: int = 0
+    doubtful: int = 0
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.own.topic, self.own.partition)
+
+
+async def find(site: Site) -> list[Stranded]:
+    """Of every partition that the flow has copied some of, without what was appended. Raises as the clusters."""
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    logs = await logs_now(site.source, positions)
+    kept = await _kept(site, positions)
+    copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
+    await copies.follow()
+    written = await copied_ends(site)
+    found = []
+    for one, position in sorted(positions.items()):
+        log = logs[one]
+        if log.fate is Fate.GONE:
+            continue
+        begin = begin_of_stranded(log, is_kept=one in kept)
+        ranges = await own_ranges(copies, one, log.topic_id, begin, log.end)
+        if await count(site.source, one, ranges) is None:
+            continue
+        last = await last_appended(site, one, position) if one in kept else -1
+        if last >= 0:
+            ranges = [left for first, behind in ranges for left in between(max(first, last + 1), behind, ())]
+            skip = doubtful = 0
+        else:
+            skip = await _skip(site, one, ranges, position, written[one])
+            doubtful = written[one].surplus - skip
+        if own := await count(site.source, one, ranges, skip=skip):
+            target = TopicPartition(position.target_topic, position.target_partition)
+            found.append(Stranded(own, target, tuple(ranges), skip, doubtful))
+    return found
+
+
+def begin_of_stranded(log: Log, *, is_kept: bool) -> int:
+    """The first offset that was not copied into the topic that is on the target now (pure). ``is_kept``: it is the one
+    that the flow has copied into."""
+    return max(log.begin, log.same_to) if is_kept else log.begin
+
+
+async def _kept(site: Site, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
+    """Those whose topic on the target is the one that the flow has copied into."""
+    if not positions:
+        return set()
+    topics = (await site.target.metadata({one.target_topic for one in positions.values()})).topics
+    return {
+        one
+        for one, position in positions.items()
+        if (known := topics.get(position.target_topic)) is not None
+        and position.target_partition in known.partitions
+        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
+    }
+
+
+async def _skip(
+    site: Site, one: TopicPartition, ranges: Sequence[Range], position: Position, written: CopiedEnd
+) -> int:
+    """How many of the first arrived: as many as the flow wrote behind what it stored, if the last of them is the last
+    that it wrote; 0 in doubt, for what is not known to have arrived counts as stranded."""
+    if not written.surplus or site.flow.changing_key:
+        return 0
+    target = TopicPartition(position.target_topic, position.target_partition)
+    ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
+    theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
+    if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
+        return 0
+    return written.surplus
+
+
+async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
+    async for record in records:
+        yield record
+        wanted -= 1
+        if not wanted:
+            return
+
+
+def is_same(ours: Any, theirs: Any) -> bool:
+    """Whether a record, as aiokafka has it, is the copy of another (pure)."""
+    if theirs.timestamp_type == _CREATE_TIME and ours.timestamp != theirs.timestamp:
+        return False
+    headers = [[(name, bytes(value or b"")) for name, value in each.headers] for each in (ours, theirs)]
+    return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
+
+
+async def export(site: Site, stranded: Sequence[Stranded], directory: Path) -> list[Path]:
+    """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
+
+    Raises OSError, and as the source.
+    """
+    directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+    written = []
+    for one in stranded:
+        file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
+        beside = file.with_name(file.name + ".new")
+        with beside.open("w") as out:
+            async for record in records_of(site, one):
+                out.write(json.dumps(as_json(record)) + "\n")
+        beside.replace(file)
+        written.append(file)
+    return written
+
+
+def as_json(record: Any) -> dict[str, Any]:
+    """A record as aiokafka has it (pure)."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+    }
+
+
+async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
+    """The source offset of the last record of each partition that was appended to the target; none where none was.
+    Raises as the clusters."""
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    kept = await _kept(site, positions)
+    found = {one: await last_appended(site, one, positions[one]) for one in sorted(kept)}
+    return {one: last for one, last in found.items() if last >= 0}
+
+
+async def last_appended(site: Site, one: TopicPartition, position: Position) -> int:
+    """The source offset of the last that is there already; -1 for none."""
+    target = TopicPartition(position.target_topic, position.target_partition)
+    begin = max(position.target_end, await list_offset(site.target, target, EARLIEST))
+    end = await list_offset(site.target, target, LATEST)
+    begins = f"{site.flow.source_alias}/{one.topic}-{one.partition}@".encode()
+    last = -1
+    async for record in read_ranges(site.target, target, [(begin, end)] if begin < end else []):
+        for name, value in record.headers:
+            if name == HEADER and value is not None and value.startswith(begins):
+                last = max(last, int(value[len(begins) :]))
+    return last
+
+
+def records_of(site: Site, one: Stranded) -> AsyncIterator[Any]:
+    """As aiokafka has them."""
+    return read_ranges(site.source, one.source, one.ranges, skip=one.skip)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

@@ -1,0 +1,201 @@
+"""The lag of a flow as its two clusters tell it, whether a worker runs or not: stored positions against the source's
+ends. Of the source nothing is read but the first batch that waits in each partition, for its timestamp."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from kafka.protocol.admin import DescribeLogDirsRequest
+
+from connect.core.errors import HeliographError, PermanentError
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
+from connect.wire import batch as wire
+from connectors.clients import FlowClients
+from connectors.dataplane import reading
+from connectors.dataplane.plan import TopicPartition
+from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
+from connectors.settings import MirrorSourceSettings
+from connectors.source.first_offsets import begin_of, first_offsets
+from connectors.source.topic_plan import find_renamed
+from connectors.source.topology import selected
+from connectors.stored_offsets import read_stored_offsets
+
+#: One batch comes whatever its size (KIP-74).
+_SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
+_AT_ONCE: Final = 8
+_FRESH_S: Final = 1.0
+_V2: Final = 2
+#: Partitions whose oldest waiting record is looked up at a time: what stands still is looked up once.
+_MOST_STAMPS: Final = 1000
+
+
+class LagReader:
+    """Of one flow; ``store`` is its target. Remembers the time of a record that waits until the copy has moved."""
+
+    def __init__(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> None:
+        self._settings = settings
+        self._source = source
+        self._store = store
+        self._stamps: dict[TopicPartition, tuple[int, int]] = {}
+
+    @property
+    def source(self) -> Cluster:
+        """The cluster that is asked for ends."""
+        return self._source
+
+    async def all(self) -> FlowLag:
+        """Every partition that the flow selects, in order, by what is stored. Errors as those of the clusters."""
+        settings, source = self._settings, self._source
+        topics = selected(settings.should_mirror, (await source.metadata(None)).topics)
+        partitions = [TopicPartition(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
+        if not partitions:
+            return FlowLag(())
+        # Positions first: what is copied meanwhile then makes a lag too great by it, never too small.
+        stored = await self.stored(partitions)
+        fresh = [one for one in partitions if one not in stored]
+        stored |= await first_offsets(source, fresh, begin_of(settings))
+        return await self.of(stored, _MOST_STAMPS)
+
+    async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset of partitions that have one."""
+        state = await read_stored_offsets(self._store, self._settings.offsets_topic)
+        name, alias = self._settings.name, self._settings.source_alias
+        offsets = {one: state.mirrored_offset(name, alias, *one) for one in partitions}
+        return {one: offset + 1 for one, offset in offsets.items() if offset is not None}
+
+    async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
+        """Those of ``positions`` that the source has; the time of what waits is looked up for ``most_stamps`` of those
+        that are furthest behind. Errors as those of the clusters."""
+        source, settings = self._source, self._settings
+        topics = (await source.metadata({topic for topic, _ in positions})).topics
+        partitions = [
+            one for one in sorted(positions) if one.topic in topics and one.partition in topics[one.topic].partitions
+        ]
+        if not partitions:
+            return FlowLag(())
+        isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
+        (starts, unknown), (ends, endless), sizes, renamed = await asyncio.gather(
+            told_offsets(source, partitions, EARLIEST),
+            told_offsets(source, partitions, LATEST, isolation),
+            _sizes(source, partitions),
+            find_renamed(settings, [topics[name] for name in {one.topic for one in partitions}], self._store),
+        )
+        found = []
+        nameless: dict[TopicPartition, str] = {}
+        for one in partitions:
+            if one in starts and one in ends:
+                try:
+                    remote = renamed.get(one.topic) or settings.remote_topic(one.topic)
+                except PermanentError as error:  # this topic has no name there, and is not mirrored for it
+                    nameless[one] = str(error)
+                    continue
+                found.append(lag_of(*one, remote, positions[one], starts[one], ends[one], sizes.get(one, -1)))
+        aged = await self._aged(found, {name: topic.topic_id for name, topic in topics.items()}, most_stamps)
+        why_not = [*unknown.items(), *endless.items(), *nameless.items()]
+        return FlowLag(tuple(aged), {str(TopicPartition(*one)): why for one, why in why_not})
+
+    async def _aged(
+        self, lags: Sequence[PartitionLag], ids: Mapping[str, UUID | None], most: int
+    ) -> list[PartitionLag]:
+        oldest = {TopicPartition(one.topic, one.partition): one.end - one.records for one in lags if one.records}
+        self._stamps = {one: stamp for one, stamp in self._stamps.items() if oldest.get(one) == stamp[0]}
+        late = [TopicPartition(one.topic, one.partition) for one in furthest(lags, len(lags)) if one.records]
+        wanted = [one for one in late if one not in self._stamps][:most]
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(one: TopicPartition) -> None:
+            async with slots:
+                topic = reading.TopicOnWire(one.topic, ids[one.topic])
+                stamp_ms = await _timestamp(self._source, topic, one.partition, oldest[one])
+                if stamp_ms >= 0:
+                    self._stamps[one] = (oldest[one], stamp_ms)
+
+        await asyncio.gather(*map(look, wanted))
+        return [self._with_age(one) for one in lags]
+
+    def _with_age(self, one: PartitionLag) -> PartitionLag:
+        known = self._stamps.get(TopicPartition(one.topic, one.partition))
+        return one if not one.records or known is None else replace(one, ms=max(_now_ms() - known[1], 0))
+
+
+class SharedLag:
+    """The lag of a flow for all who ask a worker; who asks while it is read waits for that."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+        self._last = FlowLag(())
+        self._fresh_until_s = 0.0
+
+    async def read(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> FlowLag:
+        """No older than a second. Errors as those of the clusters."""
+        async with self._reading:
+            began_s = time.monotonic()
+            if began_s > self._fresh_until_s:
+                self._last = await LagReader(settings, source, store).all()
+                self._fresh_until_s = began_s + _FRESH_S
+            return self._last
+
+
+@asynccontextmanager
+async def lag_reader(settings: MirrorSourceSettings, clients: FlowClients) -> AsyncIterator[LagReader]:
+    """For who runs no worker."""
+    source = Cluster(clients.source_admin(), settings.source_alias)
+    store = Cluster(clients.offsets(), settings.target_alias)
+    try:
+        yield LagReader(settings, source, store)
+    finally:
+        await source.close()
+        await store.close()
+
+
+async def _sizes(source: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Bytes of each partition's log at its leader; without those that no broker tells, for want of a right perhaps."""
+    metadata = await source.metadata({topic for topic, _ in partitions})
+    leaders: dict[int, set[TopicPartition]] = {}
+    for one in partitions:
+        leader = metadata.leader(*one)
+        if leader is not None:
+            leaders.setdefault(leader, set()).add(one)
+    found: dict[TopicPartition, int] = {}
+    for leader, led in leaders.items():
+        topics: dict[str, list[int]] = {}
+        for topic, index in led:
+            topics.setdefault(topic, []).append(index)
+        rows = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=of) for name, of in topics.items()]
+        try:
+            answer = await (await source.connection(leader)).call(DescribeLogDirsRequest(topics=rows))
+        except HeliographError:
+            continue  # sizes are a help for people; without them the rest still stands
+        for directory in answer.results:
+            for topic_row in directory.topics:
+                for row in topic_row.partitions:
+                    if not row.is_future_key:
+                        found[TopicPartition(topic_row.name, row.partition_index)] = row.partition_size
+    return found
+
+
+async def _timestamp(source: Cluster, topic: reading.TopicOnWire, index: int, offset: int) -> int:
+    """The timestamp of the batch at ``offset``, in milliseconds since 1970; -1 where it has none or is gone."""
+    leader = (await source.metadata({topic.name})).leader(topic.name, index)
+    if leader is None:
+        return -1
+    try:
+        connection = await source.connection(leader)
+        row = await reading.fetch_one(connection, topic, index, (offset, -1, -1), _SMALLEST)
+    except HeliographError:
+        return -1  # the age of one partition; the rest still stands
+    for start, size, magic in wire.extents(row.records):
+        if magic == _V2:
+            return wire.read_header(row.records[start : start + size]).max_timestamp
+    return -1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,284 @@
+"""Reads the offset map of a flow: translates offsets both ways, with bounded memory, while the map grows.
+
+The map topic is read once from its beginning, and then what is added. Of each chunk only its beginning is kept; its
+runs are fetched when an offset falls into it. For checkpoints, failover, failback and people.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.producer import partition_of
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import codes, reading
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_index import ChunkCache, ChunkPlace, Load, PairIndex, cut_chunk
+from connectors.offset_map import (
+    ChunkKey,
+    Pair,
+    RunList,
+    Translation,
+    decode_chunk_key,
+    encode_chunk_key,
+    first_downstream,
+    map_partition_key,
+)
+from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
+
+log = logging.getLogger(__name__)
+
+#: One batch comes whatever its size (KIP-74).
+_ONE_BATCH: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
+_TRIES: Final = 3
+_LookUp = Callable[[PairIndex, int, Load], Awaitable[Translation | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class MapLimits:
+    """Of memory: 24 bytes a chunk, about 200 bytes a run."""
+
+    max_chunks: int = 500_000
+    max_cached_runs: int = 100_000
+
+
+class MapReader:
+    """See the module. Of several pairs of a source partition each has a map of its own: its topics were made anew, or
+    it was sent elsewhere.
+
+    Args:
+        cluster: The target, or wherever the flow stores.
+        topic: ``mm2-offset-map.<source>.internal``.
+        connector: Whose positions count; None: of several connectors that copy a partition, the last one's.
+        partitions: Source partitions to know of; None for all.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        connector: str | None = "MirrorSourceConnector",
+        partitions: Collection[TopicPartition] | None = None,
+        limits: MapLimits | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._connector = connector
+        self._wanted = None if partitions is None else frozenset(partitions)
+        self._limits = limits or MapLimits()
+        self._timeout_s = timeout_s
+        self._topic_id: UUID | None = None
+        self._cache = ChunkCache(self._limits.max_cached_runs)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._partition_count = 0
+        self._next: dict[int, int] = {}  # by partition of the map topic
+        self._pairs: dict[Pair, PairIndex] = {}
+        self._positions: dict[TopicPartition, dict[str, Position]] = {}  # by connector, the last one's last
+        self._chunks = 0
+        self._cache.clear()
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def pairs(self, source: TopicPartition) -> list[Pair]:
+        """All that have a map, in no particular order; :meth:`current` is the one that is copied to now."""
+        return [pair for pair in self._pairs if (pair.source_topic, pair.source_partition) == source]
+
+    def pairs_to(self, target: TopicPartition) -> list[Pair]:
+        """The same by target partition: of several flows' or topics' records in one topic, there may be many."""
+        return [pair for pair in self._pairs if (pair.target_topic, pair.target_partition) == target]
+
+    def current(self, source: TopicPartition) -> Pair | None:
+        """Where a source partition is copied to now; None where nothing is stored of it."""
+        position = self.position(source)
+        return None if position is None else Pair.of(position)
+
+    def position(self, source: TopicPartition) -> Position | None:
+        """How far it is copied, as the map knows."""
+        return next(reversed(self._positions[source].values())) if source in self._positions else None
+
+    def positions(self, source: TopicPartition) -> list[Position]:
+        """The same for each target topic that it is copied to: several where connectors share its records out."""
+        return list({position.target_topic: position for position in self._positions.get(source, {}).values()}.values())
+
+    def sources(self) -> list[TopicPartition]:
+        """Every source partition that a position or a map is stored of, in order."""
+        mapped = {TopicPartition(pair.source_topic, pair.source_partition) for pair in self._pairs}
+        return sorted(mapped | self._positions.keys())
+
+    def chunks(self, pair: Pair) -> list[ChunkPlace]:
+        """Where its chunks begin, ascending."""
+        index = self._pairs.get(pair, PairIndex())
+        return [index.place(at) for at in range(len(index))]
+
+    # -- looking up -------------------------------------------------------------------------------
+
+    async def forward(self, pair: Pair, upstream: int) -> Translation | None:
+        """Where in the target a reader goes on who would read ``upstream`` next; None where there is no map.
+
+        What is BELOW the map or BEYOND it is for the caller to judge. Errors as :meth:`follow`.
+        """
+        return await self._look_up(pair, upstream, PairIndex.forward)
+
+    async def reverse(self, pair: Pair, downstream: int) -> Translation | None:
+        """Where in the source a reader goes on who would read ``downstream`` next; as :meth:`forward`."""
+        return await self._look_up(pair, downstream, PairIndex.reverse)
+
+    async def runs(self, pair: Pair, chunk: ChunkPlace) -> RunList:
+        """What a chunk of :meth:`chunks` holds. Raises ChunkRewritten where the map has changed since."""
+        known = self._cache.get(pair, chunk)
+        if known is None:
+            key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
+            known = cut_chunk(chunk, await self._value(self._partition_of(pair), chunk.offset, key))
+            self._cache.put(pair, chunk, known)
+        return known
+
+    async def _look_up(self, pair: Pair, offset: int, look_up: _LookUp) -> Translation | None:
+        for _ in range(_TRIES):
+            index = self._pairs.get(pair)
+            if index is None:
+                return None
+
+            async def load(at: int, index: PairIndex = index) -> RunList:
+                return await self.runs(pair, index.place(at))
+
+            try:
+                return await look_up(index, offset, load)
+            except ChunkRewritten:
+                await self.follow()
+        raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
+
+    # -- following --------------------------------------------------------------------------------
+
+    async def follow(self) -> int:
+        """Read what has been added, all at first; the number of records. A topic that is missing is an empty map.
+
+        Raises:
+            RetriableError: the cluster does not answer, or not in time.
+            SecurityError: READ or DESCRIBE on the topic is missing.
+            UnknownFormat: a later version, or something else, wrote into the topic.
+        """
+        known = (await self._cluster.metadata({self._topic})).topics.get(self._topic)
+        if known is None or not known.partitions:
+            self._forget()
+            return 0
+        if known.topic_id != self._topic_id or len(known.partitions) != self._partition_count:
+            self._forget()
+            self._topic_id, self._partition_count = known.topic_id, len(known.partitions)
+        elif await self._is_cut():
+            log.warning("%s was truncated; read again from its beginning", self._topic)
+            self._forget()
+            self._partition_count = len(known.partitions)
+        partitions = None if self._wanted is None else {self._place_of(*one) for one in self._wanted}
+        return await read_to_end(
+            self._cluster,
+            self._topic,
+            self._fold,
+            partitions=partitions,
+            after=self._next,
+            read_committed=True,
+            timeout_s=self._timeout_s,
+        )
+
+    async def _is_cut(self) -> bool:
+        ends = await list_offsets(self._cluster, [(self._topic, index) for index in self._next], LATEST)
+        return any(ends[self._topic, index] < following for index, following in self._next.items())
+
+    def _fold(self, record: LogRecord) -> None:
+        self._fold_kind(decode_kind(record.key), record)
+        # A record that cannot be read is met again, and not passed over.
+        self._next[record.partition] = record.offset + 1
+
+    def _fold_kind(self, kind: Kind | None, record: LogRecord) -> None:
+        if kind is Kind.POSITION:
+            assert record.key is not None, "it has a kind"
+            key = decode_position_key(record.key)
+            source = TopicPartition(key.source_topic, key.source_partition)
+            if self._connector not in (None, key.connector) or not self._wants(source):
+                return
+            known = self._positions.setdefault(source, {})
+            known.pop(key.connector, None)
+            if record.value is not None:
+                known[key.connector] = decode_position(key, record.value)
+            elif not known:
+                del self._positions[source]
+        elif kind is Kind.CHUNK:
+            assert record.key is not None, "it has a kind"
+            pair, upstream = decode_chunk_key(record.key)
+            if self._wants(TopicPartition(pair.source_topic, pair.source_partition)):
+                self._fold_chunk(pair, upstream, record)
+
+    def _fold_chunk(self, pair: Pair, upstream: int, record: LogRecord) -> None:
+        index = self._pairs.get(pair)
+        if index is None:
+            if record.value is None:
+                return
+            index = self._pairs[pair] = PairIndex()
+        before = len(index)
+        if record.value is None:
+            index.drop(upstream)
+            if not len(index):
+                del self._pairs[pair]
+        else:
+            index.put(upstream, first_downstream(record.value), record.offset)
+        self._chunks += len(index) - before
+        if self._chunks > self._limits.max_chunks:
+            largest = max(self._pairs, key=lambda one: len(self._pairs[one]))
+            dropped = self._pairs[largest].drop_oldest()
+            self._chunks -= dropped
+            log.warning(
+                "%s: the map of %s-%d is too long to be held; its %d oldest chunks count as below the map",
+                self._topic,
+                largest.source_topic,
+                largest.source_partition,
+                dropped,
+            )
+
+    def _wants(self, source: TopicPartition) -> bool:
+        return self._wanted is None or source in self._wanted
+
+    def _partition_of(self, pair: Pair) -> int:
+        return self._place_of(pair.source_topic, pair.source_partition)
+
+    def _place_of(self, topic: str, partition: int) -> int:
+        return partition_of(map_partition_key(topic, partition), self._partition_count)
+
+    async def _value(self, partition: int, offset: int, key: bytes) -> bytes:
+        """Of one record. Raises ChunkRewritten where the topic's cleaner took it, as a newer one is there."""
+        leader = (await self._cluster.metadata({self._topic})).leader(self._topic, partition)
+        if leader is None:
+            raise RetriableError(f"cluster {self._cluster.name}: {self._topic}-{partition} has no leader now")
+        connection = await self._cluster.connection(leader)
+        topic = reading.TopicOnWire(self._topic, self._topic_id)
+        row = await reading.fetch_one(connection, topic, partition, (offset, -1, -1), _ONE_BATCH)
+        if row.error_code:
+            if row.error_code == codes.OFFSET_OUT_OF_RANGE:
+                raise ChunkRewritten
+            where = f"cluster {self._cluster.name}: {self._topic}-{partition}"
+            raise RetriableError(f"{where} cannot be read: {codes.name(row.error_code)}")
+        for start, size, magic in wire.extents(row.records):
+            batch = row.records[start : start + size]
+            if wire.read_header(batch).crc != wire.checksum(batch):
+                raise PermanentError(f"cluster {self._cluster.name}: a batch of {self._topic}-{partition} is damaged")
+            for record in records.decode(batch, magic):
+                if record.offset == offset and record.key == key and record.value is not None:
+                    return record.value
+        raise ChunkRewritten
+
+
+class ChunkRewritten(RetriableError):
+    """A chunk's record is gone, for a newer one has taken its place: follow the map, and look again."""
+
+    def __init__(self) -> None:
+        super().__init__("a chunk of the offset map has been written again")

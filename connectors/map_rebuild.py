@@ -1,0 +1,316 @@
+"""The offset map rebuilt below its beginning, from both logs: where it was lost, or never written.
+
+Both logs are read side by side, once, from there down, with bounded memory; :mod:`connectors.map_alignment` says what
+counts as proven. What is found is not written into the map, which has one writer, but laid beside it: that writer, the
+flow's task, takes it in when it starts next, whether it runs meanwhile or not. So nobody has to be shut out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, list_offset
+from connect.kafka.producer import OutRecord, PlainWriter, partition_of
+from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
+from connect.wire import batch as wire
+from connect.wire import hot, records
+from connectors.clients import FlowClients
+from connectors.dataplane import codes, reading
+from connectors.dataplane.cut import CorruptBatch, cut
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_alignment import Found, Item, Side, SideBySide, digest
+from connectors.map_reader import MapReader
+from connectors.offset_map import (
+    ChunkKey,
+    Pair,
+    decode_chunk_key,
+    encode_chunk_key,
+    map_partition_key,
+)
+from connectors.positions import Kind, decode_kind
+from connectors.settings import MirrorSourceSettings
+
+_FETCH_BYTES: Final = 1024 * 1024
+_WAIT_MS: Final = 500
+#: So many, to know whether a log has a record at all: markers, and what was aborted, may come first.
+_FIRST_FETCHES: Final = 8
+#: Offsets that are read at once, and where nearly all are gone.
+_STEP: Final = 5_000
+_LONGEST_STEP: Final = 1_000_000
+_TIMEOUT_S: Final = 60.0
+#: In place of times where the target has its own (LogAppendTime).
+_NO_TIME: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was proven of a pair: ``records`` from source offset ``source_begin`` on, up to ``top``, where its map
+    begins. None are known where ``records`` is 0; ``failure`` says why it could not be looked at."""
+
+    source_topic: str
+    source_partition: int
+    target_topic: str
+    target_partition: int
+    top: tuple[int, int]
+    records: int = 0
+    source_begin: int = -1
+    target_begin: int = -1
+    chunks: int = 0
+    failure: str = ""
+
+
+class LogFeed:
+    """Reads one partition from ``top`` down to its beginning, as what is to be compared. Errors of every method:
+    RetriableError (it cannot be read now), PermanentError (a batch is damaged)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        top: int,
+        *,
+        read_committed: bool,
+        fetch_bytes: int = _FETCH_BYTES,
+    ) -> None:
+        self.top = top
+        self._end = top
+        self._start = 0
+        self._step = _STEP
+        self._cluster = cluster
+        self._partition = partition
+        self._topic = reading.TopicOnWire(partition.topic, topic_id)
+        self._read_committed = read_committed
+        isolation = reading.READ_COMMITTED if read_committed else reading.READ_UNCOMMITTED
+        self._limits = reading.FetchLimits(_WAIT_MS, 1, fetch_bytes, fetch_bytes, isolation)
+
+    async def open(self) -> None:
+        self._start = await list_offset(self._cluster, self._partition, EARLIEST)
+
+    async def has_records(self) -> bool:
+        """Whether there is any below ``top``; taken for so where the first fetches bring neither one nor the end."""
+        await self.open()
+        position = begin = self._start
+        for _ in range(_FIRST_FETCHES):
+            if position >= self.top:
+                return False
+            found: list[Item] = []
+            position = await self._read(position, found, ignores_time=True)
+            if any(begin <= item.offset < self.top for item in found):
+                return True
+        return position < self.top
+
+    async def stamps_its_own(self) -> bool:
+        """Whether the first batch bears the log's own time."""
+        if self._start >= self.top:
+            return False
+        fetched = (await self._fetch(self._start)).records
+        first = next(wire.extents(fetched), None)
+        return first is not None and first[2] >= 2 and wire.read_header(fetched, first[0]).is_log_append_time
+
+    async def below(self, *, ignores_time: bool) -> list[Item] | None:
+        """The next records downwards, descending; perhaps none where the log is thin. None at the end."""
+        if self._end <= self._start:
+            return None
+        begin = max(self._end - self._step, self._start)
+        found: list[Item] = []
+        position = begin
+        while position < self._end:
+            position = await self._read(position, found, ignores_time)
+        within = [item for item in found if begin <= item.offset < self._end]
+        self._end = begin
+        # What a cleaner took is passed in longer steps; a step never brings more records than it is long.
+        self._step = min(self._step * 2, _LONGEST_STEP) if len(within) < _STEP // 4 else _STEP
+        return within[::-1]
+
+    async def _read(self, position: int, found: list[Item], ignores_time: bool) -> int:
+        """One fetch; returns where the next begins."""
+        row = await self._fetch(position)
+        if row.error_code == codes.OFFSET_OUT_OF_RANGE:  # retention took it: what lies above is still there
+            self._start = await list_offset(self._cluster, self._partition, EARLIEST)
+            return max(self._start, position + 1)
+        try:
+            aborted = row.aborted if self._read_committed else None
+            # In a thread: a worker that does this beside its copy has others who wait.
+            following = await asyncio.to_thread(self._take, row, position, aborted, found, ignores_time)
+        except CorruptBatch as error:
+            raise PermanentError(f"{self._where}: {error}") from error
+        return following if following > position else self._end  # nothing is left below it
+
+    def _take(
+        self,
+        row: hot.FetchedPartition,
+        position: int,
+        aborted: Iterable[tuple[int, int]] | None,
+        found: list[Item],
+        ignores_time: bool,
+    ) -> int:
+        """Into ``found``; returns where what was fetched ends."""
+        following = position
+        for batch, header, decision in cut(row.records, position, aborted, wire.SEQUENCE_MODULUS):
+            if decision.kind != "dropped":
+                found += self._items(batch, ignores_time)
+                following = max(following, found[-1].offset + 1)
+            if header is not None:
+                following = max(following, header.last_offset + 1)
+        return following
+
+    def _items(self, batch: memoryview, ignores_time: bool) -> list[Item]:
+        try:
+            decoded = list(records.decode(batch, batch[16]))
+        except Exception as error:  # a payload that no codec opens: its checksum is right, and it is copied as it is
+            raise PermanentError(f"{self._where}: a batch cannot be opened: {type(error).__name__}: {error}") from error
+        return [
+            Item(
+                one.offset,
+                digest(one.key, one.value, one.headers, _NO_TIME if ignores_time else one.timestamp_ms),
+            )
+            for one in decoded
+        ]
+
+    async def _fetch(self, position: int) -> hot.FetchedPartition:
+        topic, index = self._partition
+        leader = (await self._cluster.metadata({topic})).leader(topic, index)
+        if leader is None:
+            raise RetriableError(f"{self._where} has no leader now")
+        connection = await self._cluster.connection(leader, "rebuild")
+        row = await reading.fetch_one(connection, self._topic, index, (position, -1, -1), self._limits)
+        if row.error_code not in (0, codes.OFFSET_OUT_OF_RANGE):
+            raise RetriableError(f"{self._where} cannot be read: {codes.name(row.error_code)}")
+        return row
+
+    @property
+    def _where(self) -> str:
+        return f"cluster {self._cluster.name}: {self._partition}"
+
+
+async def lay_side_by_side(
+    feeds: Mapping[Side, LogFeed],
+    found: Found,
+    *,
+    most: int | None = None,
+    pause: Callable[[float], Awaitable[None]] | None = None,
+) -> None:
+    """All that is proven of two logs goes into ``found``. Errors as those of the feeds.
+
+    ``most``: it ends where so many records of either log were read. ``pause`` is awaited behind each step, with the
+    ``time.monotonic()`` of its beginning.
+    """
+    target = feeds[Side.TARGET]
+    logs = SideBySide((feeds[Side.SOURCE].top, target.top), found)
+    for feed in feeds.values():
+        await feed.open()
+    ignores_time = await target.stamps_its_own()
+    read = dict.fromkeys(feeds, 0)
+    while not logs.is_done and (most is None or max(read.values()) < most):
+        for side, feed in feeds.items():
+            while logs.wants(side):
+                began_s = time.monotonic()
+                items = await feed.below(ignores_time=ignores_time)
+                if items is None:
+                    logs.end(side)
+                else:
+                    logs.take(side, items)
+                    read[side] += len(items)
+                if pause is not None:
+                    await pause(began_s)
+        await asyncio.to_thread(logs.settle)
+
+
+class Rebuilder:
+    """Rebuilds maps of one flow, partition by partition. Leaves both clusters open."""
+
+    def __init__(self, settings: MirrorSourceSettings, source: Cluster, target: Cluster) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self._maps = MapReader(target, settings.map_topic, connector=settings.name)
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Source partitions that have a position. Errors as ``MapReader.follow``."""
+        await self._maps.follow()
+        return [source for source in self._maps.sources() if self._maps.position(source) is not None]
+
+    async def rebuild(self, source: TopicPartition) -> Rebuilt:
+        """Look for what lies below the map of ``source``, and lay it beside the map."""
+        pair, position = self._maps.current(source), self._maps.position(source)
+        assert pair is not None, "there is a position"
+        assert position is not None, "there is a position"
+        chunks = self._maps.chunks(pair)
+        top = chunks[0].begin if chunks else (position.next_source_offset, position.target_end)
+        names = (*source, pair.target_topic, pair.target_partition)
+        found = Found()
+        try:
+            await lay_side_by_side(self._feeds(pair, top), found)
+            made = found.chunks(pair)
+            await self._lay_beside(pair, made)
+        except HeliographError as error:
+            return Rebuilt(*names, top, failure=str(error))
+        lowest = found.first
+        if lowest is None:
+            return Rebuilt(*names, top)
+        return Rebuilt(*names, top, found.records, lowest.upstream, lowest.downstream, len(made))
+
+    def _feeds(self, pair: Pair, top: tuple[int, int]) -> dict[Side, LogFeed]:
+        source = TopicPartition(pair.source_topic, pair.source_partition)
+        target = TopicPartition(pair.target_topic, pair.target_partition)
+        read_committed = self._settings.read_committed
+        return {
+            Side.SOURCE: LogFeed(self._source, source, pair.source_topic_id, top[0], read_committed=read_committed),
+            Side.TARGET: LogFeed(self._target, target, pair.target_topic_id, top[1], read_committed=True),
+        }
+
+    async def _lay_beside(self, pair: Pair, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """In place of what lies there. The newest first: what is cut short has no hole."""
+        topic, partition_key = self._settings.map_topic, map_partition_key(pair.source_topic, pair.source_partition)
+        stale = await self._laid_beside(pair) - {upstream for upstream, _ in chunks}
+        values = [*reversed(chunks), *((upstream, None) for upstream in stale)]
+        await PlainWriter(self._target).write(
+            OutRecord(topic, encode_chunk_key(ChunkKey(pair, upstream), Kind.REBUILT), value, partition_key)
+            for upstream, value in values
+        )
+
+    async def _laid_beside(self, pair: Pair) -> set[int]:
+        there: set[int] = set()
+
+        def fold(record: LogRecord) -> None:
+            if decode_kind(record.key) is Kind.REBUILT and record.key is not None:
+                other, upstream = decode_chunk_key(record.key)
+                if other == pair:
+                    (there.add if record.value is not None else there.discard)(upstream)
+
+        topic = self._settings.map_topic
+        count = await partition_count(self._target, topic, timeout_s=_TIMEOUT_S)
+        own = partition_of(map_partition_key(pair.source_topic, pair.source_partition), count)
+        await read_to_end(self._target, topic, fold, partitions=[own], read_committed=True, timeout_s=_TIMEOUT_S)
+        return there
+
+
+async def rebuild_maps(
+    settings: MirrorSourceSettings,
+    clients: FlowClients,
+    is_wanted: Callable[[TopicPartition], bool],
+    tell: Callable[[Rebuilt], None],
+) -> None:
+    """Rebuild the maps of a flow's partitions one after the other, and tell of each. Errors as those of its clusters;
+    what only one partition has is told. ConfigError where records are transformed."""
+    if key := settings.changing_key:
+        # One that was changed would be taken for one that was never copied.
+        raise ConfigError(f"the map of {settings.flow} cannot be rebuilt: {key} makes copies unlike their sources", key)
+    source = Cluster(clients.replication_consumer(0), settings.source_alias)
+    target = Cluster(clients.offsets(), settings.target_alias)
+    try:
+        rebuilder = Rebuilder(settings, source, target)
+        for partition in await rebuilder.partitions():
+            if is_wanted(partition):
+                tell(await rebuilder.rebuild(partition))
+    finally:
+        await source.close()
+        await target.close()

@@ -1,0 +1,198 @@
+"""Copies the partitions that a member of the group has, for one generation: pair by pair where the target's topic has
+as many partitions, by key where it has others, all by key where a message handler is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.transactions import Superseded
+from connectors.dataplane.plan import QUARANTINED, TopicPartition
+from connectors.gaps import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.mirror_maker_1.fences import shut_out, writers_of
+from connectors.mirror_maker_1.group_store import GroupOffsets, GroupPositionStore
+from connectors.mirror_maker_1.lent import Lent, SendFailed
+from connectors.mirror_maker_1.spread_task import SpreadTask
+from connectors.mirror_maker_1.target_topics import make_missing
+from connectors.source.progress import PartitionView, is_stopped
+from connectors.source.slice import SliceFenced
+from connectors.source.state_notes import PartitionsStopped
+from connectors.source.task import MirrorSourceTask
+from connectors.source.task_parts import TaskServices, TaskSettings
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.2
+_RETRY_S: Final = 0.5
+_MAX_RETRY_S: Final = 5.0
+#: As a consumer goes on behind what it cannot have any more; at the first record that is left, so as to lose least.
+_GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
+
+
+class _Task(Protocol):
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def view(self, now_ms: int) -> list[PartitionView]: ...
+
+
+class Copying:
+    """Of one member and one generation. ``partitions`` are what the leader gave it."""
+
+    def __init__(self, lent: Lent, offsets: GroupOffsets, partitions: Collection[TopicPartition]) -> None:
+        self._lent = lent
+        self._offsets = offsets
+        self._partitions = sorted(partitions)
+        self._stopping = asyncio.Event()
+        self._makers: list[Callable[[], _Task]] = []
+        self._tasks: dict[int, _Task] = {}
+
+    def stop(self) -> None:
+        """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
+        self._stopping.set()
+        for task in self._tasks.values():
+            task.stop()
+
+    def view(self) -> list[PartitionView]:
+        """A picture of every partition."""
+        now_ms = time.time_ns() // 1_000_000
+        return [one for task in self._tasks.values() for one in task.view(now_ms)]
+
+    async def run(self) -> None:
+        """Until :meth:`stop`. Cancelled, it ends at once and stores nothing: the partitions are somebody else's.
+
+        Raises:
+            SendFailed: a record can never be sent, and the process is to end of that.
+            PermanentError: rights are missing, Spark cannot be started.
+        """
+        if not self._partitions:
+            await self._stopping.wait()
+            return
+        await self._kept_up(self._begin)
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [
+                    group.create_task(self._keep(number), name=f"copy of {self._name}")
+                    for number in range(len(self._makers))
+                ]
+                watching = group.create_task(self._watch(), name=f"refusals of {self._name}")
+                if running:
+                    await asyncio.wait(running)
+                watching.cancel()
+        except ExceptionGroup as failed:
+            raise _first(failed) from None
+
+    async def _begin(self) -> None:
+        """Find out how each partition is copied, and shut out who copied it in the other way."""
+        paired, spread = await self._shared_out()
+        stored = await self._offsets.read()
+        mine = {one: stored[one] for one in paired if one in stored}
+        await shut_out(self._lent.clusters, await writers_of(self._lent.clusters.target, mine, spreads=True))
+        if paired:
+            self._makers.append(lambda: self._pair_task(paired))
+        if spread:
+            log.info("%s: %d partitions are copied by key", self._name, len(spread))
+            self._makers.append(lambda: SpreadTask(self._lent, self._offsets, spread))
+
+    async def _keep(self, number: int) -> None:
+        async def copy() -> None:
+            task = self._tasks[number] = self._makers[number]()
+            if not self._stopping.is_set():
+                await task.run()
+
+        await self._kept_up(copy)
+
+    async def _kept_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it until it ends well, or this is to stop."""
+        delay_s = _RETRY_S
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                await work()
+                return
+            except PartitionsStopped as error:
+                log.error("%s", error)
+                await self._stopping.wait()
+            except (RetriableError, Superseded, SliceFenced) as error:
+                # Whoever fences us has our partitions: the group's coordinator tells us soon. If not, they are ours.
+                if self._stopping.is_set():
+                    log.warning("%s: at its end: %s; the next who copies finds out what had arrived", self._name, error)
+                    return
+                if time.monotonic() - began_s > _MAX_RETRY_S:
+                    delay_s = _RETRY_S
+                log.warning("%s: %s; beginning again in %.1f s", self._name, error, delay_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                delay_s = min(2 * delay_s, _MAX_RETRY_S)
+
+    async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Which partitions are copied to that of the same number, and which are spread."""
+        lent = self._lent
+        names = {partition.topic for partition in self._partitions}
+        if lent.settings.options.handler is not None:
+            return [], self._partitions
+        source = (await lent.clusters.source.topics(names)).topics
+        target = await make_missing(lent.clusters, lent.admin, {name: source[name] for name in names})
+        alike = {name for name in names if _count(source[name]) == _count(target[name])}
+        return (
+            [one for one in self._partitions if one.topic in alike],
+            [one for one in self._partitions if one.topic not in alike],
+        )
+
+    def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
+        lent, options = self._lent, self._lent.settings.options
+        settings = TaskSettings(
+            flow=lent.source.flow,
+            transactional_id=lent.transactional_id(),
+            partitions=tuple(partitions),
+            remote_topic=lambda topic: topic,
+            slice=lent.slice_settings(),
+            commit_interval_ms=options.commit_interval_ms,
+            reset_to=lent.source.reset_to,
+            logs_skipped=True,
+            gap_policy=_GAPS,
+        )
+        services = TaskServices(lent.engine, lent.links, lent.clusters, lent.admin)
+        return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
+
+    async def _watch(self) -> None:
+        """Raise :class:`SendFailed` once a partition cannot go on, where that is to end the process."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self._lent.settings.options.aborts:
+                continue
+            for one in self.view():
+                # Who deletes a topic that is copied wants it gone.
+                if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
+                    raise SendFailed(_told(one))
+
+    @property
+    def _name(self) -> str:
+        return self._lent.name
+
+
+def _count(topic: TopicMetadata) -> int:
+    return len(topic.partitions)
+
+
+def _told(one: PartitionView) -> str:
+    advice = "; with --abort.on.send.failure false such records are left out, named and counted"
+    return (
+        f"{one.source_topic}-{one.source_partition} cannot be copied on from source offset {one.next_source_offset}: "
+        f"{one.reason}{advice if one.state == QUARANTINED else ''}"
+    )
+
+
+def _first(failed: ExceptionGroup[Exception]) -> Exception:
+    """What to tell of several that failed at once: what ends the process goes first."""
+    errors: list[Exception] = []
+    for error in failed.exceptions:
+        errors.append(_first(error) if isinstance(error, ExceptionGroup) else error)
+    return next((error for error in errors if isinstance(error, PermanentError)), errors[0])

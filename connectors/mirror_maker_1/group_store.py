@@ -1,0 +1,167 @@
+"""Positions in a consumer group at the source, committed as a member of it: in place of MirrorSource's topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from kafka.errors import for_code
+from kafka.protocol.consumer.group import OffsetCommitRequest
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.group_offsets import Committed, committed
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_maker_1.notes import decode, encode_pair
+from connectors.offset_map import Run
+from connectors.positions import Position
+from connectors.source.store import Commit, Start
+
+log = logging.getLogger(__name__)
+
+#: Later ones name topics by id.
+_COMMIT_AT_MOST: Final = 9
+_TOO_LARGE: Final = 12
+#: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED
+_REFUSED: Final = frozenset({29, 30})
+#: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS: the group goes on without this commit.
+_NOT_NOW: Final = frozenset({22, 25, 27})
+
+#: Gives the member's generation and id, as they are now.
+Standing = Callable[[], tuple[int, str]]
+
+
+class GroupOffsets:
+    """What one member stores in its group."""
+
+    def __init__(self, cluster: Cluster, group_id: str, standing: Standing) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._standing = standing
+        self._short: set[TopicPartition] = set()
+
+    async def read(self) -> dict[TopicPartition, Committed]:
+        """All that the group has stored. Raises as :func:`connect.kafka.group_offsets.committed`."""
+        found = await committed(self._cluster, self._group_id)
+        return {TopicPartition(*partition): stored for partition, stored in found.items()}
+
+    async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Store these as the member that we are.
+
+        Raises:
+            RetriableError: the coordinator does not answer, or the group has gone on without us.
+            NotAuthorized: READ on the group, or on a topic, is missing.
+        """
+        generation, member = self._standing()
+        if member == "":
+            raise RetriableError(f"we are no member of group {self._group_id} now")
+        refused = await self._commit(offsets, generation, member)
+        if too_large := {one for one, code in refused.items() if code == _TOO_LARGE} - self._short:
+            self._short |= too_large
+            self._tell_of(too_large)
+            again = await self._commit({one: offsets[one] for one in too_large}, generation, member)
+            refused = {one: code for one, code in refused.items() if one not in too_large} | again
+        for code in set(refused.values()):
+            what = f"cluster {self._cluster.name}: committing offsets of group {self._group_id}: {error_name(code)}"
+            if code in _REFUSED:
+                raise NotAuthorized(f"{what}; grant READ on group {self._group_id} and on its topics")
+            raise (RetriableError if code in _NOT_NOW or for_code(code).retriable else PermanentError)(what)
+
+    def _tell_of(self, too_large: Collection[TopicPartition]) -> None:
+        log.warning(
+            "cluster %s takes no text beside the offsets of %s that is as long as ours (offset.metadata.max.bytes): "
+            "offsets are stored alone there, so after a crash what was copied last is copied again, and who was lost "
+            "is not shut out before",
+            self._cluster.name,
+            ", ".join(map(str, sorted(too_large))),
+        )
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: int, member: str
+    ) -> dict[TopicPartition, int]:
+        """The codes of what was not stored."""
+        topics: dict[str, list[tuple[int, Committed]]] = {}
+        for (topic, index), stored in offsets.items():
+            topics.setdefault(topic, []).append((index, stored))
+        row = OffsetCommitRequest.OffsetCommitRequestTopic
+        request = OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member,
+            group_instance_id=None,
+            topics=[
+                row(
+                    name=topic,
+                    partitions=[
+                        row.OffsetCommitRequestPartition(
+                            partition_index=index,
+                            committed_offset=stored.offset,
+                            committed_leader_epoch=-1,
+                            committed_metadata="" if (topic, index) in self._short else stored.metadata,
+                        )
+                        for index, stored in rows
+                    ],
+                )
+                for topic, rows in topics.items()
+            ],
+        )
+        answer = await (await self._cluster.coordinator(self._group_id, "group")).call(request, at_most=_COMMIT_AT_MOST)
+        return {
+            TopicPartition(topic.name, one.partition_index): one.error_code
+            for topic in answer.topics
+            for one in topic.partitions
+            if one.error_code
+        }
+
+
+class GroupPositionStore:
+    """A ``PositionStore`` for MirrorSource's task. No map is kept: a group's offsets need none, as topics keep their
+    names and nobody translates."""
+
+    def __init__(self, offsets: GroupOffsets) -> None:
+        self._offsets = offsets
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        stored = await self._offsets.read()
+        return {partition: start_of(partition, stored.get(partition)) for partition in partitions}
+
+    async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        return await self.load(partitions)
+
+    async def commit(self, commits: Sequence[Commit]) -> None:
+        await self._offsets.write(
+            {
+                TopicPartition(position.source_topic, position.source_partition): Committed(
+                    position.next_source_offset, encode_pair(position)
+                )
+                for position in (commit.position for commit in commits)
+            }
+        )
+
+    def runs_of(self, position: Position) -> list[Run]:
+        return []
+
+    def map_begin(self, position: Position) -> tuple[int, int]:
+        # At the beginning of both logs: none is kept, so none is lost.
+        return 0, 0
+
+    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
+        raise AssertionError("nobody looks for a map that is not kept")
+
+    def lies_below(self, position: Position) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """Nothing to let go of: the cluster is the member's."""
+
+
+def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
+    """Where a partition goes on. An offset beside which no position stands, or that of another offset, was stored by
+    somebody else: it counts alone."""
+    if stored is None:
+        return Start(None, None, False)
+    note = decode(partition, stored.metadata)
+    if not isinstance(note, Position):
+        return Start(None, stored.offset - 1, False)
+    return Start(note, stored.offset - 1, note.next_source_offset != stored.offset)

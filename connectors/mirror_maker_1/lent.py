@@ -1,0 +1,61 @@
+"""What a process lends to all that copies in it, and what all of it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from connect.core.errors import PermanentError
+from connect.kafka.admin import Admin
+from connectors.dataplane.plan import SliceSettings, TopicPartition
+from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
+from connectors.source.engine import SparkEngine
+from connectors.source.links import LinkServer
+from connectors.source.takeover import Clusters
+
+_ID_END: Final = "kafka-mirror-maker"
+
+
+class SendFailed(PermanentError):
+    """A record can never be sent, and the process is to end of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """To one member of a group: ``number`` counts members of this process, ``instance`` is unlike any other process's.
+    ``clusters`` are shared by the members of one source."""
+
+    settings: MirrorSettings
+    source: SourceSettings
+    number: int
+    instance: str
+    engine: SparkEngine
+    links: LinkServer
+    clusters: Clusters
+    admin: Admin
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.source.flow} stream {self.number}"
+
+    def transactional_id(self, partition: TopicPartition | None = None) -> str:
+        """Under which the target can shut us out: of all that is copied pair by pair, or of one partition whose records
+        are spread. Those of a group begin alike, for one grant; sources may have groups of one name, and topics too."""
+        of_partition = f"-{partition}" if partition is not None else ""
+        return f"{self.source.group.group_id}-{self.source.name}-{self.instance}.{self.number}{of_partition}-{_ID_END}"
+
+    def slice_settings(self) -> SliceSettings:
+        settings, source = self.settings, self.source
+        client_id = f"{source.group.client_id}-{self.number}"
+        plain = SliceSettings(
+            flow=source.flow,
+            task=self.number,
+            source=source.connection.with_client_id(client_id).to_wire(),
+            target=settings.target.with_client_id(f"{settings.target.client_id}-{self.number}").to_wire(),
+            read_committed=source.read_committed,
+            skip_refused=not settings.options.aborts,
+            compression=settings.compression,
+        )
+        fetching: dict[str, Any] = {**source.fetching}
+        return replace(plain, **fetching)

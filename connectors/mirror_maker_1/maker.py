@@ -1,0 +1,139 @@
+"""A process of MirrorMaker 1: its streams, on one Spark and one control link, until it is stopped or one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.listener import Listener
+from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
+from connectors.mirror_maker_1.stream import Stream
+from connectors.source.engine import SparkEngine
+from connectors.source.links import LinkServer, LinkSettings
+from connectors.source.progress import FlowProgress
+from connectors.source.second_line import SecondLine
+from connectors.source.takeover import Clusters
+
+log = logging.getLogger(__name__)
+
+_INSTANCE_BYTES: Final = 5
+
+
+class MirrorMaker1:
+    """Runs the streams of ``settings`` on an ``engine`` that has begun, and is the caller's to stop."""
+
+    def __init__(self, settings: MirrorSettings, engine: SparkEngine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._instance = secrets.token_hex(_INSTANCE_BYTES)
+        self._streams: dict[str, list[Stream]] = {}
+        self._over = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop`` is set.
+
+        Raises:
+            PermanentError: what one stream ended of; the others are stopped in order before.
+        """
+        async with AsyncExitStack() as closing:
+            links = LinkServer(LinkSettings(), self._engine.code)
+            await links.start()
+            closing.push_async_callback(links.stop)
+            admin = Admin(self._settings.target, "target")
+            closing.push_async_callback(admin.close)
+            # Each by itself: one that does not answer keeps none of the others waiting.
+            sources = [
+                asyncio.create_task(self._copy(source, closing, links, admin), name=f"copy {source.flow}")
+                for source in self._settings.sources
+            ]
+            await self._until_over(sources, stop)
+
+    def progress(self) -> list[FlowProgress]:
+        """A picture of every source."""
+        return [
+            FlowProgress(flow, "running", 0, tuple(one for stream in streams for one in stream.view()))
+            for flow, streams in self._streams.items()
+        ]
+
+    async def _copy(self, source: SourceSettings, closing: AsyncExitStack, links: LinkServer, admin: Admin) -> None:
+        """The streams of one source, until it is over or one of them ends of something, which is raised."""
+        clusters = await self._clusters(source, closing)
+        if clusters is None:
+            return
+        streams = self._streams[source.flow] = [
+            self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
+        ]
+        running = [
+            asyncio.create_task(stream.run(), name=f"{source.flow} stream {at}") for at, stream in enumerate(streams)
+        ]
+        over = asyncio.create_task(self._over.wait(), name=f"end of {source.flow}")
+        either: list[asyncio.Future[Any]] = [*running, over]
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+            for stream in streams:
+                stream.stop()
+            # The others end in order; then what one of them ended of is told.
+            await asyncio.wait(running)
+            for task in running:
+                task.result()
+        finally:
+            await _ended(either)
+
+    async def _clusters(self, source: SourceSettings, closing: AsyncExitStack) -> Clusters | None:
+        """Both clusters, once they answer; None where it was over before."""
+        here = Cluster(source.connection.with_client_id(f"{source.group.client_id}-admin"), source.name)
+        closing.push_async_callback(here.close)
+        there = Cluster(self._settings.target.with_client_id(f"{self._settings.target.client_id}-admin"), "target")
+        closing.push_async_callback(there.close)
+        for cluster in (here, there):
+            if not await reached(cluster, self._over):
+                return None
+        return Clusters(here, there, second_line=SecondLine(source.flow, f"{source.group.group_id}-"))
+
+    def _stream(
+        self, source: SourceSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
+    ) -> Stream:
+        lent = Lent(self._settings, source, number, self._instance, self._engine, links, clusters, admin)
+        listener = self._settings.options.listener
+        return Stream(lent, Listener(listener) if listener is not None else None)
+
+    async def _until_over(self, sources: Sequence[asyncio.Task[None]], stop: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stop.wait(), name="stop of kafka-mirror-maker")
+        either: list[asyncio.Future[Any]] = [*sources, stopping]
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+            self._over.set()
+            await asyncio.wait(sources)
+            for task in sources:
+                task.result()
+        finally:
+            await _ended(either)
+
+
+async def _ended(either: Sequence[asyncio.Future[Any]]) -> None:
+    for one in either:
+        one.cancel()
+    await asyncio.gather(*either, return_exceptions=True)
+
+
+async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:
+    """Whether a broker answers before ``stop`` is set. Raises SecurityError where one refuses us."""
+    reaching = asyncio.create_task(
+        cluster.wait_reachable(lambda line: log.warning("%s", line)), name=f"reach cluster {cluster.name}"
+    )
+    stopping = asyncio.create_task(stop.wait(), name=f"stop while reaching cluster {cluster.name}")
+    either: list[asyncio.Future[Any]] = [reaching, stopping]
+    try:
+        await asyncio.wait(either, return_when="FIRST_COMPLETED")
+        if reaching.done():
+            reaching.result()
+        return reaching.done()
+    finally:
+        await _ended(either)

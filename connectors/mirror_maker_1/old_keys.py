@@ -1,0 +1,242 @@
+"""Keys of the clients that MirrorMaker 1 had before Kafka 0.9 and of its own files: what takes the place of each. Pure.
+
+``docs/mirrormaker-1.md`` shows this table; a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Side = Literal["consumer", "producer"]
+
+_CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy"}
+#: Kafka 0.7 wrote brokers as ``id:host:port``.
+_NUMBERED: Final = re.compile(r"^\d+:(?=[^:]+:\d+$)")
+_RESETS: Final = {"smallest": "earliest", "largest": "latest"}
+
+
+@dataclass(frozen=True, slots=True)
+class OldKey:
+    """``instead``: one sentence for people. ``becomes``: the key of today that takes its value over, where that is not
+    set, translated by ``value``."""
+
+    name: str
+    side: Side
+    instead: str
+    becomes: str = ""
+    value: Callable[[str], str] = str.strip
+
+
+def _brokers(text: str) -> str:
+    return ",".join(_NUMBERED.sub("", one.strip()) for one in text.split(",") if one.strip())
+
+
+def _codec(text: str) -> str:
+    return _CODECS.get(text.strip(), text.strip())
+
+
+def _old(side: Side, instead: str, *names: str) -> list[OldKey]:
+    return [OldKey(name, side, instead) for name in names]
+
+
+_NO_ZOOKEEPER: Final = "Brokers are asked directly, and no ZooKeeper: set bootstrap.servers to brokers of this cluster."
+_NO_ZOOKEEPER_TIMES: Final = (
+    "There is no ZooKeeper session: session.timeout.ms says after which silence the group misses a member."
+)
+_IN_KAFKA: Final = (
+    "Positions are stored in Kafka, in the consumer's own group; heliograph takeover takes over those of a group."
+)
+_COMMITS: Final = (
+    "Positions are stored by the copy itself, every --offset.commit.interval.ms and only for what the target has "
+    "acknowledged."
+)
+_SHALLOW: Final = (
+    "Batches are always copied as they are where that is correct, and opened where it is not; there is nothing to set."
+)
+_BY_COMMAND: Final = "The list of topics is --include or --exclude of the command line."
+_ALWAYS_ALL: Final = (
+    "Every batch is acknowledged by all in-sync replicas before it counts as copied, whatever this says."
+)
+_NEVER_GIVEN_UP: Final = (
+    "What failed is tried again, in order and without an end, until the target has it or refuses it for good; "
+    "--abort.on.send.failure says what happens then."
+)
+_NO_QUEUE: Final = (
+    "There is no queue between consumer and producer: reading waits while 48 MiB of a slice are not acknowledged."
+)
+_NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
+_BATCHES: Final = "Batches keep the size that their producer gave them."
+_SOCKETS: Final = "Socket buffers are left to the operating system, which grows them with the distance."
+_BYTES: Final = "Keys and values are copied as the bytes that they are."
+_BALANCE: Final = "The group's coordinator leads rebalances, and joining is tried again until it works."
+
+OLD_KEYS: Final[tuple[OldKey, ...]] = (
+    *_old("consumer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect"),
+    *_old(
+        "consumer",
+        _NO_ZOOKEEPER_TIMES,
+        "zk.connectiontimeout.ms",
+        "zk.sessiontimeout.ms",
+        "zk.synctime.ms",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.session.timeout.ms",
+        "zookeeper.sync.time.ms",
+    ),
+    OldKey("groupid", "consumer", "It is group.id today, which takes its value.", "group.id"),
+    *_old(
+        "consumer",
+        "The group's coordinator names its members; client.id shows in the name.",
+        "consumer.id",
+        "consumerid",
+    ),
+    *_old("consumer", _SHALLOW, "shallow.iterator.enable", "shallowiterator.enable"),
+    *_old(
+        "consumer",
+        _BY_COMMAND,
+        "mirror.topics.whitelist",
+        "mirror.topics.blacklist",
+        "mirror.consumer.numthreads",
+    ),
+    *_old(
+        "consumer",
+        _COMMITS,
+        "auto.commit.enabled",
+        "auto.commit.enable",
+        "enable.auto.commit",
+        "autocommit.enable",
+        "autocommit.interval.ms",
+        "auto.commit.interval.ms",
+    ),
+    *_old("consumer", _IN_KAFKA, "offsets.storage", "dual.commit.enabled"),
+    OldKey(
+        "autooffset.reset", "consumer", "It is auto.offset.reset today, which takes its value.", "auto.offset.reset"
+    ),
+    *_old("consumer", _NO_TIMEOUT, "consumer.timeout.ms"),
+    OldKey(
+        "fetch.size",
+        "consumer",
+        "It is max.partition.fetch.bytes today, which takes its value.",
+        "max.partition.fetch.bytes",
+    ),
+    OldKey(
+        "fetch.message.max.bytes",
+        "consumer",
+        "It is max.partition.fetch.bytes today, which takes its value.",
+        "max.partition.fetch.bytes",
+    ),
+    OldKey(
+        "max.fetch.wait.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
+    ),
+    OldKey(
+        "fetch.wait.max.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
+    ),
+    *_old("consumer", _SOCKETS, "socket.buffersize", "socket.receive.buffer.bytes", "socket.timeout.ms"),
+    *_old("consumer", _NO_QUEUE, "queuedchunks.max", "queued.max.message.chunks"),
+    *_old("consumer", _BALANCE, "rebalance.retries.max", "rebalance.max.retries", "rebalance.backoff.ms"),
+    *_old(
+        "consumer",
+        "A leader that has moved is asked for at once, and again at short distances.",
+        "refresh.leader.backoff.ms",
+        "backoff.increment.ms",
+    ),
+    *_old("consumer", _BYTES, "key.deserializer", "value.deserializer"),
+    *_old("consumer", "Every message is taken as it comes.", "max.poll.records"),
+    *_old("producer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect"),
+    OldKey(
+        "broker.list",
+        "producer",
+        "It is bootstrap.servers today, which takes its value.",
+        "bootstrap.servers",
+        _brokers,
+    ),
+    OldKey(
+        "metadata.broker.list",
+        "producer",
+        "It is bootstrap.servers today, which takes its value.",
+        "bootstrap.servers",
+        _brokers,
+    ),
+    OldKey(
+        "compression.codec",
+        "producer",
+        "It is compression.type today, which takes its value.",
+        "compression.type",
+        _codec,
+    ),
+    *_old("producer", "Topics are compressed by compression.type, all alike.", "compressed.topics"),
+    *_old(
+        "producer",
+        "Batches are always sent without waiting for each answer, many at a time and in order; sync and async are one.",
+        "producer.type",
+    ),
+    *_old("producer", _ALWAYS_ALL, "acks", "request.required.acks", "enable.idempotence"),
+    *_old("producer", _NEVER_GIVEN_UP, "retries", "message.send.max.retries", "num.retries", "delivery.timeout.ms"),
+    *_old(
+        "producer",
+        "Order is kept by sequence numbers with many requests in flight, so one at a time is not needed for it.",
+        "max.in.flight.requests.per.connection",
+    ),
+    *_old(
+        "producer",
+        _NO_QUEUE,
+        "queue.time",
+        "queue.size",
+        "queue.buffering.max.ms",
+        "queue.buffering.max.messages",
+        "queue.enqueueTimeout.ms",
+        "queue.enqueue.timeout.ms",
+        "block.on.buffer.full",
+        "buffer.memory",
+        "max.block.ms",
+    ),
+    *_old(
+        "producer", _BATCHES, "batch.size", "batch.num.messages", "linger.ms", "max.message.size", "max.request.size"
+    ),
+    *_old("producer", _SOCKETS, "buffer.size", "send.buffer.bytes", "connect.timeout.ms", "socket.timeout.ms"),
+    *_old(
+        "producer",
+        "Connections are opened anew where they are lost, and not after a number of requests.",
+        "reconnect.interval",
+        "reconnect.time.interval.ms",
+    ),
+    *_old(
+        "producer",
+        "A record keeps the partition that it has; where the target has another number, its key's hash says which.",
+        "partitioner.class",
+    ),
+    *_old("producer", _BYTES, "serializer.class", "key.serializer.class", "key.serializer", "value.serializer"),
+    *_old(
+        "producer",
+        "Use --message.handler, which sees each record before it is sent.",
+        "event.handler",
+        "callback.handler",
+        "interceptor.classes",
+    ),
+    *_old("producer", "A request is given as long as request.timeout.ms says.", "request.timeout.in.ms", "timeout.ms"),
+    *_old("producer", "The copy makes transactional ids of its own.", "transactional.id"),
+)
+
+_BY_NAME: Final[Mapping[tuple[str, str], OldKey]] = {(one.side, one.name): one for one in OLD_KEYS}
+
+
+def old_key(side: Side, name: str) -> OldKey | None:
+    """What is known of a key that is no client's of today, or without effect here."""
+    return _BY_NAME.get((side, name))
+
+
+def translated(side: Side, props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """``props`` with the keys of today, and what is to be said of the others, one sentence each."""
+    found, said = dict(props), []
+    for name, value in props.items():
+        old = old_key(side, name)
+        if old is None:
+            continue
+        said.append(f"{name}: {old.instead}")
+        if old.becomes and not props.get(old.becomes, "").strip():
+            found[old.becomes] = old.value(value)
+    if (reset := found.get("auto.offset.reset", "").strip().lower()) in _RESETS:
+        found["auto.offset.reset"] = _RESETS[reset]
+    return found, said

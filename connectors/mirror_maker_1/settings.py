@@ -1,0 +1,200 @@
+"""What MirrorMaker 1 was told by its command line and its two kinds of files, typed. Reads key stores, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from connect.core import client_defs
+from connect.core.checks import NonEmpty
+from connect.core.config import AtLeast, ConfigDef, OneOf, Values
+from connect.core.errors import ConfigError
+from connect.core.properties import Properties
+from connect.kafka.group_requests import CONSUMER as CONSUMER_PROTOCOL
+from connect.kafka.group_requests import GroupSettings
+from connect.kafka.keys import CONNECTION_KEYS
+from connect.kafka.offsets import EARLIEST, LATEST
+from connect.kafka.settings import ConnectionSettings, connection_settings
+from connect.wire.batch import CODEC_NAMES
+from connectors.dataplane.handling import HandlerPlan
+from connectors.dataplane.plan import Compression
+from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
+from connectors.mirror_maker_1.old_keys import Side, old_key, translated
+
+_FETCHING: Final[Mapping[str, str]] = {
+    "fetch.max.bytes": "fetch_max_bytes",
+    "max.partition.fetch.bytes": "partition_max_bytes",
+    "fetch.max.wait.ms": "fetch_max_wait_ms",
+    "fetch.min.bytes": "fetch_min_bytes",
+}
+#: The keys of a ``--consumer.config`` that mean something to a copy, beside those of the connection.
+CONSUMER: Final = client_defs.CONSUMER.only(
+    "client.id",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "metadata.max.age.ms",
+    "isolation.level",
+    "partition.assignment.strategy",
+    "retry.backoff.ms",
+    "retry.backoff.max.ms",
+) | ConfigDef.of(
+    replace(client_defs.CONSUMER.settings["group.id"], check=NonEmpty()),
+    replace(client_defs.CONSUMER.settings["auto.offset.reset"], check=OneOf(("earliest", "latest"))),
+    # Without a default: the copy's own is better.
+    *(replace(client_defs.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True)) for key in _FETCHING),
+)
+#: The same of a ``--producer.config``.
+PRODUCER: Final = client_defs.PRODUCER.only(
+    "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
+)
+_KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
+_SPARK: Final = "spark."
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """One ``--consumer.config``. ``name`` is what messages call the cluster; ``fetching`` are fields of a slice's
+    settings; ``look_s`` is how often topics are looked for."""
+
+    name: str
+    connection: ConnectionSettings
+    group: GroupSettings
+    strategies: tuple[str, ...]
+    reset_to: int
+    read_committed: bool
+    look_s: float
+    fetching: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def flow(self) -> str:
+        return f"{self.name}->target"
+
+    def group_settings(self, client_id: str) -> GroupSettings:
+        """Of one member."""
+        return replace(self.group, client_id=client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says beside files. ``takes`` says whether a topic is copied."""
+
+    takes: Callable[[str], bool]
+    streams: int = 1
+    commit_interval_ms: int = 1_000
+    aborts: bool = True
+    handler: HandlerPlan | None = None
+    listener: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``said`` sentences for the log."""
+
+    sources: tuple[SourceSettings, ...]
+    target: ConnectionSettings
+    compression: Compression
+    options: Options
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    said: tuple[str, ...] = ()
+
+
+def mirror_settings(consumers: Sequence[Properties], producer: Properties, options: Options) -> MirrorSettings:
+    """The settings in these files.
+
+    Raises:
+        ConfigError: A value is missing or refused; key, file and line are named.
+        SecurityError: A key store cannot be used.
+    """
+    said: list[str] = []
+    names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
+    sources = tuple(_source(name, file, said) for name, file in zip(names, consumers, strict=True))
+    props = _translated("producer", producer, said)
+    values = _parsed(PRODUCER, props, producer)
+    client_id = values.string("client.id") or "kafka-mirror-maker"
+    return MirrorSettings(
+        sources,
+        _connection(props, producer, client_id, "the target"),
+        _compression(values),
+        options,
+        {key: value for key, value in props.items() if key.startswith(_SPARK)},
+        tuple(said),
+    )
+
+
+def _source(name: str, file: Properties, said: list[str]) -> SourceSettings:
+    props = _translated("consumer", file, said)
+    values = _parsed(CONSUMER, props, file)
+    if not values["group.id"]:
+        raise file.error("group.id is missing: instances of one group.id share the work", "group.id")
+    session_ms = values.integer("session.timeout.ms")
+    if props.get("group.instance.id", "").strip():
+        said.append(f"{file.file}: group.instance.id: members have no fixed names here; they leave and join in seconds")
+    if props.get("group.protocol", "").strip().lower() == "consumer":
+        said.append(f"{file.file}: group.protocol: the group's protocol is the classic one here")
+    return SourceSettings(
+        name=name,
+        connection=_connection(props, file, values.string("client.id"), f"the source of {file.file}"),
+        group=GroupSettings(
+            group_id=values.string("group.id"),
+            client_id=values.string("client.id") or values.string("group.id"),
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=values.integer("max.poll.interval.ms"),
+            heartbeat_interval_ms=values.integer("heartbeat.interval.ms"),
+            lease_ms=session_ms,
+            protocol_type=CONSUMER_PROTOCOL,
+        ),
+        strategies=_strategies(values, file, said),
+        reset_to=LATEST if values.string("auto.offset.reset") == "latest" else EARLIEST,
+        read_committed=values.string("isolation.level") == "read_committed",
+        look_s=values.integer("metadata.max.age.ms") / 1000,
+        fetching={name: values.integer(key) for key, name in _FETCHING.items() if values[key] is not None},
+    )
+
+
+def _translated(side: Side, file: Properties, said: list[str]) -> dict[str, str]:
+    props, sentences = translated(side, file)
+    said += [f"{file.file}: {sentence}" for sentence in sentences]
+    for key in file:
+        known = key in _KNOWN[side].settings or key in CONNECTION_KEYS or old_key(side, key) is not None
+        if not known and not key.startswith(_SPARK):
+            said.append(f"{file.file}: {key}: is no key of a {side} and has no effect")
+    return props
+
+
+def _strategies(values: Values, file: Properties, said: list[str]) -> tuple[str, ...]:
+    """Names of what we speak, the preferred first; ``range`` where nothing else is left, as all of Java's have it."""
+    names = values.strings("partition.assignment.strategy")
+    found = tuple(dict.fromkeys(STRATEGIES[name] for name in names if name in STRATEGIES))
+    others = [name.rpartition(".")[2] for name in names if name not in STRATEGIES]
+    if others and "partition.assignment.strategy" in file:
+        said.append(
+            f"{file.file}: partition.assignment.strategy: {', '.join(others)} is not spoken here, so members agree on "
+            f"{' or '.join(found or (RANGE,))}"
+        )
+    return found or (RANGE,)
+
+
+def _parsed(config: ConfigDef, props: Mapping[str, str], file: Properties) -> Values:
+    try:
+        return config.parse(props)
+    except ConfigError as error:
+        raise file.error(error.message, error.key or "") from None
+
+
+def _connection(props: Mapping[str, str], file: Properties, client_id: str, where: str) -> ConnectionSettings:
+    if not props.get("bootstrap.servers", "").strip():
+        zookeeper = next((key for key in ("zookeeper.connect", "zk.connect") if key in file), "")
+        instead = f" in place of {zookeeper}: there is no ZooKeeper to ask" if zookeeper else ""
+        raise file.error(f"bootstrap.servers is missing: set it to brokers of {where}{instead}", "bootstrap.servers")
+    try:
+        return connection_settings(props, client_id=client_id, where=where)
+    except ConfigError as error:
+        raise file.error(error.message, error.key or "") from None
+
+
+def _compression(values: Values) -> Compression:
+    name = values.string("compression.type")
+    level = f"compression.{name}.level"
+    return Compression(CODEC_NAMES.index(name), values.integer(level) if level in PRODUCER.settings else None)

@@ -1,0 +1,233 @@
+"""One stream of MirrorMaker 1: a member of the source's consumer group, and what it copies in each generation.
+
+The rounds are eager, as those of Java's range and round-robin assignors: whoever joins has stopped and stored before,
+so whoever is given a partition finds nothing of it under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.group import GroupMember, Left, Membership
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1.copying import Copying
+from connectors.mirror_maker_1.group_store import GroupOffsets
+from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.listener import Listener
+from connectors.source.progress import PartitionView
+from connectors.source.topology import selected
+
+log = logging.getLogger(__name__)
+
+_STOP_S: Final = 8.0
+_AGAIN_S: Final = 1.0
+_PREPARE_S: Final = 30.0
+
+#: Partition counts of the source's topics, then those of the target's topics of the same names.
+Look = tuple[Mapping[str, int], Mapping[str, int]]
+
+
+class Stream:
+    """See the module."""
+
+    def __init__(self, lent: Lent, listener: Listener | None) -> None:
+        self._lent = lent
+        self._listener = listener
+        self._cluster = lent.clusters.source
+        self._round = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._copying: Copying | None = None
+        self._present: Look = ({}, {})
+        source = lent.source
+        client_id = f"{source.group.client_id}-{lent.number}"
+        self._member = GroupMember(self._cluster, source.group_settings(client_id), self)
+        self._offsets = GroupOffsets(
+            self._cluster, source.group.group_id, lambda: (self._member.generation, self._member.member_id)
+        )
+
+    def view(self) -> list[PartitionView]:
+        """A picture of every partition that is copied here."""
+        return self._copying.view() if self._copying is not None else []
+
+    def stop(self) -> None:
+        """Ask for a clean end: what was sent is acknowledged and stored, and the group is told."""
+        self._stopping.set()
+        self._round.set()
+
+    async def run(self) -> None:
+        """Until :meth:`stop`.
+
+        Raises:
+            PermanentError: the group does not take us, rights are missing, a record can never be sent (SendFailed).
+        """
+        try:
+            await self._prepared()
+            while not self._stopping.is_set():
+                self._present = await self._looked()
+                self._round.clear()
+                self._lost.clear()
+                if self._stopping.is_set():
+                    return
+                joined = await self._joined()
+                if joined is not None:
+                    await self._generation(joined)
+        finally:
+            await self._member.leave("kafka-mirror-maker was stopped")
+            await self._member.close()
+
+    async def _prepared(self) -> None:
+        """Where others are at work, whoever joins is given some of it at once: not before Spark is up, so that it goes
+        on there until then."""
+        with contextlib.suppress(RetriableError):
+            if not await self._member.others():
+                return
+            spark = asyncio.create_task(self._lent.engine.ready(), name=f"Spark of {self._name}")
+            stopping = asyncio.create_task(self._stopping.wait(), name=f"stop before joining of {self._name}")
+            either: list[asyncio.Future[Any]] = [spark, stopping]
+            try:
+                await asyncio.wait(either, timeout=_PREPARE_S, return_when="FIRST_COMPLETED")
+                if spark.done():
+                    spark.result()
+            finally:
+                for one in either:
+                    one.cancel()
+                await asyncio.gather(*either, return_exceptions=True)
+
+    async def _joined(self) -> Membership | None:
+        protocols = [(name, assignors.encode_subscription(self._present[0])) for name in self._lent.source.strategies]
+        joining = asyncio.create_task(self._member.join(protocols), name=f"join of {self._name}")
+        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop while joining of {self._name}")
+        try:
+            await asyncio.wait({joining, stopping}, return_when="FIRST_COMPLETED")
+            if not joining.done():
+                return None
+            with contextlib.suppress(Left):
+                return joining.result()
+            return None
+        finally:
+            for task in (joining, stopping):
+                task.cancel()
+            await asyncio.gather(joining, stopping, return_exceptions=True)
+
+    async def _generation(self, joined: Membership) -> None:
+        """Copy what we were given until the next round, or the end."""
+        mine = assignors.decode_assignment(joined.assignment)
+        log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
+        await self._tell("assigned", mine)
+        copying = self._copying = Copying(self._lent, self._offsets, mine)
+        running = asyncio.create_task(copying.run(), name=f"generation {joined.generation} of {self._name}")
+        looking = asyncio.create_task(self._look_for_changes(), name=f"topics of {self._name}")
+        waiting = [
+            asyncio.create_task(event.wait(), name=f"{what} of {self._name}")
+            for event, what in ((self._round, "round"), (self._lost, "membership"))
+        ]
+        try:
+            await asyncio.wait([running, looking, *waiting], return_when="FIRST_COMPLETED")
+            if running.done():
+                running.result()
+            if not self._lost.is_set():
+                copying.stop()
+                await asyncio.wait({running, waiting[1]}, timeout=_STOP_S, return_when="FIRST_COMPLETED")
+            if running.done():
+                running.result()
+            else:
+                log.warning("%s: its copy did not end in order; who copies next finds out what had arrived", self._name)
+            if looking.done():
+                looking.result()
+        finally:
+            for task in (running, looking, *waiting):
+                task.cancel()
+            await asyncio.gather(running, looking, *waiting, return_exceptions=True)
+            self._copying = None
+        await self._tell("revoked", mine)
+
+    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._listener.tell(what, partitions)
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    async def _look_for_changes(self) -> None:
+        """Until there are other topics to copy, or other counts of partitions."""
+        while True:
+            await asyncio.sleep(self._lent.source.look_s)
+            try:
+                found = await self._look()
+            except RetriableError as error:
+                log.warning("%s: topics cannot be looked for: %s; trying again", self._name, error)
+                continue
+            if found[0] != self._present[0] or self._has_other_target(found[1]):
+                log.info("%s: other topics are to be copied now, or in another way", self._name)
+                return
+
+    def _has_other_target(self, counts: Mapping[str, int]) -> bool:
+        """Whether a target topic that was there has another number of partitions; one made since is ours."""
+        before = self._present[1]
+        return any(counts[name] != count for name, count in before.items() if name in counts)
+
+    async def _looked(self) -> Look:
+        while True:
+            try:
+                found = await self._look()
+            except RetriableError as error:
+                log.warning("%s: %s; trying again", self._name, error)
+                if self._stopping.is_set():
+                    return {}, {}
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _AGAIN_S)
+            else:
+                if not found[0]:
+                    log.warning("%s: the source has no topic that is to be copied yet", self._name)
+                return found
+
+    async def _look(self) -> Look:
+        source = (await self._cluster.metadata(None)).topics
+        here = {topic.name: _count(topic) for topic in selected(self._lent.settings.options.takes, source)}
+        there = (await self._lent.clusters.target.metadata(set(here))).topics if here else {}
+        return here, {name: _count(topic) for name, topic in there.items() if topic.partitions}
+
+    # -- what the member tells --------------------------------------------------------------------
+
+    async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        del leader
+        wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
+        topics = {topic for names in wanted.values() for topic in names}
+        known = (await self._cluster.metadata(topics)).topics if topics else {}
+        shares = assignors.assign(protocol, wanted, {name: _count(topic) for name, topic in known.items()})
+        return {member: assignors.encode_assignment(share) for member, share in shares.items()}
+
+    def rebalance_begun(self) -> None:
+        self._round.set()
+
+    def membership_lost(self, reason: str) -> None:
+        if not self._stopping.is_set():
+            log.warning("%s: %s; joining again", self._name, reason)
+        self._lost.set()
+
+    def lease_lost(self) -> None:
+        """Whoever is given our partitions fences our writer: until then they are copied by us."""
+
+    def heartbeat_answered(self) -> None:
+        """Nothing depends on it."""
+
+    @property
+    def _name(self) -> str:
+        return self._lent.name
+
+
+def _count(topic: TopicMetadata) -> int:
+    return len(topic.partitions)
+
+
+def _told(partitions: Collection[TopicPartition]) -> str:
+    most = 10
+    names = ", ".join(str(one) for one in sorted(partitions)[:most])
+    return f"{names} and {len(partitions) - most} more" if len(partitions) > most else names or "no partition"

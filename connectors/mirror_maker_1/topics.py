@@ -1,0 +1,46 @@
+"""Which topics are copied, from the lists of MirrorMaker 1's command line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from connect.core.errors import ConfigError
+from connect.core.java_regex import UnsupportedRegex, compile_java
+
+_QUOTES: Final = "\"'"
+_INTERNAL_ENDS: Final = ("-internal", ".internal")
+
+
+def is_internal(topic: str) -> bool:
+    """Whether a topic is Kafka's own, or one that a mirror keeps for itself: copied under its own name it would be
+    taken for the target's."""
+    return topic.startswith("__") or topic.endswith(_INTERNAL_ENDS)
+
+
+def pattern_of(raw: str) -> str:
+    """The regular expression in a list: commas stand for alternatives, blanks and quotes around it for nothing (Kafka's
+    ``TopicFilter``)."""
+    text = raw.strip().replace(",", "|").replace(" ", "")
+    return text.lstrip(_QUOTES).rstrip(_QUOTES)
+
+
+def takes(include: str | None, exclude: str | None) -> Callable[[str], bool]:
+    """Whether a topic is copied, by exactly one of the two lists.
+
+    Raises:
+        ConfigError: Both are given, or none, or the expression is none.
+    """
+    if (include is None) == (exclude is None):
+        raise ConfigError("exactly one of --include (--whitelist) and --exclude (--blacklist) is required", "include")
+    key, raw = ("include", include) if include is not None else ("exclude", exclude or "")
+    expression = pattern_of(raw or "")
+    if not expression:
+        raise ConfigError(f"--{key} names no topic", key)
+    try:
+        matches = compile_java(expression).fullmatch
+    except UnsupportedRegex as error:
+        raise ConfigError(f"--{key} {raw}: {error}", key) from None
+    if key == "include":
+        return lambda topic: not is_internal(topic) and matches(topic) is not None
+    return lambda topic: not is_internal(topic) and matches(topic) is None

@@ -1,0 +1,36 @@
+"""The three connectors under Java's class names, for a worker's plugins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
+from connectors.checkpoint.connector import MirrorCheckpointConnector
+from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.heartbeat import MirrorHeartbeatConnector
+from connectors.source.host import MirrorHost
+from connectors.source.plugin import MirrorSource
+
+_PACKAGE: Final = "org.apache.kafka.connect.mirror."
+
+
+def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
+    """Their descriptions; all run on what ``host`` lends them."""
+    kind = PluginKind.SOURCE
+    return (
+        PluginDescription(
+            kind,
+            _PACKAGE + "MirrorCheckpointConnector",
+            lambda: MirrorCheckpointConnector(host.written),
+            CHECKPOINT,
+            KAFKA_VERSION,
+        ),
+        PluginDescription(
+            kind,
+            _PACKAGE + "MirrorHeartbeatConnector",
+            lambda: MirrorHeartbeatConnector(host.written),
+            HEARTBEAT,
+            KAFKA_VERSION,
+        ),
+        PluginDescription(kind, _PACKAGE + "MirrorSourceConnector", lambda: MirrorSource(host), SOURCE, KAFKA_VERSION),
+    )

@@ -1,0 +1,144 @@
+"""``topic.deletion.policy = delete-after``: remote topics go when their source topics have been gone for long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from connect.core.errors import PermanentError
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connectors.changes import DeleteTopic
+from connectors.record_settings import record_settings
+from connectors.settings import MirrorSourceSettings
+from connectors.source.deletions import Copy, GonePlan, candidates, copied_by, plan_deletions
+from connectors.source.gone_records import GoneRecords, read_gone
+from connectors.stored_offsets import read_all_positions
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+#: Looks in the time of the delay, and how far apart they are at least and at most.
+_LOOKS: Final = 10
+_BETWEEN_S: Final = (1.0, 600.0)
+
+
+class TopicDeletion:
+    """The job of one flow."""
+
+    def __init__(
+        self,
+        settings: MirrorSourceSettings,
+        delay_ms: int,
+        source: Cluster,
+        target: Cluster,
+        admin: Admin,
+    ) -> None:
+        self._settings = settings
+        self._delay_ms = delay_ms
+        self._source = source
+        self._target = target
+        self._admin = admin
+        self._where = record_settings(settings)
+        self._records = GoneRecords(target, admin, self._where)
+        self._since_ms: dict[str, int] | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """How often :meth:`run` wants to be called."""
+        shortest, longest = _BETWEEN_S
+        return min(max(self._delay_ms / 1000 / _LOOKS, shortest), longest)
+
+    async def run(self) -> None:
+        """Look which topics are gone, note since when, and delete what is due.
+
+        Raises :class:`RetriableError` where a cluster does not answer, SecurityError where a right is missing.
+        """
+        if self._since_ms is None:
+            self._since_ms = await self._records.load()
+        now_ms = time.time_ns() // 1_000_000
+        plan = await self._plan(self._since_ms, now_ms)
+        newly = dict.fromkeys(plan.newly, now_ms)
+        if newly or plan.settled:
+            await self._records.store(newly, plan.settled)
+            self._since_ms.update(newly)
+            for topic in plan.settled:
+                del self._since_ms[topic]
+                log.info("%s: topic %s is back, or its remote topic is gone: nothing to delete", self._flow, topic)
+        for change in plan.deletions:
+            if change.source_topic in newly:
+                log.warning(
+                    "%s: topic %s is gone from cluster %s; unless it comes back, its remote topic %s will be deleted "
+                    "at %s (topic.deletion.policy)",
+                    self._flow,
+                    change.source_topic,
+                    self._settings.source_alias,
+                    change.topic,
+                    _utc(change.due_ms),
+                )
+        for change in plan.due(now_ms):
+            await self._delete(change)
+
+    async def plan(self) -> GonePlan:
+        """What :meth:`run` would find now; nothing is noted, made or deleted. Raises as :meth:`run`."""
+        known = (await self._target.metadata({self._where.topic})).topics.get(self._where.topic)
+        since_ms = await read_gone(self._target, self._where) if known is not None and known.partitions else {}
+        return await self._plan(since_ms, time.time_ns() // 1_000_000)
+
+    async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:
+        target = (await self._target.metadata(None)).topics
+        return plan_deletions(await self._gone(target), since_ms, now_ms, self._delay_ms)
+
+    @property
+    def _flow(self) -> str:
+        return self._settings.flow
+
+    async def _gone(self, target: Mapping[str, TopicMetadata]) -> dict[str, str]:
+        """Remote topics of this flow by source topics that are gone for certain."""
+        settings = self._settings
+        listed = (await self._source.metadata(None)).topics
+        # Where transforms rename topics, names do not tell; else the store is read only where it matters.
+        copies = set() if settings.names.are_the_policys else await self._copies()
+        copied = {(copy.topic, copy.remote) for copy in copies if copy.connector == settings.name}
+        maybe = candidates(settings.names, settings.should_mirror, listed, target, copied)
+        if not maybe:
+            return {}
+        asked = (await self._source.metadata(maybe.keys())).topics
+        gone = {
+            topic: remote
+            for topic, remote in maybe.items()
+            if topic in asked and asked[topic].error_code == _UNKNOWN_TOPIC_OR_PARTITION
+        }
+        ids = {remote: target[remote].topic_id for remote in gone.values()}
+        return copied_by(settings.name, gone, copies or await self._copies(), listed, ids)
+
+    async def _copies(self) -> set[Copy]:
+        """Those of all connectors of this source."""
+        positions = await read_all_positions(self._target, self._settings.map_topic)
+        return {
+            Copy(connector, position.source_topic, position.target_topic, position.target_topic_id)
+            for (connector, _), position in positions.items()
+        }
+
+    async def _delete(self, change: DeleteTopic) -> None:
+        log.warning(
+            "%s: deleting %s: its source topic %s is gone since %s (topic.deletion.policy)",
+            self._flow,
+            change.topic,
+            change.source_topic,
+            _utc(change.gone_since_ms),
+        )
+        outcome = (await self._admin.delete_topics([change.topic])).get(change.topic)
+        if outcome is None:
+            log.warning("%s: deleted %s", self._flow, change.topic)
+        elif isinstance(outcome, PermanentError):
+            log.error("%s: %s", self._flow, outcome)
+        else:
+            log.warning("%s: %s; trying again", self._flow, outcome)
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds")

@@ -1,0 +1,239 @@
+"""MirrorSource's task under ``exactly.once.source.support``: records and positions in the same transactions.
+
+The slice fills a transaction and says ``drained`` when every batch in it is acknowledged. Then positions, Java's
+offsets and the map are written into it here, with the same producer id and epoch, and it is committed (KIP-618).
+Whatever goes wrong ends the slice, and what is stored counts: claiming the transactional id aborts what was open, and
+the copy goes on exactly at the committed positions, without a proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from connect.core.errors import HeliographError
+from connect.kafka.shared_transactions import SharedTransactions
+from connect.kafka.transactions import FenceRefused, Superseded, TransactionalIdRefused, init_producer_id
+from connectors.dataplane.link import Message
+from connectors.dataplane.plan import (
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    Run,
+    TopicPartition,
+    TransactionTerms,
+)
+from connectors.exactly_once import Rhythm
+from connectors.source import resume_log
+from connectors.source.slice import SliceDefect, SliceFenced, SliceHandle, SliceLost
+from connectors.source.store import Commit, PositionStore, Start
+from connectors.source.takeover import Takeover
+from connectors.source.task import MirrorSourceTask
+from connectors.source.task_parts import TaskServices, TaskSettings
+
+log = logging.getLogger(__name__)
+
+#: Each transaction is a run in the map, so chunks grow fast, and the open one is written with every transaction.
+MAX_RUNS_PER_CHUNK: Final = 256
+
+
+class ExactlyOnceTask(MirrorSourceTask):
+    """See the module.
+
+    Args:
+        store: Writes into ``transactions``.
+        plain_id: The transactional id of the store that a predecessor without exactly-once had.
+        check_newest: Raises where another has been given the task; awaited when the id is claimed.
+    """
+
+    def __init__(
+        self,
+        settings: TaskSettings,
+        services: TaskServices,
+        store: PositionStore,
+        transactions: SharedTransactions,
+        rhythm: Rhythm,
+        plain_id: str,
+        check_newest: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        super().__init__(settings, services, store)
+        self._transactions = transactions
+        self._rhythm = rhythm
+        self._plain_id = plain_id
+        self._check_newest = check_newest
+        #: Whether no transaction can be open, so that the ledger says what is committed.
+        self._is_settled = False
+        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._ending: asyncio.Task[None] | None = None
+        #: What offset syncs may tell of once it is committed.
+        self._unsynced: list[tuple[TopicPartition, Iterable[Run]]] = []
+
+    async def _copy(self) -> None:
+        try:
+            await super()._copy()
+        except SliceFenced as error:
+            raise Superseded(str(error)) from error
+        finally:
+            await self._stop_ending()
+
+    def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+        """Under whom the last transaction left us, whatever ``producer`` was before."""
+        transactions = self._transactions
+        identity = ProducerIdentity(*transactions.identity)
+        self._is_settled = False
+        self._told = asyncio.Queue()
+        handle.on_transaction = self._told.put_nowait
+        self._ending = asyncio.create_task(self._end_forever(handle), name=f"transactions of {self._name}")
+        handle.go(
+            identity,
+            [
+                replace(
+                    plan,
+                    producer=None,
+                    runs_on=False,
+                    next_sequence=plan.next_sequence if plan.producer == identity else 0,
+                )
+                for plan in plans
+            ],
+            TransactionTerms(
+                transactions.transactional_id, transactions.version, self._rhythm.spacing_ms, self._rhythm.length_ms
+            ),
+        )
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    async def _end_forever(self, handle: SliceHandle) -> None:
+        """Do what the slice asks for, one after the other; what fails ends the slice."""
+        try:
+            while True:
+                message = await self._told.get()
+                if message["type"] == "enlist":
+                    targets = [TopicPartition(*one) for one in message["partitions"]]
+                    await self._transactions.add(targets)
+                    handle.enlisted(targets)
+                else:
+                    await self._end_transaction(message)
+                    identity = ProducerIdentity(*self._transactions.identity)
+                    handle.begin(identity, restarts=self._transactions.restarts)
+                self._told.task_done()
+        except HeliographError as error:
+            handle.give_up(error)
+        except TimeoutError:
+            handle.give_up(
+                SliceLost(f"the target did not take partitions into the transaction of {self._name} in time")
+            )
+        except Exception as error:  # else the slice would wait for its next transaction until the epoch ends
+            log.error("%s: its transaction could not be ended", self._name, exc_info=error)
+            handle.give_up(SliceDefect(f"{type(error).__name__}: {error}"))
+
+    async def _end_transaction(self, drained: Message) -> None:
+        for partition in drained["partitions"]:
+            self._progressed(PartitionProgress.from_wire(partition))
+        await self._store_all()
+
+    async def _store_all(self) -> None:
+        """Commit the open transaction with all that was told; one without anything is left out."""
+        async with self._committing:
+            commits = self._ledger.take_commits()
+            if commits:
+                identity = self._transactions.identity
+                await self._store.commit([self._atomic(commit, *identity) for commit in commits])
+        committed, self._unsynced = self._unsynced, []
+        for source, runs in committed:
+            super()._sync(source, runs)
+        if self._services.syncs is not None:
+            self._services.syncs.commit()
+
+    def _sync(self, source: TopicPartition, runs: Iterable[Run]) -> None:
+        if known := list(runs):
+            self._unsynced.append((source, known))
+
+    def _atomic(self, commit: Commit, producer_id: int, epoch: int) -> Commit:
+        position = replace(
+            commit.position,
+            transactional_id=self._transactions.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            is_atomic=True,
+        )
+        return replace(commit, position=position)
+
+    async def _end_epoch(self, handle: SliceHandle) -> None:
+        await super()._end_epoch(handle)
+        await self._all_ended()
+        if handle.ended.done() and (error := handle.ended.result()) is not None:
+            raise error
+        await self._stop_ending()
+        self._is_settled = True
+
+    async def _all_ended(self) -> None:
+        """Until the slice's last transaction is committed, or could not be."""
+        assert self._ending is not None
+        joining = asyncio.create_task(self._told.join(), name=f"last transaction of {self._name}")
+        try:
+            await asyncio.wait({joining, self._ending}, return_when="FIRST_COMPLETED")
+            if not joining.done():
+                self._ending.result()
+                raise SliceLost("the last transaction could not be committed")
+        finally:
+            joining.cancel()
+
+    async def _stop_ending(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            await asyncio.gather(self._ending, return_exceptions=True)
+            self._ending = None
+
+    # -- taking over ------------------------------------------------------------------------------
+
+    async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
+        if self._is_settled:
+            await self._commit()
+            self._ledger.committed_with_records()
+        else:
+            self._loaded = False
+            self._ledger.forget_unstored()
+            self._unsynced.clear()
+        takeover, starts = await super()._take_over()
+        if not takeover.transactional_id:
+            raise FenceRefused(
+                f"{self._name}: exactly-once needs the transactional id {self._transactions.transactional_id}; "
+                "grant WRITE and DESCRIBE on it"
+            )
+        producer = takeover.producer
+        self._transactions.adopt(producer.producer_id, producer.epoch)
+        if self._check_newest is not None:
+            await self._check_newest()
+        self._is_settled = True
+        for plan in takeover.plans:
+            position = starts[plan.source].position
+            if position and position.is_atomic and not position.is_handed_over:
+                resume_log.tell_committed(self.flow, plan, position)
+        return takeover, starts
+
+    async def _load(
+        self, sources: Sequence[TopicPartition], shut_out: Collection[str] = ()
+    ) -> Mapping[TopicPartition, Start]:
+        # A predecessor without exactly-once may be about to store.
+        with contextlib.suppress(TransactionalIdRefused):
+            await init_producer_id(self._services.clusters.target, self._plain_id)
+        return await super()._load(sources, (*shut_out, self._transactions.transactional_id))
+
+    # -- storing ----------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        """Outside of the slice's transactions: where partitions begin, and that they are handed over."""
+        if self._is_settled:
+            self._is_settled = False
+            await self._store_all()
+            self._is_settled = True
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_interval_ms / 1000)
+            self._skip_log.tell(time.monotonic())

@@ -1,0 +1,172 @@
+"""What becomes of a partition whose log is no longer what it was: ``on.source.gap`` and ``on.topic.recreated``.
+
+:mod:`connectors.source.standing` and the slices say what happened; here is decided whether the copy goes on, and where.
+It goes on at a take-over only: behind a fence, under a new epoch, its position stored together with a record of the gap
+before anything is written. A target that lost what it had acknowledged is copied to again whatever the policies say, as
+that loses and doubles nothing: its map tells which source records these were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, list_offsets
+from connect.wire.batch import SEQUENCE_MODULUS
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import UNKNOWN, Gap, GapKind, GapPolicy
+from connectors.offset_map import Run, RunList
+from connectors.positions import Position
+from connectors.source.ledger import Entry, Passing
+from connectors.source.store import Start
+
+log = logging.getLogger(__name__)
+
+_FAR: Final = 2**63
+
+
+class Rewind(NamedTuple):
+    """Which source offset is copied next, and where the target's map ends."""
+
+    upstream: int
+    downstream: int
+
+
+class GapPasser:
+    """Lets entries go on behind gaps, at one take-over.
+
+    Args:
+        label: Begins every line of the log.
+        runs_of: The newest stored runs of a position's pair, ascending.
+        now_ms: Since 1970.
+    """
+
+    def __init__(
+        self, label: str, policy: GapPolicy, runs_of: Callable[[Position], Sequence[Run]], now_ms: int
+    ) -> None:
+        self._label = label
+        self._policy = policy
+        self._runs_of = runs_of
+        self._now_ms = now_ms
+
+    async def begin(
+        self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, Start]:
+        """Where entries begin that go on behind a gap of their source or in topics made anew. Errors as
+        ``list_offsets``."""
+        passed = [(entry, gap) for entry in entries if (gap := self._passable(entry)) is not None]
+        starts = await list_offsets(source, [entry.pair.source for entry, _ in passed], EARLIEST) if passed else {}
+        found = {}
+        for entry, gap in passed:
+            start = known[entry.pair.source]
+            decided = self._behind(gap, start.position, starts[entry.pair.source])
+            found[entry.pair.source] = self._go_on(entry, start, decided)
+        return found
+
+    def rewind(
+        self,
+        entries: Sequence[Entry],
+        known: Mapping[TopicPartition, Start],
+        hints: Mapping[TopicPartition, int | None],
+    ) -> dict[TopicPartition, Start]:
+        """Where entries begin whose target was truncated; ``hints`` as those of a take-over. One whose map does not
+        tell stays stopped."""
+        found = {}
+        for entry in entries:
+            gap, start = entry.gap, known[entry.pair.source]
+            position = start.position
+            if gap is None or gap.kind is not GapKind.TARGET_TRUNCATED or position is None or start.decided:
+                continue
+            # The marker that committed the position stands at its end. Where that is left, what is gone was not
+            # committed, and is copied again anyhow.
+            if entry.is_healing and position.is_atomic and gap.target_first > position.target_end:
+                continue
+            hint = hints.get(entry.pair.target)
+            back = None if entry.is_healing else rewound(self._runs_of(position), position, gap.target_first, hint)
+            if back is None:
+                entry.stop(entry.reason, gap=gap)
+                continue
+            decided = replace(gap, first=back.upstream, target_first=back.downstream, go_on_at=back.upstream)
+            found[entry.pair.source] = self._go_on(
+                entry, start, Passing(self._now_ms, decided, target_truncated_to=back.downstream)
+            )
+        return found
+
+    def _passable(self, entry: Entry) -> Gap | None:
+        gap = entry.gap
+        if gap is None or gap.kind is GapKind.TARGET_TRUNCATED or not self._policy.goes_on(gap):
+            return None
+        return gap
+
+    def _behind(self, gap: Gap, position: Position | None, start: int) -> Passing:
+        """``start``: where the source begins now."""
+        if gap.kind is GapKind.SOURCE_GAP:
+            at = max(gap.go_on_at, start)
+            return Passing(self._now_ms, replace(gap, first=_reached(gap.first, position), last=at - 1, go_on_at=at))
+        if gap.kind is GapKind.SOURCE_TRUNCATED:
+            at = max(_reached(gap.go_on_at, position), start)
+            there = RunList(self._runs_of(position)).forward(gap.first) if position else None
+            decided = replace(gap, go_on_at=at)
+            if there is not None and position is not None:
+                decided = replace(decided, target_first=there.offset, target_last=position.target_end - 1)
+            return Passing(self._now_ms, decided, source_truncated_to=gap.first)
+        decided = replace(gap, go_on_at=start)
+        if gap.kind is GapKind.TARGET_RECREATED and start > 0:
+            decided = replace(decided, first=0, last=start - 1)
+        return Passing(self._now_ms, decided)
+
+    def _go_on(self, entry: Entry, start: Start, passing: Passing) -> Start:
+        entry.heal()
+        entry.passing = passing
+        gap = passing.gap
+        log.warning("%s: %s goes on at source offset %d: %s", self._label, entry.pair.source, gap.go_on_at, told(gap))
+        return Start(start.position, gap.go_on_at - 1, moved=True, decided=True)
+
+
+def _reached(offset: int, position: Position | None) -> int:
+    """``offset``, or the position before it: what a slice had copied when it told of a gap may be aborted since."""
+    return min(offset, position.next_source_offset) if position else offset
+
+
+def rewound(runs: Sequence[Run], position: Position, end: int, hint: int | None) -> Rewind | None:
+    """What a truncated target still has: the stored ``runs`` cut at its ``end``, or, where it has grown again (``end``
+    is -1), by as many records as its leader forgot. None where the runs do not tell."""
+    kept = RunList(runs)
+    if end >= 0:
+        kept.cut(_FAR, end)
+        last = kept.last
+        return Rewind(last.upstream_end, end) if last else None
+    if hint is None:
+        return None
+    forgotten = (position.next_sequence - 1 - hint) % SEQUENCE_MODULUS
+    for run in reversed(list(kept)):
+        if forgotten < run.length:
+            left = run.length - forgotten
+            return Rewind(run.upstream + left, run.downstream + left)
+        forgotten -= run.length
+    return None
+
+
+def told(gap: Gap) -> str:
+    """In words for the log: what is missing, or double."""
+    target = f" (target offsets {gap.target_first} to {gap.target_last})" if gap.target_first >= 0 else ""
+    if gap.kind is GapKind.TARGET_TRUNCATED:
+        return f"{gap.state}: source offsets {gap.first} to {gap.last} are copied again{target}"
+    if gap.kind is GapKind.SOURCE_TRUNCATED:
+        return f"{gap.state}: the source lost offsets {gap.first} to {gap.last} after they were copied{target}"
+    if gap.first == UNKNOWN or gap.last < gap.first:
+        return f"{gap.state}: no offsets are known to be lost"
+    return f"{gap.state}: source offsets {gap.first} to {gap.last} are lost, {gap.lost_offsets} in all"
+
+
+def advice(connector: str, source_alias: str, source: TopicPartition) -> str:
+    """What somebody does who lets a stopped partition go on."""
+    key = f'{{"cluster":"{source_alias}","topic":"{source.topic}","partition":{source.partition}}}'
+    path = f"/connectors/{connector}"
+    return (
+        f"to go on behind an offset N over REST: PUT {path}/stop, PATCH {path}/offsets "
+        f'{{"offsets":[{{"partition":{key},"offset":{{"offset":N}}}}]}}, PUT {path}/resume'
+    )

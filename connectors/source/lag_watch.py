@@ -1,0 +1,168 @@
+"""The lag and the states of all partitions that a worker has tasks of, whether these run or not, for its metrics.
+
+A task that copies tells both by itself, as of this moment. Of partitions that stopped, wait, or whose task is paused or
+has failed nobody asks the source any more; here it is asked at an interval, and so are sizes and ages of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from connect.api.source import TaskReport
+from connect.core.errors import HeliographError
+from connectors.clients import FlowClients
+from connectors.dataplane.plan import TopicPartition
+from connectors.lag_reader import LagReader
+from connectors.partition_states import read_states
+from connectors.record_settings import record_settings
+from connectors.settings import MirrorSourceSettings
+from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
+from connectors.source.plugin import settings_of
+from connectors.source.progress import Resting, Seen
+from connectors.source.reports import partition_rows
+
+log = logging.getLogger(__name__)
+
+#: By the name of each mirror that has tasks here, what gives these with their configs, references resolved.
+TasksHere = Callable[[], Mapping[str, Callable[[], Sequence[TaskReport]]]]
+_TICK_S: Final = 1.0
+_AFTER_ERROR_S: Final = 10.0
+#: Looks take at most this share of the time: where one takes long, the next is put off.
+_SHARE: Final = 0.1
+#: Partitions whose oldest waiting record is looked up in one look; what stands still is looked up once.
+_STAMPS: Final = 200
+#: How long stored positions of tasks that do not run are taken as they were read.
+_STORED_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One connector, as long as its settings stay the same."""
+
+    settings: MirrorSourceSettings
+    clients: FlowClients
+    parts: FlowParts
+    closing: AsyncExitStack
+    reader: LagReader
+    stored: dict[TopicPartition, int] = field(default_factory=dict)
+    stored_s: float = float("-inf")
+
+
+class LagWatch:
+    """Of one worker. What it sees stands in ``host.seen``."""
+
+    def __init__(self, host: MirrorHost, tasks_here: TasksHere) -> None:
+        self._host = host
+        self._tasks_here = tasks_here
+        self._watched: dict[str, _Watched] = {}
+        self._due_s: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+        #: Tasks that ran at the last look: where others do, the next is due.
+        self._ran: dict[str, frozenset[tuple[str, int]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, within a running loop."""
+        self._looking = asyncio.create_task(self._forever(), name=f"lag of mirrors in {self._host.group_id}")
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for name in list(self._watched):
+            await self._forget(name)
+
+    async def _forever(self) -> None:
+        while True:
+            here = self._tasks_here()
+            for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
+                await self._forget(name)
+            for name, tasks in here.items():
+                running = frozenset(key for key in self._host.running if key[0] == name)
+                if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
+                    await self._look(name, tasks)
+                    self._ran[name] = running
+            await asyncio.sleep(_TICK_S)
+
+    async def _look(self, name: str, tasks: Callable[[], Sequence[TaskReport]]) -> None:
+        interval_s, began_s = _AFTER_ERROR_S, time.monotonic()
+        try:
+            found = tasks()
+            watched = await self._watch(name, found)
+            began_s = time.monotonic()
+            interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
+            if interval_s < float("inf"):
+                await self._look_at(name, watched, found)
+            self._said.pop(name, None)
+        except HeliographError as error:
+            if self._said.get(name) != str(error):
+                self._said[name] = str(error)
+                log.warning("%s: how far behind it is cannot be told: %s", name, error)
+        except Exception as error:  # a mistake of ours: metrics are not worth more than the copy
+            log.error("%s: how far behind it is cannot be told", name, exc_info=error)
+        took_s = time.monotonic() - began_s
+        self._due_s[name] = began_s + max(interval_s, took_s / _SHARE)
+
+    async def _look_at(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> None:
+        views = {
+            TopicPartition(view.source_topic, view.source_partition): view
+            for (connector, _), task in self._host.running.items()
+            if connector == name
+            for view in task.view(0)
+        }
+        rows = partition_rows(watched.settings, tasks, {})
+        partitions = [TopicPartition(row["topic"], row["partition"]) for row in rows]
+        positions = {one: view.next_source_offset for one, view in views.items() if view.next_source_offset >= 0}
+        without = [one for one in partitions if one not in positions]
+        positions |= {one: at for one, at in (await self._stored(watched, without)).items() if one not in positions}
+        lag = await watched.reader.of(positions, _STAMPS)
+        seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
+        resting = await self._resting(name, watched, tasks)
+        self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
+
+    async def _stored(self, watched: _Watched, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        now_s = time.monotonic()
+        is_known = all(one in watched.stored for one in partitions)
+        if partitions and (now_s - watched.stored_s > _STORED_S or not is_known):
+            watched.stored, watched.stored_s = await watched.reader.stored(partitions), now_s
+        return {one: watched.stored[one] for one in partitions if one in watched.stored}
+
+    async def _resting(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> tuple[Resting, ...]:
+        """Partitions of tasks that are here and do not run."""
+        idle = [task for task in tasks if (name, task.task) not in self._host.running]
+        if not idle:
+            return ()
+        noted = await read_states(watched.parts.store, record_settings(watched.settings))
+        return tuple(
+            Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
+            for row in partition_rows(watched.settings, idle, noted)
+        )
+
+    async def _watch(self, name: str, tasks: Sequence[TaskReport]) -> _Watched:
+        settings, clients = settings_of(tasks[0].config, self._host)
+        known = self._watched.get(name)
+        if known is not None and known.clients == clients:
+            known.settings = settings
+            return known
+        await self._forget(name)
+        closing = AsyncExitStack()
+        # Connections of its own: what a broker takes long over must not hold up the tasks'.
+        parts = await closing.enter_async_context(
+            looked_at_parts(clients, settings.source_alias, settings.target_alias)
+        )
+        reader = LagReader(settings, parts.clusters.source, parts.store)
+        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader)
+        return watched
+
+    async def _forget(self, name: str) -> None:
+        self._host.seen.pop(name, None)
+        self._due_s.pop(name, None)
+        self._ran.pop(name, None)
+        if (watched := self._watched.pop(name, None)) is not None:
+            await watched.closing.aclose()

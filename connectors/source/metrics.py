@@ -1,0 +1,112 @@
+"""The mirror's metrics for Prometheus, named as the usual exporter names Java's (``MirrorSourceMetrics``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from connect.core.gauges import Gauges, Rows
+from connectors.lag import Lag, PartitionLag, together
+from connectors.source.host import MirrorHost
+from connectors.source.meters import PartitionMeter
+from connectors.source.progress import PartitionView, Seen, is_stopped
+
+_PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
+_LABELS: Final = ("source", "target", "topic", "partition")
+
+#: Java's attributes: name, meaning, and how a meter gives it at a time.
+_MEASURED: Final[Rows[PartitionMeter]] = (
+    ("record_count", "Records copied since the task began.", lambda meter, _: meter.records),
+    ("record_rate", "Records copied a second.", lambda meter, now_ms: meter.record_rate.rate(now_ms)),
+    ("byte_count", "Bytes copied since the task began.", lambda meter, _: meter.bytes),
+    ("byte_rate", "Bytes copied a second.", lambda meter, now_ms: meter.byte_rate.rate(now_ms)),
+    ("record_age_ms", "Age of the newest record read last.", lambda meter, _: meter.age_ms.last),
+    ("record_age_ms_min", "Least age of a record.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
+    ("record_age_ms_max", "Greatest age of a record.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
+    ("record_age_ms_avg", "Mean age of records.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
+    ("replication_latency_ms", "From a record's time to its copy, last.", lambda meter, _: meter.age_ms.last),
+    ("replication_latency_ms_min", "Least such time.", lambda meter, now_ms: meter.age_ms.least(now_ms)),
+    ("replication_latency_ms_max", "Greatest such time.", lambda meter, now_ms: meter.age_ms.most(now_ms)),
+    ("replication_latency_ms_avg", "Mean of such times.", lambda meter, now_ms: meter.age_ms.mean(now_ms)),
+)
+#: Ours beside them, from where a partition stands.
+_STANDING: Final[Rows[PartitionView]] = (
+    ("skipped_records", "Records left out, as the target refuses them.", lambda view, _: view.skipped),
+    ("lost_offsets", "Source offsets that were lost and passed over.", lambda view, _: view.lost),
+    ("transform_dropped_records", "Records that a transformation dropped.", lambda view, _: view.dropped),
+    ("transform_changed_records", "Records that a transformation changed.", lambda view, _: view.changed),
+)
+#: And how far it is behind, whether its task runs or not; -1 where that is not known.
+_BEHIND: Final[Rows[PartitionLag]] = (
+    ("lag_records", "Offsets of the source that are not copied yet.", lambda lag, _: lag.records),
+    ("lag_bytes", "What they take at the source, about.", lambda lag, _: lag.bytes),
+    ("lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
+    ("lag_lost_offsets", "Offsets that are not copied, and that the source has no more.", lambda lag, _: lag.lost),
+)
+_STOPPED: Final[Rows[str]] = (
+    ("stopped", "1 where the partition has stopped and waits for somebody.", lambda state, _: is_stopped(state)),
+)
+#: The same of flows: sums, and the greatest age.
+_OF_FLOWS: Final[Rows[Lag]] = (
+    ("flow_lag_records", "Offsets that are not copied yet, of all partitions here.", lambda lag, _: lag.records),
+    ("flow_lag_bytes", "What they take at the source, about.", lambda lag, _: lag.bytes),
+    ("flow_lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
+    ("flow_lag_lost_offsets", "Offsets that the source has no more.", lambda lag, _: lag.lost),
+)
+
+
+def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> Iterator[Metric]:
+    """Of all partitions that tasks of this process have; a value per partition in each family."""
+    measured, standing = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _STANDING)
+    behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
+    flows = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS)
+    states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
+    counted: Counter[tuple[str, str, str]] = Counter()
+    lags: dict[tuple[str, str], list[PartitionLag]] = {}
+
+    def stands(labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
+        source, target, *_ = labels
+        counted[source, target, state] += 1
+        stopped.add(labels, state, now_ms)
+        if lag is not None:
+            behind.add(labels, lag, now_ms)
+            lags.setdefault((source, target), []).append(lag)
+
+    for host in hosts:
+        for (connector, _), task in host.running.items():
+            source, _, target = task.flow.partition("->")
+            for partition, meter in task.meters.partitions.items():
+                labels = (source, target, task.target_topic(partition), str(partition.partition))
+                measured.add(labels, meter, now_ms)
+            for view in task.view(now_ms):
+                labels = (source, target, view.target_topic, str(view.target_partition))
+                standing.add(labels, view, now_ms)
+                stands(labels, view.state, _lag(host.seen.get(connector), view, now_ms))
+        for connector, seen in host.seen.items():
+            source, _, target = seen.flow.partition("->")
+            running = {index for name, index in host.running if name == connector}
+            for one in seen.resting:
+                if one.task not in running:
+                    labels = (source, target, one.target_topic, str(one.source.partition))
+                    stands(labels, one.state, seen.resting_lag(one, now_ms))
+    for flow, of_flow in lags.items():
+        flows.add(flow, together(of_flow), now_ms)
+    for family in (measured, standing, behind, stopped, flows):
+        yield from family
+    for state, count in counted.items():
+        states.add_metric(state, count)
+    yield states
+
+
+def _lag(seen: Seen | None, view: PartitionView, now_ms: int) -> PartitionLag | None:
+    """As the task tells it, until the first look at the source."""
+    lag = None if seen is None else seen.lag_of(view, now_ms)
+    if lag is not None or view.next_source_offset < 0:
+        return lag
+    at = (view.next_source_offset, view.source_end_offset, view.lag_records)
+    size = -1 if view.lag_records else 0
+    return PartitionLag(view.source_topic, view.source_partition, view.target_topic, *at, bytes=size, ms=view.lag_ms)

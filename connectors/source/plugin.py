@@ -1,0 +1,424 @@
+"""MirrorSource as a plugin of a worker: Java's class name, the connector and its tasks made from their properties."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Any, Final
+
+from connect.api.connector import Props
+from connect.api.plugins import KAFKA_VERSION
+from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
+from connect.core.config import ConfigDef, ConfigValue
+from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.kafka.offsets import EARLIEST, LATEST
+from connect.kafka.shared_transactions import SharedTransactions
+from connect.kafka.transactions import Superseded
+from connectors.access.records import AccessRecords
+from connectors.access.rules import Names
+from connectors.access.sync import AccessFlow, AccessSync
+from connectors.clients import FlowClients, Kind, Side, flow_clients
+from connectors.config_defs import SOURCE
+from connectors.dataplane.chain import ChainPlan
+from connectors.dataplane.plan import SliceSettings
+from connectors.dataplane.records_query import KEY as QUERY_KEY
+from connectors.exactly_once import exactly_once_support, support_errors
+from connectors.offset_checks import require_offset, require_partition, require_string
+from connectors.partition_states import StateRecords
+from connectors.record_settings import record_settings
+from connectors.settings import CONVERTERS, MirrorSourceSettings, source_settings
+from connectors.source import syncing
+from connectors.source.chain_plan import chain_plan, check_chain
+from connectors.source.connector import MirrorSourceConnector
+from connectors.source.exactly_once import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
+from connectors.source.host import FlowParts, MirrorHost
+from connectors.source.pairs import NewTopics
+from connectors.source.reports import LAG, PARTITIONS, lag_report, partitions_report
+from connectors.source.slice import SliceFenced
+from connectors.source.store import MirrorPositionStore, StoreSettings
+from connectors.source.task import MirrorSourceTask
+from connectors.source.task_parts import TaskServices, TaskSettings
+from connectors.source.topic_plan import look_for_renamed
+from connectors.source.topology import ASSIGNED_PARTITIONS, decode_partitions
+
+log = logging.getLogger(__name__)
+
+#: A connector counts as started after this time, whether its clusters have answered or not.
+_FIRST_LOOK_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 5.0
+#: Another task that fences the writers of its partitions may interrupt our claim; the group says who owns a task, so
+#: it is claimed again. More often in a row, it is somebody outside the group.
+_MAX_CLAIMS: Final = 5
+_CLAIM_AGAIN_S: Final = 0.5
+_APART: Final = 8
+_EMIT_SYNCS: Final = "emit.offset-syncs.enabled"
+_OF_SYNCS: Final = ("offset-syncs-", "offset-syncs.topic.")
+#: Who copied for so long before it was interrupted does not interrupt others in turn.
+_LONG_S: Final = 60.0
+#: Of a task's config, what only its connector heeds; and which partitions it has.
+_OF_THE_CONNECTOR: Final = frozenset(
+    {
+        ASSIGNED_PARTITIONS,
+        "tasks.max",
+        "topics",
+        "topics.exclude",
+        "topics.blacklist",
+        "refresh.topics.enabled",
+        "refresh.topics.interval.seconds",
+    }
+)
+
+
+class MirrorSource(SourceConnector):
+    """Finds topics, makes remote ones and hands partitions to tasks, on the clusters of one flow."""
+
+    def __init__(self, host: MirrorHost) -> None:
+        self._host = host
+        self._inner: MirrorSourceConnector | None = None
+        self._closing = AsyncExitStack()
+        self._looking: asyncio.Task[None] | None = None
+
+    @classmethod
+    def version(cls) -> str:
+        return KAFKA_VERSION
+
+    @classmethod
+    def task_class(cls) -> str:
+        return "org.apache.kafka.connect.mirror.MirrorSourceTask"
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return SOURCE
+
+    async def start(self, props: Props) -> None:
+        """Raises PermanentError where settings or rights are wrong; clusters that do not answer are waited for."""
+        settings, clients = settings_of(props, self._host)
+        for warning in settings.warnings:
+            log.warning("%s: %s", settings.flow, warning)
+        if not settings.enabled:
+            return
+        parts = await self._closing.enter_async_context(_parts(self._host, settings, clients))
+        clusters = parts.clusters
+        syncs = syncing.topic_of(settings, clients)
+        if syncs is not None:
+            self._closing.push_async_callback(syncs.close)
+        access = access_of(settings, parts)
+        self._inner = MirrorSourceConnector(
+            settings, props, clusters.source, clusters.target, parts.admin, access, syncs
+        )
+        self._looking = asyncio.create_task(self._look(settings, parts), name=f"first look of {settings.flow}")
+        await asyncio.wait({self._looking}, timeout=_FIRST_LOOK_S)
+        if self._looking.done():
+            self._looking.result()
+        else:
+            log.warning("%s: its topics are looked for in the background", settings.flow)
+
+    async def task_configs(self, max_tasks: int) -> Sequence[Props]:
+        if self._inner is None:
+            return []
+        return self._inner.task_configs(max_tasks, self.context.present_task_configs)
+
+    def make_task(self) -> MirrorSourceEngineTask:
+        return MirrorSourceEngineTask(self._host)
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._inner is not None:
+            await self._inner.stop()
+        await self._closing.aclose()
+
+    async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """What single settings do not show: converters, transforms, an exactly-once that cannot be kept, offset syncs
+        that are switched off and on (Java's ``validateEmitOffsetSyncConfigs``), what Spark says of a query."""
+        if props.get(_EMIT_SYNCS) == "false" and any(key.startswith(_OF_SYNCS) for key in props):
+            known = values.get(_EMIT_SYNCS, ConfigValue(_EMIT_SYNCS, None))
+            said = f"MirrorSourceConnector can't setup offset-syncs feature while {_EMIT_SYNCS} set to false"
+            values[_EMIT_SYNCS] = known.with_error(said)
+        if any(value.errors for value in values.values()):
+            return values
+        try:
+            # Whether exactly-once can be kept as well as required is the worker's to say, and Java's words below.
+            asked = {**props, "exactly.once.support": "requested"}
+            converters = {key: self._host.worker[key] for key in CONVERTERS if key in self._host.worker}
+            settings = source_settings(asked, {"offset.storage.topic": "offsets", **converters})
+            if chain := chain_plan(settings.transforms, settings.source_alias, self._host.find_plugin, settings.names):
+                check_chain(chain)
+            if settings.enabled and settings.transform_sql:
+                await _check_query(self._host, settings.transform_sql)
+        except ConfigError as error:
+            key = error.key or "name"
+            known = values.get(key, ConfigValue(key, None))
+            values[key] = ConfigValue(key, known.value, (*known.errors, error.message))
+        if errors := support_errors(props):
+            key = "exactly.once.support"
+            known = values.get(key, ConfigValue(key, None))
+            values[key] = ConfigValue(key, known.value, (*known.errors, *errors))
+        return values
+
+    def exactly_once_support(self, props: Props) -> ExactlyOnceSupport:
+        return exactly_once_support(props)
+
+    async def report(
+        self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
+        if kind not in (LAG, PARTITIONS):
+            return None
+        settings, clients = settings_of(props, self._host)
+        async with _parts(self._host, settings, clients) as parts:
+            if kind == PARTITIONS:
+                return await partitions_report(settings, parts, tasks, query)
+            return lag_report(
+                settings,
+                await self._host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store),
+                query,
+            )
+
+    async def alter_offsets(
+        self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    ) -> bool:
+        """Java's rules (``MirrorUtils.validateSourcePartition`` and its kin): a reset is always fine."""
+        for partition, offset in offsets:
+            if offset is not None:
+                require_string(partition, "cluster")
+                require_string(partition, "topic")
+                require_partition(partition)
+                require_offset(partition, offset, only_zero=False)
+        return True
+
+    async def _look(self, settings: MirrorSourceSettings, parts: FlowParts) -> None:
+        """The first look at both clusters; what it finds after the connector has started is told to the worker."""
+        assert self._inner is not None
+        waiting = _waiting(settings.flow)
+        await asyncio.gather(
+            parts.clusters.source.wait_reachable(waiting), parts.clusters.target.wait_reachable(waiting)
+        )
+        while True:
+            try:
+                await self._inner.start(self.context)
+            except RetriableError as error:
+                log.warning("%s: %s; looking again in %.0f s", settings.flow, error, _LOOK_AGAIN_S)
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            except PermanentError as error:
+                self.context.raise_error(error)
+                raise
+            else:
+                break
+        self.context.request_task_reconfiguration()
+
+
+class MirrorSourceEngineTask(EngineTask):
+    """One task: a slice in Spark, epoch after epoch."""
+
+    def __init__(self, host: MirrorHost) -> None:
+        self._host = host
+        self._inner: MirrorSourceTask | None = None
+        self._stopping = asyncio.Event()
+        self._props: Props = {}
+
+    async def run(self) -> None:
+        props = self._props = self.context.configs
+        settings, clients = settings_of(props, self._host)
+        index = int(props["task.index"])
+        engine, links = await self._host.spark.get()
+        async with _parts(self._host, settings, clients) as parts, syncing.writer(settings, clients, index) as syncs:
+            attempt = 0
+            while True:
+                attempt += 1
+                began_s = time.monotonic()
+                states = StateRecords(parts.store, parts.admin, record_settings(settings))
+                services = TaskServices(engine, links, parts.clusters, parts.admin, syncs, states)
+                task_settings = _task_settings(settings, clients, self._props, self._host)
+                task = self._task(settings, task_settings, services, parts)
+                try:
+                    await self._copy(task, settings.name, index)
+                except (Superseded, SliceFenced) as error:
+                    if time.monotonic() - began_s > _LONG_S:
+                        attempt = 1
+                    if attempt == _MAX_CLAIMS:
+                        raise
+                    log.warning("%s task %d: %s; claiming it again", settings.flow, index, error)
+                    # Numbers apart, so that two that interrupt each other do not do so again.
+                    delay_s = _CLAIM_AGAIN_S * attempt * (1 + index % _APART)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), delay_s)
+                else:
+                    return
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._inner is not None:
+            self._inner.stop()
+
+    def reconfigure(self, props: Props) -> bool:
+        """Partitions may come and go while the others are copied; for any other change, and under exactly-once, a task
+        starts anew."""
+        changed = {key for key in {*props, *self._props} if props.get(key) != self._props.get(key)}
+        if changed - _OF_THE_CONNECTOR or isinstance(self._inner, ExactlyOnceTask):
+            return False
+        self._props = props
+        if self._inner is not None:
+            self._inner.reconfigure(tuple(decode_partitions(props[ASSIGNED_PARTITIONS])))
+        return True
+
+    def _task(
+        self, settings: MirrorSourceSettings, of_task: TaskSettings, services: TaskServices, parts: FlowParts
+    ) -> MirrorSourceTask:
+        own_id = f"{of_task.transactional_id}-commit"
+        if settings.transactions is None:
+            return MirrorSourceTask(of_task, services, _store(settings, own_id, parts, None))
+        timeout_ms = settings.transactions.timeout_ms
+        shared = SharedTransactions(parts.store, of_task.transactional_id, transaction_timeout_ms=timeout_ms)
+        store = _store(settings, own_id, parts, shared)
+        return ExactlyOnceTask(of_task, services, store, shared, settings.transactions, own_id, self.check_newest)
+
+    async def _copy(self, task: MirrorSourceTask, name: str, index: int) -> None:
+        if self._stopping.is_set():
+            return
+        self._inner = task
+        with self._host.shown(name, index, task):
+            await task.run()
+
+
+def settings_of(props: Props, host: MirrorHost) -> tuple[MirrorSourceSettings, FlowClients]:
+    """Of a connector or a task. Raises ConfigError where they are wrong, SecurityError for a key store."""
+    settings = source_settings(props, host.worker)
+    clients = flow_clients(
+        settings.flow,
+        props,
+        {"client.id": "", **host.worker},
+        source=settings.source_alias,
+        target=settings.target_alias,
+        locate=partial(_located, props),
+    )
+    return settings, clients
+
+
+def _located(props: Props, error: ConfigError, side: Side, kind: Kind | None) -> ConfigError:
+    """An error of a client under the key that its connector has, or should have."""
+    if kind is None or error.key is None:
+        return ConfigError(f"{side} {kind or 'worker'}: {error.message}", error.key)
+    inherited = f"{side}.cluster.{error.key}"
+    own = (f"{side}.{kind}.{error.key}", f"{kind}.{error.key}")
+    key = next((each for each in own if each in props), inherited)
+    return ConfigError(f"{side} {kind}: {error.message.replace(error.key, key, 1)}", key)
+
+
+async def _check_query(host: MirrorHost, query: str) -> None:
+    """Raises ConfigError with Spark's words; RetriableError or PermanentError where Spark cannot be asked."""
+    engine, _ = await host.spark.get()
+    if problem := await engine.problem_of_query(query):
+        raise ConfigError(problem, QUERY_KEY)
+
+
+def _parts(
+    host: MirrorHost, settings: MirrorSourceSettings, clients: FlowClients
+) -> AbstractAsyncContextManager[FlowParts]:
+    return host.parts(settings.name, clients, settings.source_alias, settings.target_alias)
+
+
+def _store(
+    settings: MirrorSourceSettings, own_id: str, parts: FlowParts, shared: SharedTransactions | None
+) -> MirrorPositionStore:
+    return MirrorPositionStore(
+        parts.store,
+        parts.admin,
+        StoreSettings(
+            connector=settings.name,
+            source_alias=settings.source_alias,
+            offsets_topic=settings.offsets_topic,
+            map_topic=settings.map_topic,
+            transactional_id=own_id,
+            replication_factor=settings.offsets_topic_replication_factor,
+            partitions=settings.offsets_topic_partitions,
+            max_runs_per_chunk=MAX_RUNS_PER_CHUNK if shared else None,
+        ),
+        parts.clusters.second_line,
+        shared,
+    )
+
+
+def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | None:
+    """What syncs access rules, where anything does."""
+    if settings.access.interval_s is None:
+        return None
+    names = Names(settings.names, settings.should_mirror, settings.access.takes_group)
+    records = AccessRecords(parts.store, parts.admin, record_settings(settings))
+    # The flow in the other direction keeps its records on our source, under the alias of its own.
+    flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
+    source, target = parts.clusters.source, parts.clusters.target
+
+    async def renamed() -> Mapping[str, str]:
+        return await look_for_renamed(settings, source, target)
+
+    return AccessSync(settings.access, flow, source, target, records, renamed)
+
+
+def _task_settings(
+    settings: MirrorSourceSettings, clients: FlowClients, props: Props, host: MirrorHost
+) -> TaskSettings:
+    index = int(props["task.index"])
+    chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
+    return TaskSettings(
+        flow=settings.flow,
+        transactional_id=_transactional_id(settings, host.group_id, index),
+        partitions=tuple(decode_partitions(props[ASSIGNED_PARTITIONS])),
+        remote_topic=settings.remote_topic,
+        ways=settings.names.ways,
+        slice=_slice_settings(settings, clients, index, chain),
+        epoch_ms=settings.epoch_ms,
+        commit_interval_ms=settings.commit_interval_ms,
+        logs_skipped=settings.logs_skipped,
+        connector=settings.name,
+        gap_policy=settings.gap_policy,
+        new_topics=NewTopics(settings.replication_factor, settings.property_filter),
+        initial_group=settings.initial_offsets_group,
+        transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
+        map_rebuild_records=_map_rebuild_records(settings),
+        reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
+    )
+
+
+def _map_rebuild_records(settings: MirrorSourceSettings) -> int:
+    """0 too where a changed copy would be taken for one that was never made."""
+    return 0 if settings.changing_key else settings.map_rebuild_records
+
+
+def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int) -> str:
+    """KIP-618's, so that whoever fences a task's producers by that rule fences ours."""
+    return f"{group_id}-{settings.name}-{index}"
+
+
+def _slice_settings(
+    settings: MirrorSourceSettings, clients: FlowClients, index: int, chain: ChainPlan | None
+) -> SliceSettings:
+    """What a slice is told; fetch settings that the user did not name keep the copy's own defaults."""
+    named: dict[str, Any] = {
+        "fetch_max_bytes": settings.fetch_max_bytes,
+        "partition_max_bytes": settings.max_partition_fetch_bytes,
+        "fetch_max_wait_ms": settings.fetch_max_wait_ms,
+        "fetch_min_bytes": settings.fetch_min_bytes,
+    }
+    return SliceSettings(
+        flow=settings.flow,
+        task=index,
+        source=clients.replication_consumer(index).to_wire(),
+        target=clients.record_producer(index).to_wire(),
+        read_committed=settings.read_committed,
+        lease_ms=settings.lease_ms,
+        skip_refused=settings.skips_refused,
+        compression=settings.compression,
+        transform_sql=settings.transform_sql,
+        chain=chain.to_wire() if chain else None,
+        **{name: value for name, value in named.items() if value is not None},
+    )
+
+
+def _waiting(flow: str) -> Callable[[str], None]:
+    return lambda line: log.warning("%s: %s", flow, line)

@@ -1,0 +1,154 @@
+"""Which partitions a take-over can do something with now; the others wait, and do not hold it up.
+
+A fence is one transaction over all of its partitions: where one marker cannot be written, the transactional id answers
+CONCURRENT_TRANSACTIONS to everybody for as long. So a partition that has no leader, or too few replicas in sync for a
+marker, is not fenced with the others. Its position stays as it is and nothing is written there, until it is taken over
+by itself: behind a fence of its own, between two slices, as that raises the epoch of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.configs import min_insync_replicas
+from connect.kafka.offsets import unknown_ends
+from connectors.dataplane.plan import TopicPartition
+from connectors.positions import Position
+from connectors.source.ledger import Entry
+from connectors.source.store import Start
+
+#: How long after a take-over is looked whether one that waits can be taken over; twice as long each time that it then
+#: could not, since nobody copies meanwhile.
+_LOOK_AGAIN_S: Final = 5.0
+_MAX_LOOK_AGAIN_S: Final = 300.0
+_HEAL_AGAIN_S: Final = 10.0
+#: What is found at about the same time is taken over together.
+_TOGETHER_S: Final = 0.2
+
+
+class Waiting:
+    """Partitions of a task that could not be taken over with the others."""
+
+    def __init__(self, source: Cluster, target: Cluster) -> None:
+        self._source = source
+        self._target = target
+        self._again_s = _LOOK_AGAIN_S
+        self._look_at_s = 0.0
+        #: What the store told of them, which nobody else writes meanwhile.
+        self.starts: Mapping[TopicPartition, Start] = {}
+        #: Whether one of them can be taken over now.
+        self.is_back = False
+        self._changed = asyncio.Event()
+
+    def keep(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
+        """A take-over has left these ``entries``."""
+        self._again_s = min(self._again_s * 2, _MAX_LOOK_AGAIN_S) if entries and self.starts else _LOOK_AGAIN_S
+        self._look_at_s = asyncio.get_running_loop().time() + self._again_s
+        self.starts = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+        self.is_back = False
+
+    def add(self, starts: Mapping[TopicPartition, Start], *, is_back: bool = False) -> None:
+        """More wait; with ``is_back`` for nothing but the end of the epoch, which is to come at once."""
+        self.starts = {**self.starts, **starts}
+        self.is_back = self.is_back or is_back
+        self._changed.set()
+
+    async def until_back(self, waiting: Callable[[], Sequence[Entry]]) -> None:
+        """Return when one of those ``waiting`` at the time can be taken over; for ever where there are none."""
+        clock = asyncio.get_running_loop().time
+        while not self.is_back:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._look_at_s if waiting() else None):
+                    await self._changed.wait()
+                continue
+            self._look_at_s = clock() + _LOOK_AGAIN_S
+            entries = waiting()
+            with contextlib.suppress(RetriableError):
+                away = await out_of_reach(self._source, self._target, entries, self.starts)
+                self.is_back = len(away) < len(entries)
+
+
+class Healing:
+    """Partitions of a task that a policy lets go on behind a gap: taken over soon, but no more often than every
+    ten seconds, since that raises the epoch of all, and a source that loses more than is copied would have it all
+    the time."""
+
+    def __init__(self) -> None:
+        self.is_due = asyncio.Event()
+        self._not_before_s = 0.0
+
+    def done(self) -> None:
+        """A take-over was made."""
+        if self.is_due.is_set():
+            self._not_before_s = asyncio.get_running_loop().time() + _HEAL_AGAIN_S
+        self.is_due.clear()
+
+    async def until_due(self) -> None:
+        await self.is_due.wait()
+        await asyncio.sleep(max(self._not_before_s - asyncio.get_running_loop().time(), _TOGETHER_S))
+
+
+async def out_of_reach(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> dict[TopicPartition, str]:
+    """Why entries cannot be taken over now, by source partition; in sentences for people.
+
+    Raises :class:`RetriableError` where a cluster does not answer.
+    """
+    marked = {entry.pair.source: target_of(position) for entry in entries if (position := _unclean(entry, starts))}
+    asked = {entry.pair.source for entry in entries if _asks_the_source(starts[entry.pair.source])}
+    here, there, least = await asyncio.gather(
+        source.metadata({partition.topic for partition in asked}),
+        target.metadata({entry.pair.target.topic for entry in entries} | {one.topic for one in marked.values()}),
+        min_insync_replicas(target, {one.topic for one in marked.values()}),
+    )
+    found = {}
+    for entry in entries:
+        pair = entry.pair
+        why = "" if there.leader(*pair.target) is not None else f"target {pair.target} has no leader"
+        if not why and pair.source in marked:
+            why = _no_marker(there, marked[pair.source], least)
+        if not why and pair.source in asked and here.leader(*pair.source) is None:
+            why = f"source {pair.source} has no leader"
+        if why:
+            found[pair.source] = why
+    led = {entry.pair.target: entry.pair.source for entry in entries if entry.pair.source not in found}
+    untold = await unknown_ends(target, led) if led else {}
+    return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
+
+
+def target_of(position: Position) -> TopicPartition:
+    """Where a position's writer wrote, which under another policy is another topic than now."""
+    return TopicPartition(position.target_topic, position.target_partition)
+
+
+def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:
+    """Where somebody may still write: what a fence has to mark."""
+    position = starts[entry.pair.source].position
+    return None if position is None or position.is_handed_over else position
+
+
+def _asks_the_source(start: Start) -> bool:
+    """For a proof, or for where to begin."""
+    position = start.position
+    return start.committed_source_offset is None or (position is not None and not position.is_handed_over)
+
+
+def _no_marker(target: ClusterMetadata, partition: TopicPartition, least: Mapping[str, int]) -> str:
+    """Why a fence cannot mark a partition now; empty if it can, and where its topic is gone."""
+    topic = target.topics.get(partition.topic)
+    known = topic.partitions.get(partition.partition) if topic else None
+    if known is None:
+        return ""
+    if known.leader < 0:
+        return f"target {partition} has no leader"
+    wanted = least.get(partition.topic, 1)
+    if known.in_sync and len(known.in_sync) < wanted:
+        return f"target {partition} has {len(known.in_sync)} of the {wanted} replicas in sync that writing there needs"
+    return ""

@@ -1,0 +1,122 @@
+"""Writes the offset syncs of one task, beside its copy and never in its way (Kafka's ``OffsetSyncWriter``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from connect.core.errors import HeliographError
+from connect.kafka.producer import OutRecord
+from connectors.dataplane.plan import Run, TopicPartition
+from connectors.mirror_records import OffsetSync
+from connectors.offset_syncs import OffsetSyncs
+
+log = logging.getLogger(__name__)
+
+#: Java's ``MirrorSourceTask`` writes to it, and ``OffsetSyncStore`` reads nothing else.
+_PARTITION: Final = 0
+#: Java has ten records on their way; here one request is, with so many.
+_MOST_AT_ONCE: Final = 1000
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 30.0
+_LAST_WRITE_S: Final = 2.0
+
+Write = Callable[[Iterable[OutRecord]], Awaitable[None]]
+
+
+class SyncWriter:
+    """Is told of runs when they are acknowledged, and of commits; writes on its own, one request after the other.
+
+    A context manager. At its end it writes what waits, for two seconds at most, and not at all where writing fails.
+
+    Where that fails it is said once and tried again: the copy goes on. A request that times out may still arrive behind
+    the next; readers then forget what they knew before it, and translate to earlier offsets, never to later ones.
+    With exactly-once the runs are told when their transaction is committed, and syncs are written outside of it.
+
+    Args:
+        label: Begins every line of the log.
+        lag_max: As ``offset.lag.max``.
+        write: To the cluster that holds the topic; raises as ``PlainWriter.write``.
+    """
+
+    def __init__(self, label: str, topic: str, lag_max: int, write: Write) -> None:
+        self._label = label
+        self._topic = topic
+        self._syncs = OffsetSyncs(lag_max)
+        self._write_records = write
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writing: asyncio.Task[None] | None = None
+        self._said = ""
+
+    def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
+        """These records are in the target for good."""
+        self._syncs.acknowledged(source, runs)
+        self._wake()
+
+    def commit(self) -> None:
+        """Positions have been stored, or there was nothing to store."""
+        self._syncs.commit()
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        self._writing = asyncio.create_task(self._write_forever(), name=f"offset syncs of {self._label}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._writing is not None, "it was entered"
+        try:
+            if not self._said:
+                await asyncio.wait_for(self._idle.wait(), _LAST_WRITE_S)
+        except TimeoutError:
+            log.warning("%s: the last offset syncs were not written to %s", self._label, self._topic)
+        finally:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._wanted.set()
+
+    async def _write_forever(self) -> None:
+        delay_s = _RETRY_S
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while syncs := self._syncs.take(_MOST_AT_ONCE):
+                if await self._write(syncs):
+                    delay_s = _RETRY_S
+                else:
+                    self._syncs.give_back(syncs)
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, _MAX_RETRY_S)
+            if not self._wanted.is_set():
+                self._idle.set()
+
+    async def _write(self, syncs: Sequence[OffsetSync]) -> bool:
+        records = [OutRecord(self._topic, sync.key(), sync.value(), partition=_PARTITION) for sync in syncs]
+        try:
+            await self._write_records(records)
+        except HeliographError as error:
+            self._say(f"offset syncs are not written: {error}; trying again, the copy goes on")
+            return False
+        except Exception as error:
+            if not self._said:
+                log.error("%s: offset syncs are not written", self._label, exc_info=error)
+            self._said = repr(error)
+            return False
+        if self._said:
+            log.info("%s: offset syncs are written to %s again", self._label, self._topic)
+            self._said = ""
+        return True
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.warning("%s: %s", self._label, text)
+            self._said = text

@@ -1,0 +1,288 @@
+"""What a start of a flow would continue, and from where; asked of its clusters, changing nothing.
+
+A predecessor is Java's MirrorMaker 2 in the same group, we ourselves, or MirrorMaker 1 by the offsets of its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka.errors import for_code
+from kafka.protocol.admin import ListTransactionsRequest
+
+from connect.core import offsetlog
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.connection import UnsupportedVersion
+from connect.kafka.group_offsets import GroupState, committed_offsets, group_state
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connectors.dataplane.plan import TopicPartition
+from connectors.positions import Position
+from connectors.settings import MirrorSourceSettings
+from connectors.source.config_sync import ConfigSync
+from connectors.source.first_offsets import begin_of, first_offsets
+from connectors.source.host import FlowParts
+from connectors.source.store import Start, read_offsets, start_of
+from connectors.source.takeover import begin_at
+from connectors.source.topic_plan import TopicPlan, plan_topics
+from connectors.stored_offsets import read_positions
+
+#: How long the logs and the stored offsets are watched for somebody who still writes.
+WATCH_S: Final = 3.0
+UNKNOWN: Final = -1
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStart:
+    """One source partition.
+
+    Args:
+        begins_at: The first source offset that a run would copy.
+        because: Whose word that is: ``position`` (ours), ``stored-offset`` (Java's, or altered by an operator),
+            ``group`` (``initial.offsets.group``), ``earliest`` or ``latest``.
+        log_start: First offset that the source still has; ``end`` is behind its last.
+        lost: Offsets between ``begins_at`` and ``log_start``: nobody can copy them any more.
+        beyond: Offsets by which ``begins_at`` lies behind ``end``: the source's log is not the one that was copied.
+        target_end: Of the remote partition; -1 where there is none yet.
+    """
+
+    topic: str
+    partition: int
+    remote_topic: str
+    begins_at: int
+    because: str
+    log_start: int
+    end: int
+    target_end: int = UNKNOWN
+
+    @property
+    def lag(self) -> int:
+        return max(self.end - max(self.begins_at, self.log_start), 0)
+
+    @property
+    def lost(self) -> int:
+        return max(self.log_start - self.begins_at, 0)
+
+    @property
+    def beyond(self) -> int:
+        return max(self.begins_at - self.end, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveGroup:
+    """A group that would have to be empty, and the cluster it is on. ``role``: ``workers`` or ``mirror-maker-1``."""
+
+    role: str
+    cluster: str
+    group: str
+    state: GroupState
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.state.members)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalId:
+    """An id that the first start fences; its ``state`` in Kafka's words."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverCheck:
+    """What would be continued.
+
+    Args:
+        moving: Stored offsets and remote partitions that grew while they were watched.
+        unknown: What could not be looked at.
+    """
+
+    flow: str
+    partitions: tuple[PartitionStart, ...] = ()
+    groups: tuple[ActiveGroup, ...] = ()
+    moving: tuple[str, ...] = ()
+    transactional_ids: tuple[TransactionalId, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether somebody still copies."""
+        return bool(self.moving) or any(group.is_active for group in self.groups)
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a start now would be wrong, or lose something; none: it is fine."""
+        found = [
+            f"group {one.group} of cluster {one.cluster} has members: {', '.join(one.state.members)}"
+            for one in self.groups
+            if one.is_active
+        ]
+        if self.moving:
+            found.append(f"somebody still writes: {', '.join(self.moving[:5])}{' ...' if self.moving[5:] else ''}")
+        for part in self.partitions:
+            name = f"{part.topic}-{part.partition}"
+            if part.lost:
+                found.append(f"{name}: {part.lost} offsets from {part.begins_at} on are gone (on.source.gap)")
+            if part.beyond:
+                found.append(f"{name}: the source ends at {part.end}, a run would begin at {part.begins_at}")
+        return found
+
+
+async def check_takeover(
+    settings: MirrorSourceSettings, parts: FlowParts, group_id: str, watch_s: float = WATCH_S
+) -> TakeoverCheck:
+    """Look, for ``watch_s`` and a little more. ``group_id`` is the workers'. Raises as the clusters do."""
+    source, target = parts.clusters.source, parts.clusters.target
+    topics = await plan_topics(
+        settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
+    )
+    before = await _stored(settings, parts.store)
+    ends = await _target_ends(target, topics)
+    unknown: list[str] = list(topics.naming.problems.values())
+    groups = await _groups(settings, parts, group_id, unknown)
+    ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
+    await asyncio.sleep(watch_s)
+    stored, ends_then = await _stored(settings, parts.store), await _target_ends(target, topics)
+    moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
+    moving += [f"remote partition {TopicPartition(*one)}" for one, end in ends_then.items() if end > ends.get(one, end)]
+    starts = await _starts(settings, parts, topics, stored, ends_then)
+    return TakeoverCheck(settings.flow, tuple(starts), tuple(groups), tuple(moving), tuple(ids), tuple(unknown))
+
+
+_Stored = tuple[offsetlog.SourceOffsets, set[bytes]]
+
+
+async def _stored(settings: MirrorSourceSettings, store: Cluster) -> _Stored:
+    topic = settings.offsets_topic
+    known = (await store.metadata({topic})).topics.get(topic)
+    if known is None or not known.partitions:
+        return offsetlog.SourceOffsets(), set()
+    return await read_offsets(store, topic, _TIMEOUT_S)
+
+
+async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, int], int]:
+    there = [(name, index) for name in topics.there.values() for index in topics.target[name].partitions]
+    return await list_offsets(target, there, LATEST) if there else {}
+
+
+def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: _Stored, after: _Stored) -> list[str]:
+    partitions = _partitions(topics)
+    then, now = (_offsets(settings, one, partitions) for one in (before, after))
+    return [str(one) for one in partitions if then[one] != now[one]]
+
+
+def _partitions(topics: TopicPlan) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, index)
+        for topic in topics.topics
+        if topic.name in topics.naming.remote
+        for index in sorted(topic.partitions)
+    ]
+
+
+def _offsets(
+    settings: MirrorSourceSettings, stored: _Stored, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    return {one: stored[0].mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
+
+
+async def _starts(
+    settings: MirrorSourceSettings,
+    parts: FlowParts,
+    topics: TopicPlan,
+    stored: _Stored,
+    ends: Mapping[tuple[str, int], int],
+) -> list[PartitionStart]:
+    source, partitions = parts.clusters.source, _partitions(topics)
+    if not partitions:
+        return []
+    positions = await read_positions(parts.store, settings.map_topic, settings.name)
+    offsets = _offsets(settings, stored, partitions)
+    known = {
+        one: start_of(positions.get(one), offsets[one], plainly=_java_key(settings, one) in stored[1])
+        for one in partitions
+    }
+    fresh = [one for one, start in known.items() if _counts(start) is None and start.committed_source_offset is None]
+    begin = begin_of(settings)
+    firsts = await first_offsets(source, fresh, begin)
+    of_group = await committed_offsets(source, begin.group) if begin.group and fresh else {}
+    lows = await list_offsets(source, partitions, EARLIEST)
+    highs = await list_offsets(source, partitions, LATEST)
+    found = []
+    for one, start in known.items():
+        remote = topics.naming.remote[one.topic]
+        if one in firsts:
+            because = "group" if one in of_group else settings.auto_offset_reset
+        else:
+            because = "stored-offset" if _counts(start) is None else "position"
+        first = begin_at(_counts(start), start.committed_source_offset, firsts.get(one))
+        end = ends.get((remote, one.partition), UNKNOWN)
+        found.append(PartitionStart(*one, remote, first, because, lows[one], highs[one], end))
+    return found
+
+
+def _counts(start: Start) -> Position | None:
+    """The position, unless the stored offset was altered since."""
+    return None if start.moved else start.position
+
+
+def _java_key(settings: MirrorSourceSettings, partition: TopicPartition) -> bytes:
+    return offsetlog.mirror_key(settings.name, settings.source_alias, *partition)
+
+
+async def _groups(
+    settings: MirrorSourceSettings, parts: FlowParts, group_id: str, unknown: list[str]
+) -> list[ActiveGroup]:
+    wanted = [("workers", parts.clusters.target, settings.target_alias, group_id)]
+    if settings.initial_offsets_group:
+        wanted.append(("mirror-maker-1", parts.clusters.source, settings.source_alias, settings.initial_offsets_group))
+    found = []
+    for role, cluster, alias, group in wanted:
+        try:
+            found.append(ActiveGroup(role, alias, group, await group_state(cluster, group)))
+        except HeliographError as error:
+            unknown.append(str(error))
+    return found
+
+
+async def _transactional_ids(target: Cluster, prefix: str, unknown: list[str]) -> list[TransactionalId]:
+    """Those of the connector's tasks that the target knows: a start fences them."""
+    found: list[TransactionalId] = []
+    try:
+        for node in (await target.metadata(())).brokers:
+            answer = await (await target.connection(node)).call(ListTransactionsRequest())
+            if answer.error_code:
+                kind = RetriableError if for_code(answer.error_code).retriable else PermanentError
+                raise kind(f"cluster {target.name} does not list transactions: {error_name(answer.error_code)}")
+            found += [
+                TransactionalId(row.transactional_id, row.transaction_state)
+                for row in answer.transaction_states
+                if row.transactional_id.startswith(prefix)
+            ]
+    except UnsupportedVersion as error:  # brokers before 3.0
+        unknown.append(f"transactional ids: {error}")
+    except HeliographError as error:
+        unknown.append(str(error))
+    return sorted(found, key=lambda one: one.name)
+
+
+def stop_order(checked: TakeoverCheck) -> Sequence[str]:
+    """What is to be done, in order, so that nothing is copied twice or lost."""
+    steps = []
+    for one in checked.groups:
+        if one.is_active:
+            whose = "every node of the mirror in" if one.role == "workers" else "every MirrorMaker 1 of"
+            steps.append(
+                f"stop {whose} group {one.group} with SIGTERM, and wait until kafka-consumer-groups.sh "
+                f"--describe --members --group {one.group} on cluster {one.cluster} lists nobody"
+            )
+    if checked.is_running:
+        steps.append("run this check again: no members, nothing moves")
+    steps.append("start heliograph mirror with the same file")
+    return steps

@@ -1,0 +1,56 @@
+"""What a task of MirrorSource is told, and what it is lent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from connect.kafka.admin import Admin
+from connect.kafka.offsets import EARLIEST
+from connectors.dataplane.plan import ONE_WAY, SliceSettings, TopicPartition, Ways
+from connectors.gaps import GapPolicy
+from connectors.partition_states import StateRecords
+from connectors.source.engine import SparkEngine
+from connectors.source.links import LinkServer
+from connectors.source.pairs import NewTopics
+from connectors.source.sync_writer import SyncWriter
+from connectors.source.takeover import Clusters
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Of one task: ``epoch_ms`` is the length of a Spark job, ``commit_interval_ms`` the rhythm of positions.
+    ``ways``: how records of a topic of the source are told apart."""
+
+    flow: str
+    transactional_id: str
+    partitions: tuple[TopicPartition, ...]
+    remote_topic: Callable[[str], str]
+    slice: SliceSettings
+    epoch_ms: int = 60_000
+    commit_interval_ms: int = 1_000
+    reset_to: int = EARLIEST
+    logs_skipped: bool = False
+    connector: str = ""
+    gap_policy: GapPolicy = field(default_factory=GapPolicy)
+    #: of remote topics that a task makes, for source topics that were made anew
+    new_topics: NewTopics = field(default_factory=NewTopics)
+    initial_group: str = ""
+    ways: Callable[[str], Ways] = lambda _: ONE_WAY
+    transaction_timeout_ms: int | None = None
+    #: to rebuild lost maps; None: they are left as they are
+    map_rebuild_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskServices:
+    """What the worker lends its tasks."""
+
+    engine: SparkEngine
+    links: LinkServer
+    clusters: Clusters
+    admin: Admin
+    #: The task's own, where offset syncs are written; whoever starts the task ends it.
+    syncs: SyncWriter | None = None
+    #: Where states of partitions are noted.
+    states: StateRecords | None = None

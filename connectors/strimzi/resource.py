@@ -1,0 +1,126 @@
+"""Which resource of a file is meant, and its clusters and mirrors in one shape for all versions of the API.
+
+v1alpha1 and v1beta2 name clusters by aliases (``connectCluster``, ``clusters``), v1 has them where they are used
+(``target``, ``mirrors[].source``). What is refused is what ``KafkaMirrorMaker2Connectors.validateConnectors`` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.errors import ConfigError
+from connectors.strimzi.documents import Node
+
+KIND: Final = "KafkaMirrorMaker2"
+GROUP: Final = "kafka.strimzi.io/"
+VERSIONS: Final = ("v1alpha1", "v1beta2", "v1")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """One flow into the target: its source's cluster and target's, and its own fields."""
+
+    source: Node
+    target: Node
+    fields: Node
+
+    @property
+    def name(self) -> str:
+        """``source->target``, by aliases."""
+        return f"{self.source.required('alias')}->{self.target.required('alias')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource; ``target`` is the cluster that holds the worker's group and topics."""
+
+    node: Node
+    name: str
+    namespace: str | None
+    target: Node
+    mirrors: tuple[Mirror, ...]
+
+    @property
+    def spec(self) -> Node:
+        return self.node.field("spec")
+
+
+def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
+    """The one resource of a file, or that of a name.
+
+    Raises:
+        ConfigError: There is none, or several and none is named.
+    """
+    found = [each for each in documents if each.field("kind").value == KIND]
+    if not found:
+        kinds = ", ".join(str(each.field("kind").value) for each in documents) or "nothing"
+        raise ConfigError(f"holds no {KIND}, but {kinds}", file=file)
+    names = [each.field("metadata").required("name") for each in found]
+    if name is None and len(found) > 1:
+        raise ConfigError(f"holds several: {', '.join(names)}; say which one by --name", file=file)
+    if name is not None and name not in names:
+        raise ConfigError(f"holds no {KIND} {name}, but {', '.join(names)}", "--name", file)
+    node = found[0 if name is None else names.index(name)]
+    version = node.required("apiVersion")
+    if version.removeprefix(GROUP) not in VERSIONS or not version.startswith(GROUP):
+        known = ", ".join(GROUP + each for each in VERSIONS)
+        raise node.field("apiVersion").error(f"apiVersion is '{version}'; it can be {known}")
+    return node
+
+
+def resource(node: Node) -> Resource:
+    """Its clusters and mirrors. Raises ConfigError where one is missing, or they do not fit one another."""
+    metadata, spec = node.field("metadata"), node.field("spec")
+    mirrors = spec.field("mirrors").items()
+    if not mirrors:
+        raise spec.error("spec.mirrors is missing: nothing would be mirrored")
+    shaped = _with_target(spec, mirrors) if "target" in spec else _with_clusters(spec, mirrors)
+    target = spec.field("target") if "target" in spec else _by_alias(spec)[spec.required("connectCluster")]
+    seen: set[str] = set()
+    for mirror in shaped:
+        if mirror.name in seen:
+            raise mirror.fields.error(f"{mirror.fields.path}: {mirror.name} is mirrored twice; write its topics as one")
+        seen.add(mirror.name)
+    return Resource(node, metadata.required("name"), metadata.field("namespace").text(), target, tuple(shaped))
+
+
+def _with_target(spec: Node, mirrors: Sequence[Node]) -> list[Mirror]:
+    target = spec.field("target")
+    for each in mirrors:
+        if "source" not in each:
+            raise each.error(f"{each.path}.source is missing: with spec.target a mirror says its source itself")
+    return [Mirror(each.field("source"), target, each) for each in mirrors]
+
+
+def _with_clusters(spec: Node, mirrors: Sequence[Node]) -> list[Mirror]:
+    clusters, connect = _by_alias(spec), spec.required("connectCluster")
+    if connect not in clusters:
+        raise spec.field("connectCluster").error(_nowhere("spec.connectCluster", connect))
+    shaped = []
+    for each in mirrors:
+        for name in ("sourceCluster", "targetCluster"):
+            if each.required(name) not in clusters:
+                alias = each.field(name)
+                raise alias.error(_nowhere(alias.path, each.required(name)))
+        target = clusters[each.required("targetCluster")]
+        servers = target.required("bootstrapServers")
+        if target.required("alias") != connect and servers != clusters[connect].required("bootstrapServers"):
+            raise each.field("targetCluster").error(
+                f"{each.path}.targetCluster is {target.required('alias')}, and spec.connectCluster {connect}: a worker "
+                "writes to the cluster that holds its own topics; give each target a resource of its own"
+            )
+        shaped.append(Mirror(clusters[each.required("sourceCluster")], target, each))
+    return shaped
+
+
+def _nowhere(path: str, alias: str) -> str:
+    return f"{path} is {alias}, which is no alias in spec.clusters"
+
+
+def _by_alias(spec: Node) -> dict[str, Node]:
+    clusters = spec.field("clusters").items()
+    if not clusters:
+        raise spec.error("neither spec.target nor spec.clusters is there: between what is to be mirrored?")
+    return {each.required("alias"): each for each in clusters}

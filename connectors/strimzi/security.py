@@ -1,0 +1,154 @@
+"""``tls`` and ``authentication`` of a cluster as a Java client's properties.
+
+As ``KafkaMirrorMaker2Connectors`` of Strimzi's operator writes them, and for ``oauth``, which API version v1 has no
+more, as that of release 0.45 did. Trusted certificates are named one by one: the operator copies them into a secret of
+its own first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from connectors.strimzi.documents import Node
+from connectors.strimzi.secrets import Secrets
+
+_JAVA: Final = "org.apache.kafka.common.security."
+_PLAIN: Final = f"{_JAVA}plain.PlainLoginModule"
+_SCRAM: Final = f"{_JAVA}scram.ScramLoginModule"
+_OAUTH: Final = f"{_JAVA}oauthbearer.OAuthBearerLoginModule"
+_OAUTH_HANDLER: Final = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
+#: ``custom`` takes no other keys (``KafkaClientAuthenticationCustom``).
+_CUSTOM: Final = ("sasl.", "ssl.keystore.")
+
+#: Fields of ``oauth`` as options of Strimzi's login module.
+_OAUTH_TEXTS: Final = {
+    "clientId": "oauth.client.id",
+    "username": "oauth.password.grant.username",
+    "tokenEndpointUri": "oauth.token.endpoint.uri",
+    "scope": "oauth.scope",
+    "audience": "oauth.audience",
+    "maxTokenExpirySeconds": "oauth.max.token.expiry.seconds",
+    "connectTimeoutSeconds": "oauth.connect.timeout.seconds",
+    "readTimeoutSeconds": "oauth.read.timeout.seconds",
+    "httpRetries": "oauth.http.retries",
+    "httpRetryPauseMs": "oauth.http.retry.pause.millis",
+    "accessTokenLocation": "oauth.access.token.location",
+    "clientAssertionLocation": "oauth.client.assertion.location",
+    "clientAssertionType": "oauth.client.assertion.type",
+}
+_OAUTH_SECRETS: Final = {
+    "clientSecret": "oauth.client.secret",
+    "accessToken": "oauth.access.token",
+    "refreshToken": "oauth.refresh.token",
+    "clientAssertion": "oauth.client.assertion",
+}
+#: Those that say something where they are not the default, and what they say.
+_OAUTH_FLAGS: Final = {
+    "disableTlsHostnameVerification": ("true", "oauth.ssl.endpoint.identification.algorithm", ""),
+    "accessTokenIsJwt": ("false", "oauth.access.token.is.jwt", "false"),
+    "includeAcceptHeader": ("false", "oauth.include.accept.header", "false"),
+}
+
+
+def client_security(cluster: Node, secrets: Secrets) -> dict[str, str]:
+    """The properties that say how a client of ``cluster`` proves who it is, secrets as references.
+
+    Raises:
+        ConfigError: A field is missing or wrong, or the type of authentication is not one of Strimzi's.
+    """
+    tls, authentication = cluster.field("tls"), cluster.field("authentication")
+    props = _trust(tls, secrets)
+    with_tls = tls.value is not None
+    is_sasl = False
+    if authentication.value is not None:
+        kind = authentication.required("type")
+        make = _TYPES.get(kind)
+        if make is None:
+            known = ", ".join(_TYPES)
+            raise authentication.field("type").error(f"authentication.type is '{kind}'; it can be {known}")
+        props |= make(authentication, secrets)
+        is_sasl = authentication.field("sasl").text() == "true" if kind == "custom" else kind != "tls"
+    protocol = "SSL" if with_tls else "PLAINTEXT"
+    return props | {"security.protocol": f"SASL_{protocol}" if is_sasl else protocol}
+
+
+def _trust(tls: Node, secrets: Secrets) -> dict[str, str]:
+    found: list[str] = []
+    for each in tls.field("trustedCertificates").items():
+        secret = each.required("secretName")
+        if "certificate" in each:
+            found.append(secrets.reference(secret, each.required("certificate"), each))
+        else:
+            found += secrets.matching(secret, each.required("pattern"), each)
+    return {"ssl.truststore.certificates": "\n".join(found), "ssl.truststore.type": "PEM"} if found else {}
+
+
+def _tls(authentication: Node, secrets: Secrets) -> dict[str, str]:
+    pair = authentication.field("certificateAndKey")
+    secret = pair.required("secretName")
+    return {
+        "ssl.keystore.certificate.chain": secrets.reference(secret, pair.required("certificate"), pair),
+        "ssl.keystore.key": secrets.reference(secret, pair.required("key"), pair),
+        "ssl.keystore.type": "PEM",
+    }
+
+
+def _password(mechanism: str, module: str) -> Callable[[Node, Secrets], dict[str, str]]:
+    def make(authentication: Node, secrets: Secrets) -> dict[str, str]:
+        source = authentication.field("passwordSecret")
+        password = secrets.reference(source.required("secretName"), source.required("password"), source)
+        options = {"username": authentication.required("username"), "password": password}
+        return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(module, options)}
+
+    return make
+
+
+def _oauth(authentication: Node, secrets: Secrets) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, option in _OAUTH_TEXTS.items():
+        if name in authentication:
+            options[option] = authentication.required(name)
+    for name, (unusual, option, value) in _OAUTH_FLAGS.items():
+        if authentication.field(name).text() == unusual:
+            options[option] = value
+    for name, each in authentication.field("saslExtensions").fields():
+        options[f"oauth.sasl.extension.{name}"] = each.text() or ""
+    for name, option in _OAUTH_SECRETS.items():
+        if name in authentication:
+            source = authentication.field(name)
+            options[option] = secrets.reference(source.required("secretName"), source.required("key"), source)
+    if "passwordSecret" in authentication:
+        source = authentication.field("passwordSecret")
+        key = source.required("password")
+        options["oauth.password.grant.password"] = secrets.reference(source.required("secretName"), key, source)
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": _jaas(_OAUTH, options),
+        "sasl.login.callback.handler.class": _OAUTH_HANDLER,
+    }
+
+
+def _custom(authentication: Node, secrets: Secrets) -> dict[str, str]:
+    config = authentication.field("config")
+    for name, each in config.fields():
+        if not name.startswith(_CUSTOM):
+            raise each.error(
+                f"{each.path}: custom authentication takes only keys that begin with {' or '.join(_CUSTOM)}"
+            )
+    return config.settings()
+
+
+_TYPES: Final[Mapping[str, Callable[[Node, Secrets], dict[str, str]]]] = {
+    "tls": _tls,
+    "scram-sha-256": _password("SCRAM-SHA-256", _SCRAM),
+    "scram-sha-512": _password("SCRAM-SHA-512", _SCRAM),
+    "plain": _password("PLAIN", _PLAIN),
+    "oauth": _oauth,
+    "custom": _custom,
+}
+
+
+def _jaas(module: str, options: Mapping[str, str]) -> str:
+    written = " ".join(f'{name}="{value}"' for name, value in options.items())
+    return f"{module} required {written};"

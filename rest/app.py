@@ -1,0 +1,78 @@
+"""The FastAPI applications: the whole API of a worker, its loggers alone, what other workers ask alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+
+from rest import errors
+from rest.calls import REQUEST_TIMEOUT_S
+from rest.docs_page import docs_page
+from rest.forward import Forwarder
+from rest.routes import connectors, internal, life, loggers, offsets, plugins, reports, root
+from rest.settings import Metrics, RestSettings
+
+HEALTH_TIMEOUT_S: Final = 10.0
+
+_WORKER: Final = (
+    root.router,
+    connectors.router,
+    life.router,
+    offsets.router,
+    reports.router,
+    internal.router,
+    plugins.router,
+)
+
+
+class Part(Enum):
+    """What an application serves."""
+
+    ALL = (*_WORKER, loggers.router)
+    WITHOUT_LOGGERS = _WORKER
+    LOGGERS = (loggers.router,)
+    INTERNAL = (internal.router,)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a request and a question for the worker's health may take."""
+
+    request_s: float = REQUEST_TIMEOUT_S
+    health_s: float = HEALTH_TIMEOUT_S
+
+
+def create_app(
+    part: Part, settings: RestSettings, forwarder: Forwarder, metrics: Metrics, limits: Limits | None = None
+) -> FastAPI:
+    """An application for any herder: that of a request stands in its scope (:data:`rest.calls.HERDER`)."""
+    documented = part in (Part.ALL, Part.WITHOUT_LOGGERS)
+    app = FastAPI(
+        title="Kafka Connect REST API of Heliograph",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json" if documented else None,
+        redirect_slashes=False,
+    )
+    limits = limits or Limits()
+    app.state.settings, app.state.forwarder, app.state.metrics = settings, forwarder, metrics
+    app.state.request_timeout_s, app.state.health_timeout_s = limits.request_s, limits.health_s
+    routers: Sequence[APIRouter] = part.value
+    for each in routers:
+        app.include_router(each)
+    if documented:
+        app.add_route("/docs", _docs, include_in_schema=False)
+    errors.install(app, [route for each in routers for route in each.routes if isinstance(route, Route)])
+    return app
+
+
+async def _docs(request: Request) -> HTMLResponse:
+    app: FastAPI = request.app
+    return HTMLResponse(docs_page(app.openapi(), request.scope.get("root_path", "")))

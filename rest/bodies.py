@@ -1,0 +1,172 @@
+"""Bodies of requests, read as Jackson reads them: scalars become text, fields nobody knows are refused.
+
+What cannot be read is a 500, as it is Java's: :class:`RestError`. Its message tells where, and nothing of the body,
+for that may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+
+from connect.core.herding import SourceOffset
+from connect.core.model import TargetState
+from rest.errors import RestError
+
+T = TypeVar("T")
+
+
+class _Number(str):
+    """A number as it was written, for places where Java keeps its text."""
+
+
+def _text(value: Any) -> Any:
+    """Jackson's coercion of scalars to text: ``1.50`` stays ``1.50``."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value with its numbers as numbers."""
+    match value:
+        case _Number():
+            return int(value) if value.lstrip("-").isdigit() else float(value)
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+        case _:
+            return value
+
+
+def _any_case(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+#: A string, a number or a boolean, as text.
+Text = Annotated[str, BeforeValidator(_text)]
+ConfigMap = dict[str, Text | None]
+JsonMap = Annotated[dict[str, Any], BeforeValidator(_plain)]
+
+
+class InitialState(StrEnum):
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+    def target_state(self) -> TargetState:
+        return TargetState.STARTED if self is InitialState.RUNNING else TargetState(self.value)
+
+
+class CreateConnector(BaseModel):
+    """The body of ``POST /connectors``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Text | None = None
+    config: ConfigMap | None = None
+    initial_state: Annotated[InitialState | None, BeforeValidator(_any_case)] = None
+
+
+class ConnectorOffset(BaseModel):
+    """One partition and its offset; a null offset removes it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    partition: JsonMap | None = None
+    offset: JsonMap | None = None
+
+
+class ConnectorOffsets(BaseModel):
+    """The body of ``PATCH /connectors/{connector}/offsets``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offsets: list[ConnectorOffset] | None = None
+
+    def source_offsets(self) -> list[SourceOffset]:
+        return [SourceOffset(each.partition, each.offset) for each in self.offsets or ()]
+
+
+CONFIG: Final[TypeAdapter[dict[str, str | None]]] = TypeAdapter(ConfigMap)
+CREATE: Final = TypeAdapter(CreateConnector)
+OFFSETS: Final = TypeAdapter(ConnectorOffsets)
+TASK_CONFIGS: Final[TypeAdapter[list[dict[str, str]]]] = TypeAdapter(list[dict[str, Text]])
+
+
+def read(body: bytes, shape: TypeAdapter[T]) -> T:
+    """The value of a body; an empty one, and ``null``, is refused like one of another shape.
+
+    Raises:
+        RestError: 500, with the place of the first mistake.
+    """
+    try:
+        return shape.validate_python(_parse(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = _place(first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise RestError(500, f"Unrecognized field {place}") from None
+        raise RestError(500, f"Cannot deserialize the value{f' of {place}' if place else ''}: {first['msg']}") from None
+
+
+def required(value: T | None, name: str) -> T:
+    """A field that Java takes for granted: without it, its answer is a 500."""
+    if value is None:
+        raise RestError(500, f"The body has no '{name}'.")
+    return value
+
+
+def schema(shape: TypeAdapter[Any]) -> dict[str, Any]:
+    """What the documentation of an endpoint says of its body."""
+    content = {"application/json": {"schema": _inlined(shape.json_schema())}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(node: Any, definitions: dict[str, Any] | None = None) -> Any:
+    """A JSON schema without references, whose definitions would have to stand at the top of the document."""
+    if isinstance(node, list):
+        return [_inlined(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    definitions = node.get("$defs", {}) if definitions is None else definitions
+    if "$ref" in node:
+        return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(each, definitions) for name, each in node.items() if name != "$defs"}
+
+
+def _place(location: Sequence[str | int]) -> str:
+    # Keys of a config are the user's own words, yet no more secret than the names of settings.
+    return ".".join(str(each) for each in location if each != "[key]")
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        text = body.decode(json.detect_encoding(body))
+        if not text.strip(" \t\r\n"):
+            return None
+        value = _DECODER.decode(text)
+        _refuse_lone_surrogates(text, value)
+    except json.JSONDecodeError as error:
+        raise RestError(500, f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    except (UnicodeError, RecursionError, ValueError) as error:
+        raise RestError(500, f"The body is not JSON: {type(error).__name__}") from None
+    return value
+
+
+def _refuse_lone_surrogates(text: str, value: Any) -> None:
+    """Half a character, which only an escape can make, has no form in UTF-8: no topic and no answer could hold it."""
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)

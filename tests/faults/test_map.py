@@ -1,0 +1,218 @@
+"""The offset map by brute force after kills of worker and slice, under load, with all that makes offsets differ.
+
+Transactions with aborts, fences' markers, exactly-once's own, a target that its cleaner thinned, sources and targets
+cut by retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from connect.cli.offset_map import run_rebuild
+from connect.embedded.brokers import KafkaCluster
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_view import Question
+from tests.integration.test_mirror import read, until, write, write_transactions
+from tests.kit.direct import Broker
+from tests.kit.map_judge import Verdict, judge_map
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.processes import gone, slices
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.kill, pytest.mark.long]
+
+PLAIN: Final = "maze-plain"
+TRANSACTIONS: Final = "maze-txn"
+#: A plain topic whose remote topic is compacted, and one that is compacted at either side.
+THINNED: Final = "maze-thinned"
+BOTH: Final = "maze-both"
+CUT: Final = "maze-cut"
+_COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "100",
+}
+
+
+@pytest.mark.parametrize("eos", ["disabled", "enabled"])
+async def test_it_names_the_same_record_after_crashes(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, eos: str
+) -> None:
+    alias = f"maze-{eos}"
+    topics = {topic: f"{topic}-{eos}" for topic in (PLAIN, TRANSACTIONS, THINNED, BOTH, CUT)}
+    await make_topics(us.bootstrap, {topics[PLAIN]: 2, topics[TRANSACTIONS]: 1, topics[THINNED]: 1, topics[CUT]: 1})
+    await make_topics(us.bootstrap, {topics[BOTH]: 1}, _COMPACTED)
+    await make_topics(eu.bootstrap, {f"{alias}.{topics[one]}": 1 for one in (THINNED, BOTH)}, _COMPACTED)
+    properties = {
+        "clusters": f"{alias}, eu",
+        f"{alias}.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        "eu.exactly.once.source.support": eos,
+        f"{alias}->eu.enabled": "true",
+        f"{alias}->eu.topics": ", ".join(topics.values()),
+        f"{alias}->eu.consumer.isolation.level": "read_committed",
+        "tasks.max": "2",
+        "copy.epoch.ms": "5000",
+        **SMALL,
+    }
+    partitions = [TopicPartition(topics[PLAIN], 1), *(TopicPartition(topic, 0) for topic in topics.values())]
+
+    async def load(times: int) -> None:
+        for _ in range(times):
+            await asyncio.gather(
+                write(us, topics[PLAIN], 200),
+                write_transactions(us, topics[TRANSACTIONS]),
+                *(write(us, topics[one], 200, partitions=1) for one in (THINNED, BOTH, CUT)),
+            )
+
+    with Mirror(properties, tmp_path) as mirror:
+        await load(1)
+        mirror.start()
+        await _arrives(us, eu, alias, topics[PLAIN])
+        for blow in (_kill_a_slice, _kill_the_worker, _kill_a_slice):
+            loading = asyncio.create_task(load(2))
+            await blow(mirror, eu)
+            await loading
+            await _arrives(us, eu, alias, topics[PLAIN])
+        await asyncio.to_thread(Broker(us, 0).delete_records, topics[CUT], 210)
+        await asyncio.to_thread(Broker(eu, 0).delete_records, f"{alias}.{topics[CUT]}", 350)
+        await until(lambda: _is_thinned(eu, f"{alias}.{topics[THINNED]}", lambda: load(1)), "the target was cleaned")
+        verdicts: dict[TopicPartition, Verdict] = {}
+
+        async def all_stored() -> bool:
+            for partition in partitions:
+                told = verdicts[partition] = await judge_map(
+                    us, eu, f"mm2-offset-map.{alias}.internal", partition, read_committed=True
+                )
+                if told.not_copied_yet or not told.same:
+                    return False
+            return True
+
+        await until(all_stored, "all is copied and stored")
+        assert {str(partition): told.faults for partition, told in verdicts.items() if told.faults} == {}
+        assert verdicts[TopicPartition(topics[THINNED], 0)].next_survivor > 300
+        assert verdicts[TopicPartition(topics[CUT], 0)].next_survivor > 0
+        assert mirror.stop() == 0
+        mirror.assert_gone()
+
+
+@pytest.mark.parametrize("by_itself", [True, pytest.param(False, marks=pytest.mark.long)])
+async def test_it_is_rebuilt_where_it_was_lost(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, by_itself: bool
+) -> None:
+    """As after a take-over from Java: there are source offsets, and no map of what lies below them."""
+    alias = "lost" if by_itself else "missed"
+    topics = tuple(f"{alias}-{kind}" for kind in ("plain", "txn", "thinned"))
+    map_topic = f"mm2-offset-map.{alias}.internal"
+    await make_topics(us.bootstrap, dict.fromkeys(topics, 1))
+    await make_topics(eu.bootstrap, {f"{alias}.{topics[2]}": 1}, _COMPACTED)
+    properties = {
+        "clusters": f"{alias}, eu",
+        f"{alias}.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        f"{alias}->eu.enabled": "true",
+        f"{alias}->eu.topics": ", ".join(topics),
+        f"{alias}->eu.consumer.isolation.level": "read_committed",
+        f"{alias}->eu.offset.map.rebuild.records": "1000000" if by_itself else "0",
+        **SMALL,
+    }
+
+    async def load() -> None:
+        await asyncio.gather(
+            write(us, topics[0], 500, partitions=1),
+            write_transactions(us, topics[1]),
+            write(us, topics[2], 300, partitions=1),
+        )
+
+    async def judge() -> dict[str, Verdict]:
+        found = {}
+        for topic in topics:
+            found[topic] = await judge_map(us, eu, map_topic, TopicPartition(topic, 0), read_committed=True)
+            assert found[topic].not_copied_yet == 0
+        return found
+
+    with Mirror(properties, tmp_path) as mirror:
+        mirror.start()
+        await load()
+        await _arrives(us, eu, alias, topics[0])
+        await _arrives(us, eu, alias, topics[1])
+        await until(lambda: _is_thinned(eu, f"{alias}.{topics[2]}", load), "the target was cleaned")
+        await _arrives(us, eu, alias, topics[0])
+        assert mirror.stop() == 0
+        await asyncio.to_thread(_delete_topic, eu, map_topic)
+        began = mirror.log_end()
+        mirror.start()
+        mirror.await_line(began, ["offset map", f"{topics[0]}-0", "--rebuild"], 120)
+        await load()
+        await _arrives(us, eu, alias, topics[0])
+        await _arrives(us, eu, alias, topics[1])
+        if by_itself:
+            mirror.await_line(began, ["the offset map is rebuilt, as far as it is proven, for 3 of 3 partitions"], 120)
+            assert mirror.stop() == 0
+        else:
+            assert mirror.stop() == 0
+            lost = await judge()
+            assert all(told.below > 0 for told in lost.values()), lost
+            file = mirror.properties_file
+            assert await asyncio.to_thread(run_rebuild, file, Question(), flow=None, as_json=False) == 0
+            assert [told.below for told in (await judge()).values()] == [told.below for told in lost.values()]
+            mirror.start()
+            await load()
+            await _arrives(us, eu, alias, topics[0])
+            await _arrives(us, eu, alias, topics[1])
+            assert mirror.stop() == 0
+        mended = await judge()
+        assert {topic: told.faults for topic, told in mended.items()} == {topic: [] for topic in topics}
+        # Below what the cleaner left of the copies nothing can be told, and nobody needs it.
+        gone_first = (await read(eu, f"{alias}.{topics[2]}"))[0].offset
+        assert [told.below for told in mended.values()] == [0, 0, gone_first]
+
+
+def _delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        admin.delete_topics([topic])
+    finally:
+        admin.close()
+
+
+async def _arrives(us: KafkaCluster, eu: KafkaCluster, alias: str, topic: str) -> None:
+    wanted = len(await read(us, topic))
+
+    async def is_there() -> bool:
+        return len(await read(eu, f"{alias}.{topic}")) >= wanted
+
+    await until(is_there, f"{topic} is mirrored")
+
+
+async def _is_thinned(eu: KafkaCluster, topic: str, load: Callable[[], Awaitable[None]]) -> bool:
+    """A segment is cleaned once a later write has closed it."""
+    await load()
+    there = await read(eu, topic)
+    return bool(there[-1].offset - there[0].offset + 1 - len(there) > 500)
+
+
+async def _kill_a_slice(mirror: Mirror, eu: KafkaCluster) -> None:
+    ports = [int(address.rpartition(":")[2]) for address in eu.bootstrap.split(",")]
+    found: Sequence = []
+
+    async def is_there() -> bool:
+        nonlocal found
+        found = slices(mirror.pid, ports)
+        return bool(found)
+
+    await until(is_there, "a slice copies")
+    found[0].process.kill()
+    await until(lambda: asyncio.sleep(0, gone(found[:1])), "the slice is gone")
+
+
+async def _kill_the_worker(mirror: Mirror, eu: KafkaCluster) -> None:
+    await asyncio.to_thread(mirror.kill)
+    mirror.start()

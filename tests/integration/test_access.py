@@ -1,0 +1,250 @@
+"""Access rules between two clusters with an authorizer each, looked at with a stock client.
+
+The connector runs as a worker runs it; its tasks, and Spark, are not needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from connect.core.acls import AclBinding
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.acls import AclFilter, SecurityDisabled, create_acls, delete_acls, describe_acls
+from connect.kafka.cluster import Cluster, NotAuthorized
+from connect.kafka.settings import connection_settings
+from connectors.source.chain_plan import FindPlugin
+from connectors.source.host import MirrorHost, SharedSpark
+from connectors.source.plugin import MirrorSource
+from tests.kit.rules import Guarded
+from tests.kit.topics import make_topics
+
+pytestmark = pytest.mark.integration
+
+_DEADLINE_S: Final = 120.0
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+#: Whoever comes without a name may do all; bob may do what rules say.
+_GUARDED: Final = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.bobs.plain.sasl.jaas.config": f'{_PLAIN} required user_bob="secret";',
+}
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[tuple[Guarded, Guarded]]:
+    """Source and target; a test leaves rules and topics behind, and begins with clearing rules."""
+
+    def start(name: str) -> KafkaCluster:
+        return KafkaCluster.start(name, config=_GUARDED, listeners={"BOBS": "SASL_PLAINTEXT"})
+
+    with ThreadPoolExecutor(2) as pool:
+        starting = [pool.submit(start, name) for name in ("us", "eu")]
+    with starting[0].result() as us, starting[1].result() as eu:
+        admins = [KafkaAdminClient(bootstrap_servers=cluster.bootstrap) for cluster in (us, eu)]
+        try:
+            yield Guarded(us, admins[0]), Guarded(eu, admins[1])
+        finally:
+            for admin in admins:
+                admin.close()
+
+
+@pytest.fixture
+def both(clusters: tuple[Guarded, Guarded]) -> tuple[Guarded, Guarded]:
+    for side in clusters:
+        side.clear()
+    return clusters
+
+
+class _Context:
+    """What a worker is to a connector, as far as this one asks."""
+
+    def request_task_reconfiguration(self) -> None:
+        pass
+
+    def raise_error(self, error: Exception) -> None:
+        raise error
+
+
+@asynccontextmanager
+async def connector(source: Guarded, target: Guarded, alias: str, back: str, **own: str) -> AsyncIterator[None]:
+    """The flow's connector, running; keys of ``own`` with underscores for dots."""
+    props = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": alias,
+        "target.cluster.alias": back,
+        "source.cluster.bootstrap.servers": source.cluster.bootstrap,
+        "target.cluster.bootstrap.servers": target.cluster.bootstrap,
+        "topics": f"{alias}-.*|orders.*",
+        "replication.factor": "1",
+        "refresh.look.interval.ms": "200",
+        "refresh.topics.interval.seconds": "1",
+        "sync.topic.acls.interval.seconds": "2",
+        **{key.replace("_", "."): value for key, value in own.items()},
+    }
+    worker = {
+        "bootstrap.servers": target.cluster.bootstrap,
+        "group.id": f"{alias}-mm2",
+        "offset.storage.topic": f"mm2-offsets.{alias}.internal",
+        "offset.storage.replication.factor": "1",
+        "offset.storage.partitions": "3",
+    }
+    plugin = MirrorSource(MirrorHost(worker, cast(SharedSpark, None), cast(FindPlugin, None)))
+    plugin.initialize(cast(Any, _Context()))
+    await plugin.start(props)
+    try:
+        yield
+    finally:
+        await plugin.stop()
+
+
+async def until_rules(side: Guarded, wanted: Collection[str]) -> None:
+    await until(lambda: side.rules() == set(wanted), lambda: f"{side.rules()} instead of {wanted}")
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = asyncio.get_running_loop().time() + _DEADLINE_S
+    while not await asyncio.to_thread(condition):
+        assert asyncio.get_running_loop().time() < deadline, what()
+        await asyncio.sleep(0.1)
+
+
+async def test_javas_rule(both: tuple[Guarded, Guarded]) -> None:
+    us, eu = both
+    us.add(
+        "ALLOW READ User:bob TOPIC LITERAL orders",
+        "ALLOW WRITE User:bob TOPIC LITERAL orders",
+        "ALLOW ALL User:ann TOPIC LITERAL orders",
+        "DENY ALL User:eve TOPIC LITERAL orders",
+        "ALLOW READ User:bob TOPIC PREFIXED or",
+        "ALLOW READ User:bob TOPIC LITERAL secret",
+        "ALLOW READ User:bob GROUP LITERAL app",
+    )
+    eu.add("ALLOW READ User:zoe TOPIC LITERAL us.orders")
+    expected = {
+        "ALLOW READ User:zoe TOPIC LITERAL us.orders",
+        "ALLOW READ User:bob TOPIC LITERAL us.orders",
+        "ALLOW READ User:ann TOPIC LITERAL us.orders",
+        "DENY ALL User:eve TOPIC LITERAL us.orders",
+    }
+    async with connector(us, eu, "us", "eu"):
+        await until_rules(eu, expected)
+        us.remove("ALLOW READ User:bob TOPIC LITERAL orders")
+        us.add("ALLOW DESCRIBE User:joe TOPIC LITERAL orders-2")
+        await until_rules(eu, expected | {"ALLOW DESCRIBE User:joe TOPIC LITERAL us.orders-2"})
+
+
+async def test_in_full(both: tuple[Guarded, Guarded]) -> None:
+    us, eu = both
+    same = (
+        "ALLOW READ User:bob GROUP PREFIXED app",
+        "DENY READ User:* GROUP PREFIXED app-private",
+        "ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx",
+    )
+    us.add(
+        *same,
+        "ALLOW READ User:bob TOPIC PREFIXED ny-",
+        "ALLOW WRITE User:bob TOPIC LITERAL orders",
+        "DENY READ User:eve TOPIC LITERAL *",
+        "ALLOW READ User:bob GROUP LITERAL console-consumer-7",
+        "ALLOW ALTER User:bob CLUSTER LITERAL kafka-cluster",
+    )
+    # Here before the flow was.
+    eu.add("ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx", "ALLOW READ User:zoe GROUP LITERAL zoe")
+    on_eu = {
+        *same,
+        "ALLOW READ User:zoe GROUP LITERAL zoe",
+        "ALLOW WRITE User:bob TOPIC LITERAL ny.orders",
+    }
+    full = {"sync_acls_mode": "full", "sync_acls_write_enabled": "true"}
+    async with connector(us, eu, "ny", "eu", **full), connector(eu, us, "eu", "ny", **full):
+        await until_rules(eu, on_eu)
+        # With the first topic come the patterns that it fits.
+        await make_topics(us.cluster.bootstrap, {"ny-orders": 1})
+        patterns = {"ALLOW READ User:bob TOPIC PREFIXED ny.ny-", "DENY READ User:eve TOPIC PREFIXED ny."}
+        await until_rules(eu, on_eu | patterns)
+        await until(lambda: "ALLOW READ User:zoe GROUP LITERAL zoe" in us.rules(), lambda: f"{us.rules()}")
+        # What the flow made goes, and does not come back from the other direction; what was there stays.
+        us.remove("ALLOW READ User:bob GROUP PREFIXED app", "ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx")
+        gone = {"ALLOW READ User:bob GROUP PREFIXED app"}
+        await until_rules(eu, (on_eu | patterns) - gone)
+    # A rule that went while nobody looked goes with the next start.
+    us.remove("DENY READ User:eve TOPIC LITERAL *")
+    async with connector(us, eu, "ny", "eu", **full):
+        await until_rules(eu, (on_eu | patterns) - gone - {"DENY READ User:eve TOPIC PREFIXED ny."})
+    assert not gone & us.rules()
+
+
+async def test_a_dry_run_only_says(both: tuple[Guarded, Guarded], caplog: pytest.LogCaptureFixture) -> None:
+    us, eu = both
+    us.add("ALLOW READ User:bob GROUP LITERAL app")
+    caplog.set_level(logging.INFO)
+    async with connector(us, eu, "dry", "eu", sync_acls_mode="full", sync_acls_dry_run="true"):
+        line = "dry->eu: would make: ALLOW READ to User:bob from * on LITERAL GROUP app"
+        await until(lambda: line in caplog.messages, lambda: caplog.text)
+    assert not eu.rules()
+
+
+@asynccontextmanager
+async def _client(cluster: KafkaCluster, **props: str) -> AsyncIterator[Cluster]:
+    properties = {"bootstrap.servers": cluster.bootstrap, **{key.replace("_", "."): props[key] for key in props}}
+    client = Cluster(connection_settings(properties, client_id="test", where="eu"), "eu")
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_missing_rights_name_the_grant(both: tuple[Guarded, Guarded]) -> None:
+    rule = AclBinding("GROUP", "app", "LITERAL", "User:bob", "*", "READ", "ALLOW")
+    bob = {
+        "bootstrap_servers": both[1].cluster.bootstrap_of("BOBS"),
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_jaas_config": f'{_PLAIN} required username="bob" password="secret";',
+    }
+    async with _client(both[1].cluster, **bob) as cluster:
+        with pytest.raises(NotAuthorized, match=r"tell its access rules: .*; grant DESCRIBE on the cluster"):
+            await describe_acls(cluster)
+        for change in (create_acls, delete_acls):
+            refused = (await change(cluster, [rule]))[rule]
+            assert isinstance(refused, NotAuthorized) and "grant ALTER on the cluster" in str(refused)
+
+
+async def test_many_rules_of_every_type(both: tuple[Guarded, Guarded]) -> None:
+    eu = both[1]
+    rules = [
+        AclBinding("TOPIC", f"topic-{index}", "LITERAL", "User:bob", "10.0.0.1", "READ", "DENY") for index in range(600)
+    ]
+    rules += [
+        AclBinding("USER", "User:bob", "LITERAL", "User:ann", "*", "CREATE_TOKENS", "ALLOW"),
+        AclBinding("DELEGATION_TOKEN", "token", "LITERAL", "User:ann", "*", "DESCRIBE", "ALLOW"),
+        AclBinding("CLUSTER", "kafka-cluster", "LITERAL", "User:ann", "*", "CLUSTER_ACTION", "ALLOW"),
+    ]
+    wrong = AclBinding("CLUSTER", "other", "LITERAL", "User:ann", "*", "ALL", "ALLOW")
+    unknown = AclBinding("TOPIC", "a", "LITERAL", "User:ann", "*", "CODE_99", "ALLOW")
+    async with _client(eu.cluster) as cluster:
+        outcomes = await create_acls(cluster, [*rules, wrong, unknown])
+        assert {rule for rule, error in outcomes.items() if error} == {wrong, unknown}
+        # The controller answers; the broker hears of it a moment later.
+        while len(await describe_acls(cluster)) < len(rules):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert await describe_acls(cluster) == sorted(rules)
+        assert await describe_acls(cluster, AclFilter(resource_type="USER")) == [rules[600]]
+        assert not any((await delete_acls(cluster, rules)).values())
+    await until_rules(eu, ())
+
+
+async def test_a_cluster_without_an_authorizer(us: KafkaCluster) -> None:
+    async with _client(us) as cluster:
+        with pytest.raises(SecurityDisabled):
+            await describe_acls(cluster)

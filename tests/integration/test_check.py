@@ -1,0 +1,120 @@
+"""``heliograph check`` with brokers: which answer, of which release, what is missing there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from kafka import KafkaAdminClient
+
+from connect.cli.check import run_check
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.rules import Guarded
+from tests.kit.secured import PLAIN
+from tests.kit.topics import make_topics
+
+pytestmark = pytest.mark.integration
+
+_FACTORS: Final = (
+    "replication.factor = 1\noffset.storage.replication.factor = 1\nconfig.storage.replication.factor = 1\n"
+    "status.storage.replication.factor = 1\nheartbeats.topic.replication.factor = 1\n"
+    "checkpoints.topic.replication.factor = 1\noffset-syncs.topic.replication.factor = 1\n"
+)
+
+
+def _checked(file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Mapping[str, Any]]:
+    code = run_check(file, kind=None, offline=False, as_json=True)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def _mirror(folder: Path, source: str, target: str, lines: str = "") -> Path:
+    file = folder / "mm2.properties"
+    file.write_text(
+        f"clusters = checks, eu\nchecks.bootstrap.servers = {source}\neu.bootstrap.servers = {target}\n"
+        f"checks->eu.enabled = true\nchecks->eu.topics = checked-.*\n{lines}"
+    )
+    return file
+
+
+def test_clusters_are_asked(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(make_topics(us.bootstrap, {"checked-a": 1, "checked-b": 2}))
+    code, found = _checked(_mirror(tmp_path, us.bootstrap, eu.bootstrap, _FACTORS), capsys)
+    assert (code, found["findings"]) == (0, [])
+    assert [(one["name"], one["brokers"], one["error"]) for one in found["clusters"]] == [
+        ("checks", 1, None),
+        ("eu", 1, None),
+    ]
+    assert {one["release"] for one in found["clusters"]} == {"4.3"}
+    takes = found["outcomes"][0]["does"][-1]
+    assert takes.startswith("now takes 2 of the ") and takes.endswith("checked-a, checked-b")
+
+    # what would stop it: too few brokers for the usual number of replicas, one cluster twice, none at all
+    code, found = _checked(_mirror(tmp_path, us.bootstrap, us.bootstrap), capsys)
+    texts = [one["text"] for one in found["findings"]]
+    assert code == 2
+    assert any("2 replicas are too many for 1 broker; not made can be checks.checked-a" in text for text in texts)
+    assert "checks and eu are one cluster by its id; is another one meant?" in texts
+    code, found = _checked(_mirror(tmp_path, us.bootstrap, "127.0.0.1:1", _FACTORS), capsys)
+    assert (code, found["unknown"], found["errors"]) == (1, 1, 0)
+    assert found["clusters"][1]["error"]
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    """A cluster where bob may do what rules say."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.bobs.plain.sasl.jaas.config": f'{PLAIN} required user_bob="secret";',
+    }
+    with KafkaCluster.start("guarded", config=config, listeners={"BOBS": "SASL_PLAINTEXT"}) as cluster:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        try:
+            yield Guarded(cluster, admin)
+        finally:
+            admin.close()
+
+
+@pytest.mark.long
+def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = guarded.cluster
+    asyncio.run(make_topics(cluster.bootstrap, {"checked-a": 1, "checked-b": 1, "checks.checked-a": 1}))
+    bobs = cluster.bootstrap_of("BOBS")
+    login = f'{PLAIN} required username="bob" password="secret";'
+    lines = f"{_FACTORS}security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nsasl.jaas.config = {login}\n"
+    file = _mirror(tmp_path, bobs, bobs, lines)
+    guarded.add(
+        "ALLOW READ User:bob TOPIC LITERAL checked-a",
+        "ALLOW READ User:bob TOPIC LITERAL checked-b",
+        "ALLOW DESCRIBE_CONFIGS User:bob TOPIC LITERAL checked-b",
+        "ALLOW WRITE User:bob TOPIC LITERAL checks.checked-a",
+        "ALLOW ALTER_CONFIGS User:bob TOPIC LITERAL checks.checked-a",
+    )
+    code, found = _checked(file, capsys)
+    texts = {one["text"]: one["level"] for one in found["findings"]}
+    assert code == 2
+    assert "secret" not in json.dumps(found)
+    flow = "checks->eu, cluster"
+    assert texts[f"{flow} checks: DESCRIBE_CONFIGS on topic checked-a is missing"] == "error"
+    # who may alter settings may see them
+    missing = "READ and ALTER on topic checks.checked-a is missing"
+    assert texts[f"{flow} eu: {missing}"] == "error"
+    assert texts[f"{flow} eu: READ on group checks-mm2 is missing"] == "error"
+    assert texts[f"{flow} eu: ALTER on the cluster is missing"] == "warning"
+    assert any("cannot be seen; where" in text and "checks.checked-b" in text for text in texts), texts
+
+    guarded.add(
+        "ALLOW ALL User:bob TOPIC LITERAL *",
+        "ALLOW ALL User:bob GROUP LITERAL *",
+        "ALLOW ALL User:bob CLUSTER LITERAL kafka-cluster",
+    )
+    code, found = _checked(file, capsys)
+    assert code == 0
+    assert [one["text"] for one in found["findings"] if "are one cluster" not in one["text"]] == []

@@ -1,0 +1,184 @@
+"""Groups of the source on the target: checkpoints and group offsets of a running mirror, as stock clients see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from connect.cli.drift import run_drift
+from connect.cli.plan import run_plan
+from connect.embedded import ports
+from connect.embedded.brokers import KafkaCluster
+from connectors.client import (
+    OffsetAndMetadata,
+    Offsets,
+    TopicPartition,
+    checkpoint_topics,
+    translate_offsets,
+    translate_offsets_of,
+)
+from tests.kit.direct import Broker
+from tests.kit.mirror import Mirror
+from tests.kit.moving import (
+    COMPACTED,
+    PLACES,
+    PLAIN,
+    TRANSACTIONS,
+    Feed,
+    FlowOf,
+    Mover,
+    commit,
+    committed,
+    end_of,
+    flows_of,
+    not_once,
+    two_flows,
+)
+from tests.kit.processes import wait_until
+
+pytestmark = pytest.mark.integration
+
+_DEADLINE_S: Final = 300.0
+_POLL_S: Final = 0.3
+_ROUNDS: Final = 60
+#: Where the target's log is made to begin.
+_CUT: Final = 200
+_PLACES: Final = ("start", "half", "ten", "end")
+
+
+async def _leave(us: KafkaCluster, feed: Feed, name: str) -> list[Mover]:
+    await feed.make()
+    await feed.write(_ROUNDS)
+    movers = [Mover(f"{name}-{place}") for place in _PLACES]
+    for mover, place in zip(movers, _PLACES, strict=True):
+        await mover.leave(us.bootstrap, feed.topics, PLACES[place])
+    return movers
+
+
+async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> tuple[list[str], dict[str, int | None]]:
+    """What a group would not process once that goes on at its own offsets on the target; and these."""
+    at = await committed(eu.bootstrap, mover.group, [flow.remote(topic) for topic in feed.topics.values()])
+    found = [f"{topic} has no offset" for topic, offset in at.items() if offset is None]
+    for kind, topic in feed.topics.items():
+        if (begin := at[flow.remote(topic)]) is not None:
+            moved, end = mover.copy(), await end_of(eu.bootstrap, flow.remote(topic))
+            await moved.process(eu.bootstrap, flow.remote(topic), kind, begin, end)
+            found += not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED)
+    return found, at
+
+
+async def _moved(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, movers: list[Mover]) -> dict[str, Offsets]:
+    """Where the groups stand on the target once each stands right."""
+    give_up_s = time.monotonic() + _DEADLINE_S
+    right: dict[str, Offsets] = {}
+    while len(right) < len(movers):
+        for mover in movers:
+            if mover.group in right:
+                continue
+            assert mirror.is_running, mirror.log_lines()[-20:]
+            faults, at = await _faults(eu, flow, feed, mover)
+            assert not faults or time.monotonic() < give_up_s, (flow, mover.group, faults[:5])
+            if not faults:
+                right[mover.group] = _carried(mover.group, at)
+        await asyncio.sleep(_POLL_S)
+    return right
+
+
+def _carried(group: str, at: Mapping[str, int | None]) -> Offsets:
+    text = f"left by {group}"
+    return {TopicPartition(topic, 0): OffsetAndMetadata(offset or 0, text) for topic, offset in at.items()}
+
+
+async def _await_stand(eu: KafkaCluster, group: str, remote: str, offset: int) -> None:
+    """A group that stood before the log is moved to where it begins, and not left to be reset by its consumers."""
+    give_up_s = time.monotonic() + _DEADLINE_S
+    while (stands := (await committed(eu.bootstrap, group, [remote]))[remote]) != offset:
+        assert time.monotonic() < give_up_s, stands
+        await asyncio.sleep(_POLL_S)
+
+
+def _are_counted(url: str, flow: FlowOf, feed: Feed, movers: list[Mover]) -> bool:
+    """Whether each group's partition has a latency of its own, and heartbeats are counted."""
+    families = text_string_to_metric_families(httpx.get(url, trust_env=False, timeout=90).text)
+    samples = [sample for family in families for sample in family.samples]
+    of_flow = [sample for sample in samples if sample.labels.get("source") == flow.alias]
+    prefix = "kafka_connect_mirror_Mirror"
+    found = {
+        (one.labels["group"], one.labels["topic"], one.labels["partition"])
+        for one in of_flow
+        if one.name == f"{prefix}CheckpointConnector_checkpoint_latency_ms_max"
+    }
+    remote = [flow.remote(topic) for topic in feed.topics.values()]
+    wanted = {(mover.group, topic, "0") for mover in movers for topic in remote}
+    assert found <= wanted
+    beats = [one.value for one in of_flow if one.name == f"{prefix}HeartbeatConnector_heartbeat_count"]
+    counts = [one.value for one in of_flow if one.name == f"{prefix}CheckpointConnector_task_checkpoint_count"]
+    assert max(len(beats), len(counts)) <= 1
+    return found == wanted and sum(beats) > 0 and sum(counts) >= len(found)
+
+
+def test_groups_process_every_record_once_wherever_they_left(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of plain, transactional and compacted topics, by two policies."""
+    name = uuid.uuid4().hex[:6]
+    feed = Feed(us.bootstrap, name)
+    movers = asyncio.run(_leave(us, feed, name))
+    groups = re.compile(f"{name}-.*")
+    late, topics = f"{name}-late", feed.topics
+    (port,) = ports.choose(1)
+    rest = {"dedicated.mode.enable.public.rest": "true", "listeners": f"http://{ports.HOST}:{port}"}
+    beats = {f"{flow.alias}->eu.emit.heartbeats.enabled": "true" for flow in flows_of(name)}
+    with Mirror({**two_flows(us.bootstrap, eu.bootstrap, name), **rest, **beats}, tmp_path) as mirror:
+        mirror.start()
+        for flow in flows_of(name):
+            moved = asyncio.run(_moved(eu, mirror, flow, feed, movers))
+            props = {
+                "bootstrap.servers": eu.bootstrap,
+                "replication.policy.class": flow.policy_class,
+                "source.cluster.alias": flow.alias,
+            }
+            assert f"{flow.alias}.checkpoints.internal" in checkpoint_topics(props)
+            assert translate_offsets_of(props, flow.alias, groups, _DEADLINE_S) == moved
+            assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == moved[f"{name}-half"]
+        for flow in flows_of(name):
+            # What is written is counted once its acknowledgement has come.
+            counted = partial(_are_counted, f"http://{ports.HOST}:{port}/metrics", flow, feed, movers)
+            wait_until(counted, _DEADLINE_S, "metrics tell of all groups", _POLL_S)
+        (first, _) = flows_of(name)
+        remote, ahead = first.remote(topics[PLAIN]), movers[0].group
+        Broker(eu, 0).delete_records(remote, _CUT)
+        asyncio.run(_await_stand(eu, ahead, remote, _CUT))
+        assert mirror.stop() == 0
+        asyncio.run(commit(us.bootstrap, late, {topics[PLAIN]: 500, topics[TRANSACTIONS]: 0}))
+        run_plan(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
+    (told,) = json.loads(capsys.readouterr().out)["flows"]
+    assert [one for one in told["changes"] if one["action"] == "move-group"] == [
+        {
+            "action": "move-group",
+            "cluster": "eu",
+            "group": late,
+            "topic": first.remote(topics[kind]),
+            "partition": 0,
+            "before": None,
+            "after": offset,
+        }
+        for kind, offset in ((PLAIN, 500), (TRANSACTIONS, 0))
+    ]
+    asyncio.run(commit(eu.bootstrap, ahead, {remote: _CUT + 5}))
+    run_drift(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
+    (drift,) = json.loads(capsys.readouterr().out)["flows"]
+    (left,) = (one for one in drift["leaves"] if one["kind"] == "group")
+    assert (left["resource"], left["expected"], left["found"]) == (ahead, str(_CUT), str(_CUT + 5))
+    assert left["key"] == f"{remote}-0: it is ahead, and no group is moved back"

@@ -1,0 +1,307 @@
+"""Compacted topics that are followed on a real broker: in order and to the end, whatever is done to them meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import uuid4
+
+import pytest
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.compacted import CompactedLog
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
+from connect.kafka.transactions import add_partitions, claim, end_transaction, init_producer_id
+from tests.kit.members import until
+
+pytestmark = pytest.mark.integration
+
+
+class Followed:
+    """A topic, the log that follows it, and what was handed over."""
+
+    def __init__(self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False) -> None:
+        settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="follower", where="cluster us")
+        self.cluster = Cluster(settings, "us")
+        self.admin = Admin(settings, "us")
+        self.topic = f"log-{uuid4()}"
+        self.partitions = partitions
+        self.seen: list[LogRecord] = []
+        #: How many records had been seen each time that the log began anew.
+        self.begun_anew: list[int] = []
+        self.log = CompactedLog(self.cluster, self.topic, self.take, self.begin_anew, read_committed=read_committed)
+
+    def take(self, record: LogRecord) -> None:
+        if record.value == b"poison":
+            raise ZeroDivisionError("not to be taken in")
+        self.seen.append(record)
+
+    def begin_anew(self) -> None:
+        self.begun_anew.append(len(self.seen))
+
+    @property
+    def values(self) -> list[bytes]:
+        return [record.value or b"" for record in self.seen]
+
+    async def make(self) -> None:
+        await ensure_compacted_topic(self.admin, self.topic, partitions=self.partitions, replication_factor=1)
+        # A plain write to partitions that do not all lead yet is repeated, and some of it is there twice.
+        await eventually(self._leads)
+
+    async def make_anew(self) -> None:
+        assert await self.admin.delete_topics([self.topic]) == {self.topic: None}
+        await eventually(self._is_gone)
+        await self.make()
+
+    async def has_partitions(self, count: int) -> bool:
+        return len((await self.cluster.topics({self.topic})).topics[self.topic].partitions) == count
+
+    async def _leads(self) -> bool:
+        try:
+            return bool(await list_offsets(self.cluster, [(self.topic, at) for at in range(self.partitions)], LATEST))
+        except RetriableError:
+            return False
+
+    async def _is_gone(self) -> bool:
+        return self.topic not in await self.admin.list_topics()
+
+    def records(self, *values: bytes | None, key: bytes = b"k") -> list[OutRecord]:
+        return [OutRecord(self.topic, key, value) for value in values]
+
+    async def others_write(self, *values: bytes | None) -> None:
+        """Not through the log."""
+        await PlainWriter(self.cluster).write(self.records(*values))
+
+    async def close(self) -> None:
+        await self.log.stop()
+        await self.admin.close()
+        await self.cluster.close()
+
+
+async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(120):
+        while True:
+            if await ask():
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def plain(us: KafkaCluster) -> AsyncIterator[Followed]:
+    followed = Followed(us.bootstrap)
+    await followed.make()
+    yield followed
+    await followed.close()
+
+
+@pytest.fixture
+async def committed(us: KafkaCluster) -> AsyncIterator[Followed]:
+    followed = Followed(us.bootstrap, read_committed=True)
+    await followed.make()
+    yield followed
+    await followed.close()
+
+
+@pytest.fixture
+async def wide(us: KafkaCluster) -> AsyncIterator[Followed]:
+    followed = Followed(us.bootstrap, 3)
+    await followed.make()
+    yield followed
+    await followed.close()
+
+
+async def test_what_was_there_and_what_comes(wide: Followed) -> None:
+    """Those of a partition in order, and each where Java's producer would put it."""
+    before = [OutRecord(wide.topic, b"key-%d" % (at % 7), b"%d" % at) for at in range(2_000)]
+    await PlainWriter(wide.cluster).write(before)
+    await wide.log.start()
+    assert len(wide.seen) == len(before)
+    later = [OutRecord(wide.topic, b"key-%d" % (at % 7), b"later %d" % at) for at in range(100)]
+    for at in range(0, 100, 10):
+        await wide.log.write(later[at : at + 10])
+    await wide.log.write([OutRecord(wide.topic, b"key-0", None)])
+    await wide.log.read_to_end()
+    by_partition: dict[int, list[bytes | None]] = defaultdict(list)
+    for out in [*before, *later, OutRecord(wide.topic, b"key-0", None)]:
+        by_partition[partition_of(out.key, 3)].append(out.value)
+    for partition in range(3):
+        assert [each.value for each in wide.seen if each.partition == partition] == by_partition[partition]
+
+
+async def test_others_records_come_soon(plain: Followed) -> None:
+    await plain.log.start()
+    took_s = []
+    for at in range(20):
+        await plain.others_write(b"%d" % at)
+        written_s = time.monotonic()
+        await until(lambda at=at: len(plain.seen) == at + 1, "the record is there")  # type: ignore[misc]
+        took_s.append(time.monotonic() - written_s)
+    assert min(took_s) < 0.1, "none waits for the tail to look up, and a busy machine is not always slow"
+
+
+async def test_an_empty_log_is_read_and_read_again(plain: Followed) -> None:
+    await plain.log.start()
+    await plain.log.read_to_end()
+    assert plain.seen == []
+
+
+async def test_an_open_transaction_is_waited_for(committed: Followed) -> None:
+    await committed.log.start()
+    written, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def commit_later(*arguments: object, **_: object) -> None:
+        written.set()
+        await may_commit.wait()
+        await end_transaction(*arguments, commit=True)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("connect.kafka.transactions.end_transaction", commit_later)
+        slow = TransactionalWriter(committed.cluster, f"slow-{uuid4()}")
+        writing = asyncio.create_task(slow.write(committed.records(b"late")))
+        await written.wait()
+        await committed.others_write(b"behind it")
+        with pytest.raises(RetriableError, match=r"to its end within 0\.6 s; a transaction may be open"):
+            await committed.log.read_to_end(0.6)
+        assert committed.seen == []
+        reading = asyncio.create_task(committed.log.read_to_end())
+        may_commit.set()
+        await writing
+        await reading
+    assert committed.values == [b"late", b"behind it"]
+
+
+async def test_what_was_aborted_is_not_handed_over(committed: Followed) -> None:
+    """The log then ends in a marker, which is no record."""
+    await committed.log.start()
+    transactional_id = f"aborted-{uuid4()}"
+    cut = TransactionalWriter(committed.cluster, transactional_id)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise PermanentError("the leader is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("connect.kafka.transactions.end_transaction", fail)
+        with pytest.raises(PermanentError):
+            await cut.write(committed.records(b"never"))
+    await claim(committed.cluster, transactional_id)  # by the next one, which aborts it
+    await committed.log.read_to_end()
+    assert committed.seen == []
+    await committed.others_write(b"next")
+    await committed.log.read_to_end()
+    assert committed.values == [b"next"]
+
+
+async def test_markers_at_the_end_are_no_reason_to_wait(plain: Followed) -> None:
+    await plain.log.start()
+    took_s: list[float] = []
+    while not took_s or (min(took_s) >= 0.9 and len(took_s) < 10):  # a busy machine is not always slow
+        transactional_id = f"aborted-{uuid4()}"
+        who = await init_producer_id(plain.cluster, transactional_id)
+        await add_partitions(plain.cluster, transactional_id, who, [(plain.topic, 0)])
+        await end_transaction(plain.cluster, transactional_id, who, commit=False)
+        await claim(plain.cluster, transactional_id)  # which returns when the marker is there
+        begun_s = time.monotonic()
+        await plain.log.read_to_end()
+        took_s.append(time.monotonic() - begun_s)
+    assert min(took_s) < 0.9, "not only when the tail next looks up"
+
+
+async def test_read_to_end_has_handed_over_what_was_written_before(plain: Followed) -> None:
+    await plain.log.start()
+    for at in range(50):
+        await plain.log.write(plain.records(b"%d" % at))
+        await plain.log.read_to_end()
+        assert len(plain.seen) == at + 1
+
+
+async def test_it_goes_on_where_it_was_stopped(plain: Followed) -> None:
+    await plain.log.start()
+    await plain.log.write(plain.records(b"1", b"2"))
+    await plain.log.read_to_end()
+    await plain.log.stop()
+    await plain.others_write(b"3")
+    await plain.log.start()
+    assert plain.values == [b"1", b"2", b"3"]
+
+
+async def test_a_topic_made_anew_is_read_from_its_beginning(plain: Followed, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it has more records than before when it is looked at, so that no offset is out of its range."""
+    await plain.others_write(b"1", b"2")
+    await plain.log.start()
+    await plain.log.stop()
+    await plain.make_anew()
+    await plain.others_write(b"3", b"4", b"5")
+    await plain.log.start()
+    assert plain.values == [b"1", b"2", b"3", b"4", b"5"]
+    assert plain.begun_anew == [2]
+    assert "is another one than before: it is read from the beginning" in caplog.text
+
+
+async def test_an_end_that_is_gone_is_noticed_by_itself(plain: Followed, caplog: pytest.LogCaptureFixture) -> None:
+    await plain.log.start()
+    await plain.log.write(plain.records(*(b"%d" % at for at in range(10))))
+    await plain.log.read_to_end()
+    await plain.make_anew()
+    await plain.others_write(b"anew")
+    await until(lambda: plain.values[-1] == b"anew", "the new topic's record is there")
+    assert f"topic {plain.topic}" in caplog.text
+    assert plain.values.count(b"anew") == 1
+    assert plain.begun_anew
+    assert set(plain.begun_anew) == {10}
+
+
+async def test_more_partitions_are_read_as_well(plain: Followed) -> None:
+    await plain.log.start()
+    await plain.log.write(plain.records(b"1"))
+    assert await plain.admin.create_partitions({plain.topic: 3}) == {plain.topic: None}
+    await eventually(lambda: plain.has_partitions(3))
+    for key in range(10):
+        await plain.log.write(plain.records(b"2", key=b"%d" % key))
+    await plain.log.read_to_end()
+    assert sorted(plain.values) == [b"1"] + [b"2"] * 10  # those of before not again
+
+
+async def test_what_cannot_be_taken_in_ends_it(plain: Followed) -> None:
+    await plain.log.start()
+    ended = asyncio.create_task(plain.log.ended())
+    await plain.others_write(b"good", b"poison", b"more")
+    assert isinstance(await ended, ZeroDivisionError)
+    assert isinstance(plain.log.failure, ZeroDivisionError)
+    with pytest.raises(PermanentError, match=r"a record could not be taken in: ZeroDivisionError"):
+        await plain.log.read_to_end()
+    assert plain.values == [b"good"]
+
+
+async def test_a_topic_that_is_not_there(us: KafkaCluster) -> None:
+    followed = Followed(us.bootstrap)
+    try:
+        said = ""
+        while "UNKNOWN_TOPIC" not in said:  # a busy machine may not get as far as asking
+            with pytest.raises(RetriableError, match=r"could not be read to its end within 0\.5 s; ") as refused:
+                await followed.log.start(0.5)
+            said = str(refused.value)
+        assert re.search(r"has no topic log-.* at the moment: UNKNOWN_TOPIC", said)
+        assert await followed.log.ended() is None
+        await followed.make()
+        await followed.others_write(b"1")
+        await followed.log.start()
+        assert followed.values == [b"1"]
+    finally:
+        await followed.close()
+
+
+async def test_stopping_leaves_nothing_behind(plain: Followed) -> None:
+    tasks = asyncio.all_tasks()
+    await plain.log.start()
+    await plain.log.stop()
+    await plain.log.stop()
+    await until(lambda: not [task for task in asyncio.all_tasks() - tasks if "tail" in task.get_name()], "no tail")

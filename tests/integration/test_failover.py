@@ -1,0 +1,142 @@
+"""Readers moved to the other cluster and back, by mirrors that keep names, one after the other."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connect.cli.failover import EXIT_NO_GO, run_failback, run_failover
+from connect.cli.stranded import run_stranded
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.processes import wait_until
+from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+_ENDS = (PLAIN, 2 * TRANSACTIONS * (EACH + 1))
+Capture = pytest.CaptureFixture[str]
+
+
+def told(capsys: Capture) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def await_said(capsys: Capture, words: str) -> None:
+    wait_until(lambda: words in capsys.readouterr().err, DEADLINE_S, f"the command says {words}", 0.2)
+
+
+def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture
+) -> None:
+    two = TwoWays(us, eu, tmp_path, "IdentityReplicationPolicy")
+    two.make_topics(two.us)
+    two.write(two.us, "first")
+    two.place_groups(two.us, two.topics, dict(zip(two.topics, _ENDS, strict=True)))
+    same = {topic: topic for topic in two.topics}
+    with two.mirror(two.us, two.eu) as mirror:
+        mirror.start()
+        over = two.arguments(mirror.properties_file, two.us, two.eu)
+        two.await_copied(same, two.us, two.eu)
+        running = Running(replace(over, executes=True))
+        await_said(capsys, "stop it now")
+        assert mirror.stop() == 0
+        assert running.end() == 0
+    assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}
+    to_read = two.left_to_read(two.us, two.topics)
+    assert two.left_to_read(two.eu, two.topics) == to_read
+    taken_back(two, replace(over, executes=True), capsys)
+    assert two.left_to_read(two.eu, two.topics) == to_read
+
+    two.write(two.eu, "second")
+    with two.mirror(two.eu, two.us) as mirror:
+        back = two.arguments(mirror.properties_file, two.eu, two.us, rewinds=True)
+        assert run_failback(back) == 0
+        assert {one["group"] for one in told(capsys)["moves"]} == set(two.groups.values())
+        running = Running(replace(back, executes=True), run_failback)
+        await_said(capsys, "has to run now")
+        mirror.start()
+        await_said(capsys, "stop it now")
+        assert mirror.stop() == 0
+        assert running.end() == 0
+    assert {one["outcome"] for one in told(capsys)["proof"]} - {"not compared"} == {"same"}
+    for topic in two.topics:
+        assert two.values(two.us, topic) == two.values(two.eu, topic), "nothing came back twice, and nothing is missing"
+    assert two.left_to_read(two.us, two.topics) == two.left_to_read(two.eu, two.topics)
+    only_here(two, back.file, tmp_path / "export", capsys)
+
+
+def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
+    """The undo file, and the same failover once more, which finds all but the groups done."""
+    undo = replace(over, undo=over.undo_file)
+    assert run_failover(replace(undo, executes=False)) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert run_failover(undo) == 0
+    capsys.readouterr()
+    assert set(map(tuple, two.left_to_read(two.eu, two.topics).values())) == {(b"nothing stored",)}
+    assert run_failover(over) == 0
+    assert all(one["old"] is None for one in told(capsys)["moves"])
+    assert run_failover(over) == 0
+    assert all(one["done"] for one in told(capsys)["moves"])
+
+
+def only_here(two: TwoWays, file: Path, export: Path, capsys: Capture) -> None:
+    """What the old primary holds alone: named, exported, appended once however often."""
+
+    def stranded(*, export_to: Path | None = None, appends: bool = False) -> tuple[int, Any]:
+        code = run_stranded(file, two.us, two.eu, export_to=export_to, appends=appends, as_json=True)
+        return code, told(capsys)
+
+    assert stranded()[0] == 0
+    two.write(two.us, "third")
+    plain, _ = two.topics
+    code, found = stranded(export_to=export)
+    assert (code, found["records"]) == (EXIT_NO_GO, PLAIN + TRANSACTIONS * EACH)
+    lines = [json.loads(line) for line in (export / f"{plain}-0.jsonl").read_text().splitlines()]
+    assert base64.b64decode(lines[0]["value"]) == b"third 0"
+    assert len(lines) == PLAIN
+    assert stranded(appends=True)[1]["appended"] == found["records"]
+    assert stranded(appends=True)[1]["appended"] == 0
+    for topic in two.topics:
+        assert two.values(two.us, topic) == two.values(two.eu, topic)
+
+
+def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_record(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: Capture
+) -> None:
+    """The source counts as gone; once it is back, the two parts are all of it, and no record is in both."""
+    two = TwoWays(us, eu, tmp_path, "IdentityReplicationPolicy")
+    two.make_topics(two.us)
+    two.write(two.us, "first")
+    two.place_groups(two.us, two.topics, dict(zip(two.topics, _ENDS, strict=True)))
+    more = {"emit.checkpoints.enabled": "true", "emit.checkpoints.interval.seconds": "1", "lag.interval.ms": "0"}
+    with two.mirror(two.us, two.eu, **more) as mirror:
+        mirror.start()
+        two.await_copied({topic: topic for topic in two.topics}, two.us, two.eu)
+        wait_until(
+            lambda: len(two.values(two.eu, f"{two.us}.checkpoints.internal")) >= len(two.groups),
+            DEADLINE_S,
+            "checkpoints",
+        )
+        before = len(two.values(two.eu, two.topics[0]))
+        writing = threading.Thread(target=two.write, args=(two.us, "second", 50), name="writer")
+        writing.start()
+        wait_until(lambda: len(two.values(two.eu, two.topics[0])) > before, DEADLINE_S, "more is copied", 0.01)
+        mirror.kill()
+        writing.join()
+        gone = two.arguments(mirror.properties_file, two.us, two.eu, is_gone=True, executes=True)
+        assert run_failover(gone) == 0
+        assert {one["by"] for one in told(capsys)["moves"]} == {"checkpoint"}
+        assert two.left_to_read(two.eu, two.topics).keys() == two.left_to_read(two.us, two.topics).keys()
+        export = tmp_path / "export"
+        assert run_stranded(gone.file, two.us, two.eu, export_to=export, appends=False, as_json=True) == EXIT_NO_GO
+    for topic in two.topics:
+        file = export / f"{topic}-0.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        left = [base64.b64decode(json.loads(line)["value"]) for line in lines]
+        assert [*two.values(two.eu, topic), *left] == two.values(two.us, topic)

@@ -1,0 +1,98 @@
+"""Whoever moves readers is killed at every act by which something changes, or the source is: run again it ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
+from tests.kit.dying import Ended, run_dying
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+_MANY = 60
+
+
+@pytest.fixture(scope="module")
+def doomed() -> Iterator[KafkaCluster]:
+    """A source that is killed and started again."""
+    with KafkaCluster.start("doomed") as cluster:
+        yield cluster
+
+
+def command(name: str, copied: Copied, source: str, target: str, undo_file: Path) -> list[str]:
+    where = [str(copied.file), "--from", source, "--to", target, "--undo-file", str(undo_file)]
+    return [name, *where, "--leave-stranded", "--timeout", "60", "--execute"]
+
+
+async def end_though_killed(arguments: Sequence[str]) -> list[str]:
+    """Killed at its first act, then at its second, and so on; the acts that it got to."""
+    acts = list[str]()
+    for number in range(1, _MANY):
+        ended = await asyncio.to_thread(run_dying, number, 0, arguments)
+        if not ended.act:
+            assert ended.exit_code == 0, ended.errors
+            return acts
+        assert ended.exit_code < 0, "it was killed"
+        acts.append(ended.act.partition(" ")[0])
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.timeout(2400)  # some forty runs of the command, each from the beginning
+async def test_a_failover_and_the_failback_end_as_if_nobody_had_killed_them(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path
+) -> None:
+    copied = Copied(us, eu, tmp_path)
+    await copied.make()
+    acts = await end_though_killed(command("failover", copied, copied.us, copied.eu, copied.undo_file))
+    assert {"OffsetCommitRequest", "ProduceRequest", "EndTxnRequest", "the"} <= set(acts)
+    assert await copied.stored() == copied.wanted()
+    rows = json.loads(copied.undo_file.read_text())["groups"]
+    assert {row["group"]: row["before"] for row in rows} == dict.fromkeys(copied.groups), "what was there at first"
+
+    await copied.go_on_at_target(4)
+    back_file = tmp_path / "back.json"
+    acts = await end_though_killed(command("failback", copied, copied.eu, copied.us, back_file))
+    assert {"OffsetCommitRequest", "EndTxnRequest", "the"} <= set(acts)
+    gone_on = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
+    assert await copied.stored_at_source() == gone_on
+    rows = json.loads(back_file.read_text())["groups"]
+    assert {row["group"]: row["before"] for row in rows} == {
+        group: offset for group, offset in copied.groups.items() if offset != gone_on[group]
+    }
+
+
+@pytest.mark.parametrize("act", [1, 4, 7, 9, 11, 13, 14])
+async def test_a_source_that_dies_on_the_way_is_told_of_and_done_without(
+    act: int, doomed: KafkaCluster, eu: KafkaCluster, tmp_path: Path
+) -> None:
+    copied = Copied(doomed, eu, tmp_path)
+    await copied.make()
+    await copied.write_checkpoints()
+    arguments = command("failover", copied, copied.us, copied.eu, copied.undo_file)
+    try:
+        ended = await asyncio.to_thread(run_dying, act, doomed.nodes[0].pid, arguments)
+        moved = await copied.stored()
+        again = await asyncio.to_thread(run_dying, _MANY, 0, arguments)
+        gone = await asyncio.to_thread(run_dying, _MANY, 0, [*arguments, "--source-gone"])
+    finally:
+        if not doomed.alive(0):
+            doomed.start_node(0)
+    assert ended.act, "the source was killed"
+    assert_told(ended, copied)
+    assert again.exit_code == 2 and "--source-gone" in again.output, again.errors
+    assert gone.exit_code == 0, gone.output + gone.errors
+    by_checkpoint = {group: max(offset - LATE, 0) + AHEAD for group, offset in copied.groups.items()}
+    wanted = {group: by_checkpoint[group] if at is None else at for group, at in moved.items()}
+    assert await copied.stored() == wanted, "whom it had moved already stays at the record that is next"
+
+
+def assert_told(ended: Ended, copied: Copied) -> None:
+    """Not with a traceback; nothing is left to be told where everything was done before it could be noticed."""
+    assert "Traceback" not in ended.errors
+    assert ended.exit_code == 0 or (ended.exit_code == 1 and f"cluster {copied.us} was lost" in ended.errors), ended

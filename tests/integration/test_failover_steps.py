@@ -1,0 +1,165 @@
+"""Who may move readers, when, and what is said where it is not to be: against brokers, with no mirror."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from connect.cli.failover import EXIT_NO_GO, Arguments, run_failover
+from connect.core.acls import AclBinding
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.acls import describe_acls
+from connectors.failover.lease import InHand, hold
+from connectors.failover.site import site
+from connectors.flows import load
+from tests.kit.copied import AHEAD, RECORDS, Copied
+from tests.kit.groups import cluster_at
+
+pytestmark = [pytest.mark.integration]
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+async def copied(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Copied:
+    made = Copied(us, eu, tmp_path)
+    await made.make()
+    return made
+
+
+async def run(arguments: Arguments, capsys: Capture) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = await asyncio.to_thread(run_failover, arguments)
+    return code, json.loads(capsys.readouterr().out)
+
+
+async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence(
+    copied: Copied, capsys: Capture
+) -> None:
+    """The flow back would begin behind them."""
+    code, told = await run(copied.arguments(executes=True), capsys)
+    assert code == EXIT_NO_GO
+    assert f"{AHEAD} records, offsets 0 to {AHEAD - 1}" in told["obstacles"][0]
+    assert set((await copied.stored()).values()) == {None}
+    code, told = await run(copied.arguments(executes=True, leaves_stranded=True), capsys)
+    assert (code, await copied.stored()) == (0, copied.wanted())
+
+
+async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:
+    go = copied.arguments(executes=True, leaves_stranded=True)
+    async with site(load(copied.file), copied.us, copied.eu) as place, hold(place, "the first") as lease:
+        code, told = await run(go, capsys)
+        assert code == EXIT_NO_GO
+        assert "the first" in told["obstacles"][0]
+        with pytest.raises(InHand, match="the first"):
+            async with hold(place, "the second"):
+                pass
+        await lease.store(step="still mine")
+    assert (await run(go, capsys))[0] == 0
+
+
+async def test_a_group_that_somebody_uses_is_not_moved(copied: Copied, capsys: Capture) -> None:
+    group, *_ = copied.groups
+    for alias, words in ((copied.us, "stop its consumers"), (copied.eu, "has members")):
+        consumer = AIOKafkaConsumer(
+            copied.topic,
+            bootstrap_servers=copied.bootstrap[alias],
+            group_id=group,
+            enable_auto_commit=False,
+            session_timeout_ms=120_000,
+        )
+        await consumer.start()
+        try:
+            code, told = await run(copied.arguments(executes=True, leaves_stranded=True), capsys)
+        finally:
+            await consumer.stop()
+        assert code == EXIT_NO_GO
+        assert [one for one in told["obstacles"] if group in one and words in one]
+        assert set((await copied.stored()).values()) == {None}
+
+
+async def test_what_groups_are_named_and_to_what_time_they_go(copied: Copied, capsys: Capture) -> None:
+    look = copied.arguments(leaves_stranded=True)
+    code, told = await run(replace(look, groups=(f"{copied.name}-ha.*",)), capsys)
+    assert (code, [one["new"] for one in told["moves"]]) == (0, [15 + AHEAD])
+    code, told = await run(replace(look, at="2020-01-01T00:00Z"), capsys)
+    assert (code, {one["new"] for one in told["moves"]}) == (0, {0})
+    code, told = await run(replace(look, at="2100-01-01T00:00Z"), capsys)
+    assert (code, {one["new"] for one in told["moves"]}) == (0, {RECORDS + AHEAD})
+    code, told = await run(replace(look, groups=("nobody",)), capsys)
+    assert (code, told["go"], told["moves"]) == (EXIT_NO_GO, False, [])
+
+
+async def test_a_source_that_does_not_answer_is_only_gone_where_somebody_says_so(
+    copied: Copied, capsys: Capture
+) -> None:
+    copied.bootstrap[copied.us] = "127.0.0.1:1"
+    copied.configure()
+    code, told = await run(copied.arguments(), capsys)
+    assert code == EXIT_NO_GO
+    assert "--source-gone" in told["obstacles"][0]
+
+
+@pytest.mark.long
+async def test_writers_are_refused_until_the_undo_lets_them_in_again(
+    eu: KafkaCluster, tmp_path: Path, capsys: Capture
+) -> None:
+    guard = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with KafkaCluster.start("guarded", config=guard) as guarded:
+        copied = Copied(guarded, eu, tmp_path)
+        await copied.make()
+        go = copied.arguments(executes=True, leaves_stranded=True, denies_writes=True)
+        assert (await run(go, capsys))[0] == 0
+        (rule,) = await rules_of(guarded)
+        assert str(rule) == f"DENY WRITE to User:* from * on LITERAL TOPIC {copied.topic}"
+        assert await asyncio.to_thread(run_failover, replace(go, undo=copied.undo_file)) == 0
+        assert await rules_of(guarded) == []
+        assert set((await copied.stored()).values()) == {None}
+
+
+async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:
+    cluster = cluster_at(kafka.bootstrap)
+    try:
+        return await describe_acls(cluster)
+    finally:
+        await cluster.close()
+
+
+def ended_well(command: list[str], lines: int) -> bool:
+    """Of a command that is killed as soon as it has said more than so many lines."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    with process.stderr as said:
+        for number, _ in enumerate(said):
+            if number == lines:
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    return process.wait(120) == 0
+
+
+@pytest.mark.long
+async def test_killed_at_every_line_that_it_says_and_run_again_it_ends_the_same(copied: Copied) -> None:
+    command = [sys.executable, "-c", "from connect.cli.main import main; main()", "failover", str(copied.file)]
+    command += ["--from", copied.us, "--to", copied.eu, "--undo-file", str(copied.undo_file)]
+    command += ["--leave-stranded", "--execute"]
+    kills = 0
+    while not await asyncio.to_thread(ended_well, command, kills):
+        kills += 1
+        assert kills < 30
+    assert kills > 4
+    assert await copied.stored() == copied.wanted()
+    rows = json.loads(copied.undo_file.read_text())["groups"]
+    assert {row["group"]: row["before"] for row in rows} == dict.fromkeys(copied.groups), "what was there at first"

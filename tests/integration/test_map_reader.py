@@ -1,0 +1,214 @@
+"""The reader of the offset map against the store that writes it, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from connect.cli.offset_map import run_map
+from connect.core.errors import ConfigError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord, PlainWriter
+from connect.kafka.settings import connection_settings
+from connect.kafka.transactions import fence
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapLimits, MapReader
+from connectors.map_rebuild import LogFeed
+from connectors.map_view import Question
+from connectors.offset_map import (
+    ChunkKey,
+    Pair,
+    Place,
+    Run,
+    Translation,
+    encode_chunk,
+    encode_chunk_key,
+    map_partition_key,
+)
+from connectors.positions import Kind, decode_kind
+from connectors.source.store import _TAKEN_IN_AT_ONCE, Commit
+from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
+from tests.kit.direct import Broker
+from tests.kit.topics import make_topics
+
+pytestmark = pytest.mark.integration
+
+PAIR = Pair.of(POSITION)
+_RUNS_A_CHUNK = 16
+
+
+@pytest.fixture
+async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
+    settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="map", where="cluster eu")
+    cluster, admin = Cluster(settings, "eu"), Admin(settings, "eu")
+    made = Site(cluster, admin)
+    made.settings = replace(made.settings, max_runs_per_chunk=_RUNS_A_CHUNK)
+    yield made
+    await admin.close()
+    await cluster.close()
+
+
+def reader_of(site: Site, limits: MapLimits | None = None) -> MapReader:
+    return MapReader(site.cluster, site.settings.map_topic, connector=CONNECTOR, limits=limits)
+
+
+async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site: Site) -> None:
+    """A transactional source: ten records, a marker, and so on; each transaction is a run."""
+    reader = reader_of(site, MapLimits(max_cached_runs=2 * _RUNS_A_CHUNK))
+    assert await reader.follow() == 0, "no topic is no map"
+    assert await reader.forward(PAIR, 0) is None
+    store = site.store()
+    await store.load([ORDERS, TopicPartition("others", 0)])
+    other = replace(POSITION, source_topic="others")
+    sizes = []
+    for turn in range(10):
+        runs = [(11 * at, 10 * at, 10) for at in range(100 * turn, 100 * (turn + 1))]
+        end = 1000 * (turn + 1)
+        position = replace(POSITION, next_source_offset=1100 * (turn + 1), target_end=end)
+        log_start = max(end - 2000, 0)
+        await store.commit([Commit(position, runs, target_log_start=log_start), Commit(other, [(0, 0, 5)])])
+        await reader.follow()
+        sizes.append(len(reader.chunks(PAIR)))
+        for target in range(log_start, end, 137):
+            source = target + target // 10
+            assert await reader.forward(PAIR, source) == Translation(target, Place.INSIDE)
+            assert await reader.reverse(PAIR, target) == Translation(source, Place.INSIDE)
+        assert await reader.forward(PAIR, 11 * 100 * turn + 10) == Translation(1000 * turn + 10, Place.GAP)
+    bound = 2000 // 10 // _RUNS_A_CHUNK + 2
+    assert max(sizes) <= bound, "as long as the target's log, not as its history"
+    assert (await reader.forward(PAIR, 3)).place is Place.BELOW  # type: ignore[union-attr]
+    assert reader.sources() == [ORDERS, TopicPartition("others", 0)]
+    assert await reader.follow() == 0
+
+    anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10, next_source_offset=11_010)
+    await store.commit([Commit(anew, [(11_000, 0, 10)])])
+    late = MapReader(site.cluster, site.settings.map_topic, connector=CONNECTOR, partitions=[ORDERS])
+    for each in (reader, late):
+        await each.follow()
+        assert each.pairs(ORDERS) == [Pair.of(anew)] == [each.current(ORDERS)]
+        assert await each.forward(PAIR, 5000) is None
+        assert await each.forward(Pair.of(anew), 11_004) == Translation(4, Place.INSIDE)
+    assert late.sources() == [ORDERS]
+
+
+async def test_a_reader_that_looks_at_a_chunk_which_was_written_again_follows(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 10)])])
+    reader = reader_of(site)
+    await reader.follow()
+    # As after the topic's cleaner: the record that is known holds something else now.
+    index = reader._pairs[PAIR]
+    index.put(0, 0, index.place(0).offset + 1)
+    await store.commit([Commit(POSITION, [(10, 10, 10)])])
+    assert await reader.forward(PAIR, 15) == Translation(15, Place.INSIDE)
+    assert reader.position(ORDERS) == POSITION
+    assert reader.pairs_to(TopicPartition("us.orders", 0)) == [PAIR]
+
+
+async def test_too_long_a_map_is_held_from_its_newest_chunks_on(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(11 * at, 10 * at, 10) for at in range(40 * _RUNS_A_CHUNK)])])
+    reader = reader_of(site, MapLimits(max_chunks=20))
+    await reader.follow()
+    assert len(reader.chunks(PAIR)) <= 20
+    assert "is too long to be held" in caplog.text
+    last = 40 * _RUNS_A_CHUNK - 1
+    assert await reader.forward(PAIR, 11 * last + 3) == Translation(10 * last + 3, Place.INSIDE)
+    assert (await reader.forward(PAIR, 3)).place is Place.BELOW  # type: ignore[union-attr]
+
+
+async def test_people_ask_for_it_with_the_target_alone(
+    site: Site, eu: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alias = site.settings.map_topic.split(".")[1]
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        f"clusters = {alias}, eu\n{alias}->eu.enabled = true\n"
+        f"{alias}.bootstrap.servers = 127.0.0.1:1\neu.bootstrap.servers = {eu.bootstrap}\n"
+    )
+
+    async def ask(*, as_json: bool = False, **question: Any) -> str:
+        ran = await asyncio.to_thread(run_map, file, Question(**question), flow=f"{alias}->eu", as_json=as_json)
+        assert ran == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert await ask() == f"{alias}->eu: no map of any topic is stored"
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 10), (12, 10, 30)])])
+    assert "orders-0 us.orders-0 42 0 to 41 0 to 39 1 2" in await ask(topic="orders")
+    assert (await ask(topic="orders", offset=10)).endswith(
+        "orders-0 offset 10 is us.orders-0 offset 10: nothing of it was mirrored; the nearest that was"
+    )
+    assert (await ask(topic="orders", partition=0, offset=13, is_reverse=True)).endswith(
+        "us.orders-0 offset 13 is orders-0 offset 15: exact"
+    )
+    ((pair,),) = [told["pairs"] for told in json.loads(await ask(as_json=True, topic="orders", offset=50))]
+    assert pair["answer"] == {"offset": 40, "place": "beyond"}
+    with pytest.raises(ConfigError, match="name its --topic"):
+        run_map(file, Question(offset=5), flow=None, as_json=False)
+
+
+async def test_what_was_rebuilt_beside_the_map_is_taken_in_by_its_writer(site: Site) -> None:
+    """Newest first, some at a time; what lies beside the map of a topic that is gone is deleted."""
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(10_000, 9_000, 10)])])
+    many = 3 * _TAKEN_IN_AT_ONCE // 2
+    gone = replace(PAIR, target_topic_id=UUID(int=9))
+    laid = [
+        *((ChunkKey(PAIR, 20 * at), encode_chunk([Run(20 * at, 10 * at, 10)])) for at in range(many)),
+        (ChunkKey(PAIR, 10_005), encode_chunk([Run(10_005, 0, 3)])),  # the map has been rewound meanwhile
+        (ChunkKey(gone, 5), encode_chunk([Run(5, 5, 3)])),
+    ]
+    await PlainWriter(site.cluster).write(
+        OutRecord(site.settings.map_topic, encode_chunk_key(key, Kind.REBUILT), value, map_partition_key(*ORDERS))
+        for key, value in laid
+    )
+    reader = reader_of(site)
+    await reader.follow()
+    assert len(reader.chunks(PAIR)) == 1, "nobody reads what lies beside the map"
+    store = site.store()
+    await store.load([ORDERS])
+    for turn in range(3):
+        await store.commit([Commit(POSITION, [(10_010 + turn, 9_010 + turn, 1)])])
+        await reader.follow()
+        # The one that does not lie below the map was among the first.
+        assert len(reader.chunks(PAIR)) == 1 + min((turn + 1) * _TAKEN_IN_AT_ONCE - 1, many)
+        top = many - 1
+        assert await reader.forward(PAIR, 20 * top + 3) == Translation(10 * top + 3, Place.INSIDE)
+    assert await reader.forward(PAIR, 10_012) == Translation(9_012, Place.INSIDE)
+    assert await reader.forward(PAIR, 5) == Translation(5, Place.INSIDE)
+    left = {record.key: record.value for record in await site.records(site.settings.map_topic)}
+    assert not [key for key, value in left.items() if decode_kind(key) is Kind.REBUILT and value is not None]
+
+
+async def test_a_log_of_markers_alone_has_no_records(site: Site, eu: KafkaCluster) -> None:
+    """What a fence leaves at the beginning of a target is not taken for what was copied first."""
+    marked = TopicPartition(f"marked-{uuid4().hex[:8]}", 0)
+    await make_topics(eu.bootstrap, {marked.topic: 1})
+
+    async def has_records(top: int) -> bool:
+        topic_id = (await site.cluster.metadata({marked.topic})).topics[marked.topic].topic_id
+        return await LogFeed(site.cluster, marked, topic_id, top, read_committed=True).has_records()
+
+    assert not await has_records(0)
+    for _ in range(2):
+        await fence(site.cluster, marked.topic, [marked])
+    assert not await has_records(2)
+    await PlainWriter(site.cluster).write([OutRecord(marked.topic, b"key", b"value")])
+    assert not await has_records(2)
+    assert await has_records(3)
+    await asyncio.to_thread(Broker(eu, 0).delete_records, marked.topic, 3)
+    assert not await has_records(3)

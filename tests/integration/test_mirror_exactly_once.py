@@ -1,0 +1,211 @@
+"""MirrorSource with records and positions in the same transactions: real brokers, Spark, a slice that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.embedded.releases import DEFAULT_VERSION
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord
+from connect.kafka.settings import connection_settings
+from connect.kafka.shared_transactions import SharedTransactions
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.transactions import Superseded
+from connect.wire import batch as wire
+from connectors.dataplane import reading
+from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
+from connectors.verify import compare_topics
+from tests.integration.test_mirror import read, until, write, write_transactions
+from tests.kit.kill import run
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.processes import Role, gone, slices, wait_until
+from tests.kit.rounds import plan
+from tests.kit.stage import Stage
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+#: Of its own: what a flow stores is named after its source.
+ALIAS: Final = "vault"
+PLAIN: Final = "once-plain"
+TRANSACTIONS: Final = "once-txn"
+KILLED: Final = "once-killed"
+
+
+def settings_of(eos: str, us: KafkaCluster, eu: KafkaCluster) -> dict[str, str]:
+    return {
+        "clusters": f"{ALIAS}, eu",
+        f"{ALIAS}.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        "eu.exactly.once.source.support": eos,
+        f"{ALIAS}->eu.enabled": "true",
+        f"{ALIAS}->eu.topics": "once-.*",
+        f"{ALIAS}->eu.consumer.isolation.level": "read_committed",
+        **SMALL,
+    }
+
+
+class Site:
+    """The two clusters, and the mirror between them."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror) -> None:
+        self.us = us
+        self.eu = eu
+        self.mirror = mirror
+
+    async def arrives(self, topic: str, records: int) -> None:
+        """Every record once, in order, with all that it has, as a read_committed consumer sees it."""
+
+        async def is_there() -> bool:
+            assert self.mirror.is_running, self.mirror.log_lines()
+            return len(await read(self.eu, f"{ALIAS}.{topic}")) >= records
+
+        await until(is_there, f"{topic} is mirrored")
+        source, target = (
+            connection_settings({"bootstrap.servers": one.bootstrap}, client_id="test", where="test")
+            for one in (self.us, self.eu)
+        )
+        pairs = {topic: f"{ALIAS}.{topic}"}
+        report = await compare_topics(source, target, pairs, isolation_level="read_committed")
+        assert report.difference is None, report.difference
+        assert report.records == records
+
+    async def positions(self, target: Cluster) -> dict[tuple[str, int], Position]:
+        found: dict[tuple[str, int], Position] = {}
+
+        def fold(record: LogRecord) -> None:
+            if decode_kind(record.key) is Kind.POSITION and record.value is not None:
+                key = decode_position_key(record.key or b"")
+                found[key.source_topic, key.source_partition] = decode_position(key, record.value)
+
+        await read_to_end(target, f"mm2-offset-map.{ALIAS}.internal", fold, read_committed=True)
+        return found
+
+
+@pytest.fixture(scope="module")
+def site(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    async def prepare() -> None:
+        await make_topics(us.bootstrap, {PLAIN: 2, KILLED: 2, TRANSACTIONS: 1})
+        await write(us, PLAIN, 300, compression_type="zstd")
+        await write(us, KILLED, 100)
+        await write_transactions(us, TRANSACTIONS)
+
+    asyncio.run(prepare())
+    with Mirror(settings_of("enabled", us, eu), tmp_path_factory.mktemp("once")) as mirror:
+        mirror.start()
+        yield Site(us, eu, mirror)
+        assert mirror.stop() == 0
+        mirror.assert_gone()
+
+
+async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
+    """Of all batches, aborted ones and markers too."""
+    leader = (await cluster.metadata({topic})).leader(topic, partition)
+    assert leader is not None
+    limits = reading.FetchLimits(100, 0, 16_000_000, 16_000_000, reading.READ_UNCOMMITTED)
+    found: list[wire.BatchHeader] = []
+    while True:
+        position = found[-1].last_offset + 1 if found else 0
+        row = await reading.fetch_one(
+            await cluster.connection(leader), reading.TopicOnWire(topic, None), partition, (position, -1, -1), limits
+        )
+        assert not row.error_code
+        more = [wire.read_header(row.records, start) for start, _, _ in wire.extents(row.records)]
+        found += [header for header in more if header.last_offset >= position]
+        if not more:
+            return found
+
+
+async def test_records_and_positions_are_committed_together(site: Site) -> None:
+    await site.arrives(PLAIN, 600)
+    await site.arrives(TRANSACTIONS, len(await read(site.us, TRANSACTIONS)))
+    target = Cluster(connection_settings({"bootstrap.servers": site.eu.bootstrap}, client_id="test", where="eu"))
+    try:
+        batches = await headers(target, f"{ALIAS}.{PLAIN}", 0)
+        assert all(header.is_transactional for header in batches)
+        assert {header.codec for header in batches if not header.is_control} == {4}, "as the producer compressed them"
+        positions = await site.positions(target)
+        ends = {partition: positions[PLAIN, partition].next_source_offset for partition in (0, 1)}
+        assert ends == {0: 300, 1: 300}
+        assert all(position.is_atomic for position in positions.values())
+    finally:
+        await target.close()
+
+
+async def test_a_slice_that_is_killed_leaves_neither_gap_nor_duplicate(site: Site) -> None:
+    await site.arrives(KILLED, 200)
+    ports = [int(address.rpartition(":")[2]) for address in site.eu.bootstrap.split(",")]
+    before = site.mirror.log_end()
+    struck = wait_until(lambda: slices(site.mirror.pid, ports), 120, "a slice is connected to the target")
+    writing = asyncio.create_task(write(site.us, KILLED, 2_000))
+    for member in struck:
+        member.process.kill()
+    await writing
+    await until(lambda: asyncio.sleep(0, gone(struck)), "the slice is gone")
+    site.mirror.await_line(before, ["resumed", f"{KILLED}-0:", "fallback=none"], 120)
+    await site.arrives(KILLED, 4_200)
+
+
+async def test_one_id_has_one_owner_whose_records_are_seen_when_it_commits(eu: KafkaCluster) -> None:
+    topic = "once-shared"
+    await make_topics(eu.bootstrap, {topic: 1})
+    cluster = Cluster(connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="test", where="eu"))
+    try:
+        one, two = (SharedTransactions(cluster, "once-shared-0") for _ in range(2))
+        await one.open()
+        epochs = []
+        for number in range(3):
+            epochs.append(one.identity.epoch)
+            await one.write([OutRecord(topic, b"key", b"%d" % number)])
+        assert one.restarts
+        assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
+        await two.open()
+        with pytest.raises(Superseded):
+            await one.write([OutRecord(topic, b"key", b"late")])
+        await two.write([OutRecord(topic, b"key", b"3")])
+
+        async def is_all_committed() -> bool:
+            """The marker of a transaction comes a moment after its commit was answered."""
+            return len(await read(eu, topic)) >= 4
+
+        await until(is_all_committed, "all is committed")
+        assert [record.value for record in await read(eu, topic)] == [b"0", b"1", b"2", b"3"]
+    finally:
+        await cluster.close()
+
+
+@pytest.mark.long
+async def test_it_is_switched_off_and_on_after_kills(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    """Each goes on from what the other left: positions without a proof, and with one."""
+    await make_topics(us.bootstrap, {"once-switched": 2})
+    with Mirror(settings_of("enabled", us, eu), tmp_path) as mirror:
+        site, total = Site(us, eu, mirror), 0
+        turns = ("enabled", "disabled", "enabled", "disabled", "disabled", "enabled")
+        for turn, eos in enumerate(turns):
+            mirror.configure(settings_of(eos, us, eu))
+            mirror.start()
+            await write(us, "once-switched", 400)
+            total += 800
+            await site.arrives("once-switched", total)
+            if turn in (1, len(turns) - 1):
+                assert mirror.stop() == 0
+            else:
+                writing = asyncio.create_task(write(us, "once-switched", 1_000))
+                await asyncio.to_thread(mirror.kill)
+                await writing
+                total += 2_000
+
+
+@pytest.mark.long
+def test_a_target_with_transactions_of_the_first_kind(tmp_path: Path) -> None:
+    """3.9 has no ``transaction.version`` 2: partitions are enlisted, and sequences run on."""
+    rounds = plan(5, kills=3, stops=1, victims=(Role.PYTHON_WORKER, Role.WORKER), load_bytes=(100_000, 1_000_000))
+    with Stage(tmp_path, seed=5, records_per_s=4_000, versions=(DEFAULT_VERSION, "3.9.1"), exactly_once=True) as stage:
+        report = run(stage, rounds, seed=5, surplus_rounds=0)
+    assert not report.all_faults, report.markdown()

@@ -1,0 +1,244 @@
+"""A dedicated mirror with its REST API open: seen, paused, stopped, its offsets read, altered and reset."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from connect.cli.lag import run_lag
+from connect.core.errors import RetriableError
+from connect.embedded import ports
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offset
+from connect.kafka.settings import connection_settings
+from tests.kit.direct import Broker
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+DEADLINE_S = 300.0
+NAME = "MirrorSourceConnector"
+RECORDS = 10
+_PATIENCE_S = 90.0
+#: Java's words, under 500, for requests that it does not forward.
+_REBALANCE = "because a rebalance is expected"
+_METRICS = "kafka_connect_mirror_MirrorSourceConnector_"
+
+
+class Scene:
+    """One mirrored topic of one partition, and the API of its flow."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, alias: str, port: int) -> None:
+        self.us, self.eu, self.topic = us, eu, f"seen-{alias}"
+        self.remote = f"{alias}.{self.topic}"
+        self.partition = {"cluster": alias, "partition": 0, "topic": self.topic}
+        self.top = f"http://{ports.HOST}:{port}"
+        self.url = f"{self.top}/{alias}/eu"
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path, status=200)
+
+    def call(self, method: str, path: str, body: object = None, *, status: int) -> Any:
+        """Rebalances are waited out, as users have to."""
+
+        def answered() -> httpx.Response | None:
+            answer = httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=_PATIENCE_S)
+            return None if answer.status_code == 409 or _REBALANCE in answer.text else answer
+
+        answer = wait_until(answered, DEADLINE_S, f"{method} {path} meets no rebalance", 0.1)
+        assert answer is not None, "that is what was waited for"
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    def text(self, path: str) -> str:
+        """Of what is not a flow's own."""
+        return httpx.get(f"{self.top}{path}", trust_env=False, timeout=_PATIENCE_S).text
+
+    def await_states(self, connector: str, *tasks: str) -> None:
+        def seen() -> bool:
+            answer = httpx.get(f"{self.url}/connectors/{NAME}/status", trust_env=False, timeout=_PATIENCE_S)
+            if answer.status_code != 200:
+                return False
+            found = answer.json()
+            return [found["connector"]["state"], *(task["state"] for task in found["tasks"])] == [connector, *tasks]
+
+        wait_until(seen, DEADLINE_S, f"the connector is {connector}, its tasks {tasks}", 0.2)
+
+    def lag(self) -> Any:
+        """As the command has it of the worker, which tells the same for a second."""
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert run_lag(None, flow=None, top=3, as_json=True, rest=self.url) == 0
+        (told,) = json.loads(out.getvalue())
+        return told
+
+    def await_metrics(self, **wanted: float) -> None:
+        """Until each has its one value."""
+
+        def told() -> dict[str, float]:
+            lines = self.text("/metrics").splitlines()
+            rows = [line.removeprefix(_METRICS) for line in lines if line.startswith(_METRICS)]
+            return {row.partition("{")[0]: float(row.rpartition(" ")[2]) for row in rows}
+
+        wait_until(lambda: wanted.items() <= told().items(), DEADLINE_S, f"metrics tell {wanted}", 0.2)
+
+    def await_partition(self, state: str) -> None:
+        def seen() -> bool:
+            return [row["state"] for row in self.get(f"/connectors/{NAME}/partitions")["partitions"]] == [state]
+
+        wait_until(seen, DEADLINE_S, f"its partition is {state}", 0.2)
+
+    def await_lag(self, **wanted: int) -> None:
+        wait_until(lambda: wanted.items() <= self.lag().items(), DEADLINE_S, f"the lag is {wanted}", 0.2)
+
+    def write(self) -> None:
+        asyncio.run(self._write())
+
+    def await_end(self, end: int) -> None:
+        wait_until(lambda: asyncio.run(self._end()) == end, DEADLINE_S, f"{self.remote} ends at {end}", 0.1)
+
+    async def _write(self) -> None:
+        async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap) as producer:
+            for number in range(RECORDS):
+                await producer.send_and_wait(self.topic, b"%d" % number, partition=0)
+
+    async def _end(self) -> int:
+        settings = connection_settings({"bootstrap.servers": self.eu.bootstrap}, client_id="seen", where="test")
+        cluster = Cluster(settings)
+        try:
+            return await list_offset(cluster, (self.remote, 0), LATEST)
+        except RetriableError:
+            return 0
+        finally:
+            await cluster.close()
+
+    def await_offset(self, offset: int | None) -> None:
+        wanted = [] if offset is None else [{"partition": self.partition, "offset": {"offset": offset}}]
+        wait_until(
+            lambda: self.get(f"/connectors/{NAME}/offsets")["offsets"] == wanted,
+            DEADLINE_S,
+            f"offsets are {wanted}",
+            0.1,
+        )
+
+
+def all_stopped(scene: Scene) -> None:
+    """A task whose partitions have all stopped has failed, says why, and goes on once that is mended."""
+    source = Broker(scene.us, 0)
+    scene.await_offset(2 * RECORDS - 1)
+    scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
+    scene.await_states("STOPPED")
+    scene.write()
+    source.delete_records(scene.topic, 2 * RECORDS + 3)
+    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    scene.await_states("RUNNING", "FAILED")
+    trace = scene.get(f"/connectors/{NAME}/status")["tasks"][0]["trace"]
+    assert f"its only partition has stopped, start it again once that is mended; {scene.topic}-0 is source-gap" in trace
+    rows: list[Any] = wait_until(
+        lambda: scene.get(f"/connectors/{NAME}/partitions?state=source-gap")["partitions"],
+        DEADLINE_S,
+        "it is told",
+        0.2,
+    )
+    (row,) = rows
+    assert (row["task_state"], row["gap"]["first"], row["gap"]["last"]) == ("FAILED", 2 * RECORDS, 2 * RECORDS + 2)
+    assert "PATCH" in row["advice"]
+    scene.await_metrics(lag_records=RECORDS - 3, lag_lost_offsets=3, flow_lag_lost_offsets=3, stopped=1)
+    scene.await_lag(lost=3, records=RECORDS - 3)
+    assert scene.lag()["furthest"][0]["topic"] == scene.topic
+    scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
+    scene.await_states("STOPPED")
+    gone_on = {"offsets": [{"partition": scene.partition, "offset": {"offset": 2 * RECORDS + 2}}]}
+    scene.call("PATCH", f"/connectors/{NAME}/offsets", gone_on, status=200)
+    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    scene.await_partition("running")
+    scene.await_offset(3 * RECORDS - 1)
+
+
+@pytest.fixture
+def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
+    alias, (port,) = f"us{uuid.uuid4().hex[:6]}", ports.choose(1)
+    found = Scene(us, eu, alias, port)
+    asyncio.run(make_topics(us.bootstrap, {found.topic: 1}))
+    properties = {
+        "clusters": f"{alias}, eu",
+        f"{alias}.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        f"{alias}->eu.enabled": "true",
+        f"{alias}->eu.topics": found.topic,
+        **SMALL,
+        f"{alias}->eu.emit.heartbeats.enabled": "true",
+        f"{alias}->eu.emit.checkpoints.enabled": "true",
+        "eu.offset.flush.interval.ms": "200",
+        "lag.interval.ms": "300",
+        "dedicated.mode.enable.public.rest": "true",
+        "listeners": f"http://{ports.HOST}:{port}",
+    }
+    with Mirror(properties, tmp_path) as mirror:
+        mirror.start()
+        yield found
+        assert mirror.stop() == 0
+        mirror.assert_gone()
+
+
+def test_a_flow_is_seen_and_ruled_over_rest(scene: Scene) -> None:
+    scene.write()
+    scene.await_end(RECORDS)
+    scene.await_states("RUNNING", "RUNNING")
+    names = {NAME, "MirrorCheckpointConnector", "MirrorHeartbeatConnector"}
+    wait_until(lambda: set(scene.get("/connectors")) == names, DEADLINE_S, "the three connectors are there", 0.1)
+    wait_until(lambda: json.loads(scene.text("/health"))["status"] == "healthy", DEADLINE_S, "it is healthy", 0.1)
+    scene.await_offset(RECORDS - 1)
+
+    # at rest nothing is behind
+    scene.await_lag(partitions=1, records=0, bytes=0, ms=0, lost=0)
+    scene.await_partition("running")
+
+    # paused, nothing is copied; resumed, everything is, once
+    scene.call("PUT", f"/connectors/{NAME}/pause", status=202)
+    scene.await_states("PAUSED", "PAUSED")
+    scene.write()
+    scene.await_partition("paused")
+    scene.await_lag(records=RECORDS)
+    scene.await_metrics(lag_records=RECORDS, flow_lag_records=RECORDS, stopped=0)
+    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    scene.await_end(2 * RECORDS)
+
+    # offsets are for stopped connectors
+    scene.call("DELETE", f"/connectors/{NAME}/offsets", status=400)
+    scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
+    scene.await_states("STOPPED")
+    scene.await_offset(2 * RECORDS - 1)
+
+    refused = {"offsets": [{"partition": scene.partition, "offset": {"offset": -1}}]}
+    scene.call("PATCH", f"/connectors/{NAME}/offsets", refused, status=500)
+    moved = {"offsets": [{"partition": scene.partition, "offset": {"offset": 2 * RECORDS - 6}}]}
+    answer = scene.call("PATCH", f"/connectors/{NAME}/offsets", moved, status=200)
+    assert answer["message"] == "The offsets for this connector have been altered successfully"
+    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    scene.await_end(2 * RECORDS + 5)
+
+    scene.call("PUT", f"/connectors/{NAME}/stop", status=204)
+    scene.await_states("STOPPED")
+    scene.call("DELETE", f"/connectors/{NAME}/offsets", status=200)
+    scene.await_offset(None)
+    scene.call("PUT", f"/connectors/{NAME}/resume", status=202)
+    scene.await_end(4 * RECORDS + 5)
+
+    # what has arrived is counted once its acknowledgement was reported
+    labels = f'partition="0",source="{scene.partition["cluster"]}",target="eu",topic="{scene.remote}"'
+    counted = f"kafka_connect_mirror_MirrorSourceConnector_record_count{{{labels}}} {2 * RECORDS}.0"
+    wait_until(lambda: counted in scene.text("/metrics"), DEADLINE_S, f"it says {counted}", 0.1)
+    all_stopped(scene)

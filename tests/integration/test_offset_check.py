@@ -1,0 +1,93 @@
+"""``heliograph offsets`` against a broker: a group with a member, one without, and a flow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from connect.cli.offset_check import Question, run_offsets
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.group_offsets import Committed, Partition, move
+from connect.kafka.settings import connection_settings
+from tests.kit.direct import Broker
+from tests.kit.processes import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def of_group(us: KafkaCluster, *groups: str, topics: frozenset[str] = frozenset(), brokers: bool = False) -> Question:
+    return Question(None, None, us.bootstrap, None, groups, None, topics, brokers)
+
+
+async def stand(us: KafkaCluster, group: str, offsets: dict[Partition, Committed]) -> None:
+    cluster = Cluster(connection_settings({"bootstrap.servers": us.bootstrap}, client_id="idle", where="us"), "us")
+    try:
+        assert not await move(cluster, group, offsets)
+    finally:
+        await cluster.close()
+
+
+async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    broker = Broker(us, 0)
+    await asyncio.to_thread(broker.make_topic, "checked", [[1], [1]])
+    await asyncio.to_thread(wait_until, lambda: broker.end("checked") == 0, 60, "the topic is there", 0.1)
+    await asyncio.to_thread(broker.produce, "checked", 0, 30)
+    reader = AIOKafkaConsumer(
+        "checked",
+        bootstrap_servers=us.bootstrap,
+        group_id="checkers",
+        client_id="till",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,  # it would move the group while that is looked at
+        session_timeout_ms=60_000,
+    )
+    await reader.start()
+    try:
+        await reader.getmany(timeout_ms=20_000)
+        await reader.commit({TopicPartition("checked", 0): 12})
+        asked = partial(run_offsets, of_group(us, "checkers", brokers=True), as_json=False, watch=False, every_s=1)
+        assert await asyncio.to_thread(asked) == 0
+        told = capsys.readouterr().out.splitlines()
+    finally:
+        await reader.stop()
+    assert told[0].split() == ["Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner"]
+    assert told[1].split() == ["checkers", "checked", "0", "12", "30", "18", "till/127.0.0.1"]
+    assert told[2].split() == ["checkers", "checked", "1", "unknown", "0", "unknown", "till/127.0.0.1"]
+    assert told[3:] == ["BROKER INFO", f"1 -> {us.bootstrap.replace('localhost', '127.0.0.1')}"]
+
+
+def test_a_group_that_nobody_is_in_and_a_flow(
+    us: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = Broker(us, 0)
+    broker.make_topic("idle-orders", [[1]])
+    wait_until(lambda: broker.end("idle-orders") == 0, 60, "the topic is there", 0.1)
+    broker.produce("idle-orders", 0, 7)
+    asyncio.run(stand(us, "idlers", {("idle-orders", 0): Committed(4)}))
+    assert run_offsets(of_group(us, "idlers", "nobody"), as_json=True, watch=False, every_s=1) == 0
+    (row,) = json.loads(capsys.readouterr().out)["partitions"]
+    assert row == {
+        "group": "idlers",
+        "topic": "idle-orders",
+        "partition": 0,
+        "offset": 4,
+        "log_size": 7,
+        "lag": 3,
+        "owner": "none",
+    }
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = idle, eu\nidle->eu.enabled = true\nidle->eu.topics = idle-.*\n"
+        "idle->eu.heartbeats.replication.enabled = false\n"
+        f"idle.bootstrap.servers = {us.bootstrap}\neu.bootstrap.servers = {us.bootstrap}\n"
+    )
+    asked = Question(file, None, None, None, (), "idle->eu", frozenset(), with_brokers=False)
+    assert run_offsets(asked, as_json=False, watch=False, every_s=1) == 0
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line == ["idle->eu", "idle-orders", "0", "0", "7", "7", "unknown"]

@@ -1,0 +1,218 @@
+"""The commands of the runbooks about failover, run as they stand, page after page, against one mirror both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from typer.testing import CliRunner
+
+from connect.cli.main import app
+from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
+from connect.embedded import ports
+from connect.embedded.brokers import KafkaCluster
+from tests.interop.flow import read_all
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.moving import commit
+from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+_PAGES: Final = Path(__file__).parents[2] / "docs" / "runbooks"
+_COMMANDS: Final = "../command-output.md"
+#: In that page, from here on, one of the clusters is gone.
+_GONE: Final = 5
+_DEADLINE_S: Final = 240.0
+_RECORDS: Final = 20
+_NOWHERE: Final = "127.0.0.1:1"
+_EXIT_CODE: Final = "    exit code "
+#: What only fills a table.
+_FILL: Final = re.compile(r"[\s─]+")
+
+
+class Command(NamedTuple):
+    words: str
+    output: tuple[str, ...]
+    exit_code: int | None
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Each with the lines that are shown behind it, and the exit code where one is named."""
+    words, output = "", list[str]()
+    for line in [*(_PAGES / page).read_text().splitlines(), ""]:
+        if line.startswith("    $ "):
+            if words:
+                yield _command(words, output)
+            words, output = line.removeprefix("    $ "), []
+        elif line.startswith("    ") and words:
+            output.append(line)
+        elif words:
+            yield _command(words, output)
+            words = ""
+
+
+def _command(words: str, output: list[str]) -> Command:
+    shown = tuple(line for line in output if not line.startswith(_EXIT_CODE))
+    codes = [int(line.removeprefix(_EXIT_CODE)) for line in output if line.startswith(_EXIT_CODE)]
+    return Command(words, shown, codes[0] if codes else None)
+
+
+def is_shown(line: str, output: list[str]) -> bool:
+    """What ends in dots may go on in any way."""
+    wanted = _FILL.sub(" ", line).strip()
+    if wanted.endswith(" ..."):
+        return any(one.startswith(wanted.removesuffix(" ...")) for one in output)
+    return wanted in output
+
+
+class Stage:
+    """Clusters called us and eu in the pages; topic, groups and aliases have a name of this run behind them."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, directory: Path) -> None:
+        self.name = f"x{uuid.uuid4().hex[:6]}"
+        self.us, self.eu = f"us{self.name}", f"eu{self.name}"
+        self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
+        self.topic = f"orders{self.name}"
+        port = ports.choose(1)[0]
+        self.url = f"http://{ports.HOST}:{port}"
+        self.mirror = Mirror(self._properties(port, self.bootstrap), directory)
+        self._gone = self._properties(port, {**self.bootstrap, self.us: _NOWHERE})
+        self._here = self._properties(port, self.bootstrap)
+
+    def _properties(self, port: int, bootstrap: Mapping[str, str]) -> dict[str, str]:
+        return {
+            "clusters": f"{self.us}, {self.eu}",
+            **{f"{alias}.bootstrap.servers": address for alias, address in bootstrap.items()},
+            f"{self.us}->{self.eu}.enabled": "true",
+            f"{self.eu}->{self.us}.enabled": "true",
+            "topics": self.topic,
+            "groups": f"orders-.*{self.name}",
+            **SMALL,
+            "emit.checkpoints.enabled": "true",
+            "emit.checkpoints.interval.seconds": "1",
+            "refresh.groups.interval.seconds": "1",
+            "listeners": f"http://{ports.HOST}:{port}",
+            "dedicated.mode.enable.public.rest": "true",
+        }
+
+    def lose_us(self, *, is_gone: bool) -> None:
+        """In the file, which commands read; the mirror has read it."""
+        self.mirror.configure(self._gone if is_gone else self._here)
+
+    def write(self, alias: str, count: int) -> None:
+        async def send() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.bootstrap[alias]) as producer:
+                for number in range(count):
+                    await producer.send_and_wait(self.topic, b"%d" % number)
+
+        asyncio.run(send())
+
+    def place(self, alias: str, topic: str, billing: int, mail: int) -> None:
+        for group, offset in (("billing", billing), ("mail", mail)):
+            asyncio.run(commit(self.bootstrap[alias], f"orders-{group}{self.name}", {topic: offset}))
+
+    def records(self, alias: str, topic: str) -> int:
+        return len(asyncio.run(read_all(self.bootstrap[alias], topic)))
+
+    def resume(self) -> None:
+        with RestClient(f"{self.url}/{self.us}/{self.eu}") as worker:
+            worker.ask("PUT", "/connectors/MirrorSourceConnector/resume")
+
+    def await_running(self) -> None:
+        def running() -> bool:
+            found = []
+            for one, other in ((self.us, self.eu), (self.eu, self.us)):
+                try:
+                    with RestClient(f"{self.url}/{one}/{other}") as worker:
+                        found.append(
+                            worker.ask("GET", "/connectors/MirrorSourceConnector/status")["connector"]["state"]
+                        )
+                except (WorkerRefused, WorkerUnreachable):
+                    return False
+            return found == ["RUNNING", "RUNNING"]
+
+        wait_until(running, _DEADLINE_S, "both flows run", 0.3)
+
+    def play(self, page: str, only: slice = slice(None), codes: Mapping[str, int] | None = None) -> None:
+        for one in list(commands(page))[only]:
+            words = [self._here_word(word) for word in shlex.split(one.words)]
+            ended = CliRunner().invoke(app, words[1:], env={"NO_PROXY": "*"})
+            wanted = (codes or {}).get(words[1], 0) if one.exit_code is None else one.exit_code
+            assert ended.exit_code == wanted, (one.words, ended.output)
+            shown = [self._as_in_the_page(line) for line in ended.output.splitlines()]
+            for line in one.output:
+                assert is_shown(line, shown), (one.words, line, shown)
+
+    def _here_word(self, word: str) -> str:
+        known = {
+            "us": self.us,
+            "eu": self.eu,
+            "us->eu": f"{self.us}->{self.eu}",
+            "mm2.properties": str(self.mirror.properties_file),
+            "orders": self.topic,
+            "orders-mail": f"orders-mail{self.name}",
+            "orders-.*": f"orders-.*{self.name}",
+            "failover-us-eu.undo.json": f"failover-{self.us}-{self.eu}.undo.json",
+        }
+        return known.get(word, word.replace("http://localhost:8083", self.url))
+
+    def _as_in_the_page(self, line: str) -> str:
+        here = {f"{self.mirror.properties_file.parent}/": "", self.name: "", _NOWHERE: "us:9092"}
+        for word, of_page in here.items():
+            line = line.replace(word, of_page)
+        return _FILL.sub(" ", line).strip()
+
+
+def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage = Stage(us, eu, tmp_path)
+    for address in stage.bootstrap.values():
+        asyncio.run(make_topics(address, {stage.topic: 1}))
+    stage.write(stage.us, _RECORDS)
+    stage.place(stage.us, stage.topic, 10, 16)
+    remote = f"{stage.us}.{stage.topic}"
+    with stage.mirror as mirror:
+        mirror.start()
+        stage.await_running()
+        wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS, _DEADLINE_S, "all is copied", 0.3)
+        checkpoints = f"{stage.us}.checkpoints.internal"
+        wait_until(lambda: stage.records(stage.eu, checkpoints) >= 2, _DEADLINE_S, "checkpoints are written", 0.3)
+        wait_until(lambda: lag_of(stage).count("all is copied") == 2, _DEADLINE_S, "both positions are stored", 0.3)
+        stage.play(_COMMANDS, slice(0, -_GONE))
+        stage.lose_us(is_gone=True)
+        stage.play(_COMMANDS, slice(-_GONE, None))
+        stage.lose_us(is_gone=False)
+        stage.play("planned-failover.md")
+        stage.resume()
+        stage.await_running()
+        stage.lose_us(is_gone=True)
+        stage.play("unplanned-failover.md", slice(0, 2))
+        stage.lose_us(is_gone=False)
+        stage.write(stage.us, 3)
+        stage.play("unplanned-failover.md", slice(2, None), {"stranded": 2})
+        stage.place(stage.eu, remote, 12, 20)
+        stage.play("failback.md")
+        wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied", 0.3)
+        stage.play("migration.md", slice(1, None))
+        wait_until(lambda: lag_of(stage).count("all is copied") == 2, _DEADLINE_S, "the position is stored", 0.3)
+        stage.play("migration.md", slice(0, 1))
+        assert mirror.stop() == 0
+
+
+def lag_of(stage: Stage) -> str:
+    return CliRunner().invoke(app, ["lag", str(stage.mirror.properties_file)]).stdout
+
+
+def test_every_page_has_commands_and_ends() -> None:
+    pages = ("planned-failover.md", "unplanned-failover.md", "failback.md", "migration.md", _COMMANDS)
+    assert all(list(commands(page)) for page in pages)

@@ -1,0 +1,186 @@
+"""Records of one topic sent to several, each filled by a connector of its own: once each across kills, groups too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+
+from connect.embedded import ports
+from connect.embedded.brokers import KafkaCluster
+from tests.integration.test_mirror import read
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.moving import committed
+from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
+
+QUERY = "SELECT IF(pmod(offset, 3) = 1, concat(topic, '.thirds'), topic) AS topic, upper(value) AS value FROM records"
+NAME = "MirrorSourceConnector"
+OTHER = "thirds"
+ROUNDS = 4
+A_ROUND = 1500
+GROUP_AT = 1000
+#: Spark alone takes a minute to start on a machine that is very busy.
+DEADLINE_S = 400.0
+
+
+class Scene:
+    """One flow, and a second connector of it that was posted over REST."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mode: str, directory: Path) -> None:
+        self.us, self.eu = us, eu
+        self.alias = f"split-{mode}"
+        self.topic = f"{self.alias}-orders"
+        (port,) = ports.choose(1)
+        self.url = f"http://{ports.HOST}:{port}/{self.alias}/eu/connectors"
+        atomic = {
+            "eu.exactly.once.source.support": "enabled",
+            f"{self.alias}->eu.consumer.isolation.level": "read_committed",
+        }
+        flow = {
+            "enabled": "true",
+            "topics": self.topic,
+            "transform.sql": QUERY,
+            "transform.other.topics": "${topic}.thirds",
+            "emit.checkpoints.enabled": "true",
+            "emit.checkpoints.interval.seconds": "1",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
+            "refresh.groups.interval.seconds": "1",
+        }
+        self.mirror = Mirror(
+            {
+                "clusters": f"{self.alias}, eu",
+                f"{self.alias}.bootstrap.servers": us.bootstrap,
+                "eu.bootstrap.servers": eu.bootstrap,
+                **SMALL,
+                **{f"{self.alias}->eu.{key}": value for key, value in flow.items()},
+                **(atomic if mode == "atomic" else {}),
+                "copy.epoch.ms": "4000",
+                "dedicated.mode.enable.public.rest": "true",
+                "listeners": f"http://{ports.HOST}:{port}",
+            },
+            directory,
+        )
+
+    def filled(self, rounds: int = ROUNDS) -> dict[str, list[int]]:
+        """Numbers of records by the topic that they are to be in; their offsets at the source are the same."""
+        numbers = range(rounds * A_ROUND)
+        return {
+            f"{self.alias}.{self.topic}": [number for number in numbers if number % 3 != 1],
+            f"{self.alias}.{self.topic}.thirds": [number for number in numbers if number % 3 == 1],
+        }
+
+    def call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return httpx.request(method, f"{self.url}{path}", json=body, trust_env=False, timeout=90)
+
+    def post_the_other(self) -> None:
+        """As soon as the flow's own connector is there: the same, for the other topic."""
+
+        def config() -> Any:
+            try:
+                answer = self.call("GET", f"/{NAME}/config")
+            except httpx.TransportError:
+                return None
+            return answer.json() if answer.status_code == 200 else None
+
+        usual = wait_until(config, DEADLINE_S, "the connector is there", 0.2)
+        routes = {"transform.topic": "${topic}.thirds", "transform.other.topics": "${topic}"}
+
+        def is_posted() -> bool:
+            answer = self.call("PUT", f"/{OTHER}/config", {**usual, "name": OTHER, **routes})
+            assert answer.status_code in (200, 201, 409, 500), answer.text
+            return answer.status_code in (200, 201)
+
+        wait_until(is_posted, DEADLINE_S, "the other connector is there", 0.5)
+
+    async def write(self, first: int) -> None:
+        async with AIOKafkaProducer(bootstrap_servers=self.us.bootstrap, linger_ms=5) as producer:
+            for number in range(first, first + A_ROUND):
+                await producer.send(self.topic, b"order %d" % number, partition=0)
+                if number % 100 == 0:
+                    await asyncio.sleep(0.1)  # so that a kill falls into the midst
+            await producer.flush()
+
+    async def leave_a_group(self) -> None:
+        place = TopicPartition(self.topic, 0)
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.us.bootstrap, group_id=f"{self.alias}-readers", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([place])
+            await consumer.commit({place: GROUP_AT})
+
+
+@pytest.fixture(params=["plain", "atomic"])
+def scene(request: pytest.FixtureRequest, us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(us, eu, request.param, tmp_path)
+    asyncio.run(make_topics(us.bootstrap, {found.topic: 1}))
+    with found.mirror as mirror:
+        mirror.start()
+        yield found
+        assert mirror.stop() == 0
+        mirror.assert_gone()
+
+
+async def test_each_topic_has_its_records_once_across_kills(scene: Scene) -> None:
+    mirror = scene.mirror
+    await asyncio.to_thread(scene.post_the_other)
+    await scene.write(0)
+    await scene.leave_a_group()
+    for number in range(1, ROUNDS):
+        await _until(partial(_have, scene, number), f"both topics have what {number} rounds gave")
+        writing = asyncio.create_task(scene.write(number * A_ROUND))
+        await asyncio.sleep(0.3 * number)  # wherever the copy is then
+        mirror.kill()
+        mirror.start()
+        await writing
+    for topic, numbers in scene.filled().items():
+        await _until(partial(_has, scene, topic, len(numbers)), f"all are copied to {topic}")
+        found = await read(scene.eu, topic)
+        assert [record.value for record in found] == [b"ORDER %d" % number for number in numbers], topic
+    assert not any(one.at_least_once for one in mirror.resumed()), mirror.log_lines()
+    await _group_goes_on_in_both(scene)
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not await condition():
+        assert time.monotonic() < give_up_s, f"waited {DEADLINE_S:g} s in vain until {what}"
+        await asyncio.sleep(0.5)
+
+
+async def _has(scene: Scene, topic: str, count: int) -> bool:
+    assert scene.mirror.is_running, scene.mirror.log_lines()[-20:]
+    return len(await read(scene.eu, topic)) >= count
+
+
+async def _have(scene: Scene, rounds: int) -> bool:
+    return all([await _has(scene, topic, len(numbers)) for topic, numbers in scene.filled(rounds).items()])
+
+
+async def _group_goes_on_in_both(scene: Scene) -> None:
+    """At the first record of each topic that it has not read at the source."""
+    wanted = {
+        topic: b"ORDER %d" % next(number for number in numbers if number >= GROUP_AT)
+        for topic, numbers in scene.filled().items()
+    }
+    at: dict[str, int | None] = {}
+
+    async def stands_in_both() -> bool:
+        at.update(await committed(scene.eu.bootstrap, f"{scene.alias}-readers", wanted))
+        return all(offset is not None for offset in at.values())
+
+    await _until(stands_in_both, "the group is moved in both topics")
+    for topic, offset in at.items():
+        behind = [record for record in await read(scene.eu, topic) if record.offset >= (offset or 0)]
+        first: ConsumerRecord = behind[0]
+        assert first.value == wanted[topic], (topic, offset)

@@ -1,0 +1,98 @@
+"""``python -m tests.interop.plugins.record``: lets Java's worker write every case, and keeps what it wrote and says.
+
+Done by hand when cases are added, for it takes minutes; the records are in ``recorded.json``, what it says of settings
+in ``definitions.json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from connect.embedded.brokers import QUICK_JVM, KafkaCluster
+from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.plugins.builtin import CONVERTERS, HEADER_CONVERTERS, PREDICATES, TRANSFORMATIONS
+from tests.interop.plugins.cases import CASES, Case
+from tests.interop.plugins.outcome import Outcomes, Written, save, save_definitions
+from tests.kit.java_connect import JavaWorker
+from tests.kit.processes import wait_until
+from tests.kit.rest_client import RestClient
+from tests.kit.workers import worker_properties
+
+_PATIENCE_S: Final = 300.0
+_QUIET_S: Final = 10.0
+#: Zone and language of Java where nothing names them.
+_NEUTRAL: Final = ("-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="heliograph-judge-") as name, KafkaCluster.start("judge") as cluster:
+        folder = Path(name)
+        asyncio.run(_make_topics(cluster.bootstrap))
+        properties = worker_properties(cluster.bootstrap, "plugins")
+        options = (*QUICK_JVM, *_NEUTRAL)
+        with JavaWorker(properties, folder / "java.log", heap="1g", jvm_options=options) as worker:
+            worker.await_ready()
+            rest = RestClient(worker.url)
+            for case in CASES:
+                _begin(rest, case, folder)
+            save(_settled(rest, cluster.bootstrap))
+            save_definitions(_definitions(rest))
+
+
+def _begin(rest: RestClient, case: Case, folder: Path) -> None:
+    file = folder / f"{case.name}.txt"
+    file.write_bytes(case.text)
+    rest.ask("POST", "/connectors", {"name": case.name, "config": case.props(str(file))})
+
+
+def _definitions(rest: RestClient) -> dict[str, list[dict[str, object]]]:
+    """The settings of every plugin that we have too."""
+    names = sorted({each.name for each in (*CONVERTERS, *HEADER_CONVERTERS, *TRANSFORMATIONS, *PREDICATES)})
+    return {name: rest.ask("GET", f"/connector-plugins/{name}/config") for name in names}
+
+
+def _settled(rest: RestClient, bootstrap: str) -> Outcomes:
+    """What is there once all tasks run and nothing more comes: of what was left out, Java stores no offset."""
+
+    def all_run() -> bool:
+        states = [task["state"] for status in rest.statuses().values() for task in status["tasks"]]
+        assert "FAILED" not in states, rest.statuses()
+        return states == ["RUNNING"] * len(CASES)
+
+    wait_until(all_run, _PATIENCE_S, "all tasks run", 0.5)
+    outcomes: Outcomes = {}
+    while (found := asyncio.run(_read(bootstrap))) != outcomes:
+        outcomes = found
+        time.sleep(_QUIET_S)
+    return outcomes
+
+
+async def _make_topics(bootstrap: str) -> None:
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="judge")
+    admin = Admin(settings)
+    outcomes = await admin.create_topics([NewTopic(case.name, 1, 1) for case in CASES])
+    assert not any(outcomes.values()), outcomes
+    await admin.close()
+
+
+async def _read(bootstrap: str) -> dict[str, list[Written]]:
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="judge")
+    cluster = Cluster(settings, "judge")
+    outcomes: dict[str, list[Written]] = {}
+    for case in CASES:
+        records: list[LogRecord] = []
+        await read_to_end(cluster, case.name, records.append)
+        outcomes[case.name] = [Written.of(each.key, each.value, each.headers) for each in records]
+    await cluster.close()
+    return outcomes
+
+
+if __name__ == "__main__":
+    main()

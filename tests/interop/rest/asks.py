@@ -1,0 +1,115 @@
+"""What is asked of a worker's REST API, as data: one list for Java's worker and for ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+class _Nothing:
+    """No body at all, which is not the body ``null``."""
+
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Final = _Nothing()
+JSON_TYPE: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A condition that comes by itself: a GET of ``path`` that is answered so.
+
+    ``body`` is a part: objects may have more fields, lists have as many elements.
+    """
+
+    path: str
+    status: int = 200
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, under a name that is its own within the session.
+
+    ``path``, header values and ``body`` may hold the names of :func:`~tests.interop.rest.stage.stage`. ``path`` goes
+    out as it stands. ``body``: bytes as they are, anything else as JSON. ``content_type`` is sent where there is a
+    body. ``signed`` adds the two headers of an internal request (KIP-507), made with the group's session key.
+    ``view`` says how much of the answer is looked at (:mod:`tests.interop.rest.answers`).
+    """
+
+    name: str
+    method: str
+    path: str
+    body: Any = NOTHING
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str | None = JSON_TYPE
+    before: Until | None = None
+    signed: bool = False
+    view: str = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests in their order to a worker that was started new, with these changes of its file.
+
+    ``dedicated``: to a MirrorMaker of one flow, from ``$SOURCE`` to ``$TARGET``, with its internal REST.
+    """
+
+    name: str
+    asks: Sequence[Ask]
+    changes: Mapping[str, str] = field(default_factory=dict)
+    dedicated: bool = False
+
+    def __post_init__(self) -> None:
+        names = [ask.name for ask in self.asks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        assert not twice, f"session {self.name}: the same name twice: {twice}"
+
+
+def get(name: str, path: str, **more: Any) -> Ask:
+    return Ask(name, "GET", path, **more)
+
+
+def post(name: str, path: str, body: Any = NOTHING, **more: Any) -> Ask:
+    return Ask(name, "POST", path, body, **more)
+
+
+def put(name: str, path: str, body: Any = NOTHING, **more: Any) -> Ask:
+    return Ask(name, "PUT", path, body, **more)
+
+
+def patch(name: str, path: str, body: Any = NOTHING, **more: Any) -> Ask:
+    return Ask(name, "PATCH", path, body, **more)
+
+
+def delete(name: str, path: str, **more: Any) -> Ask:
+    return Ask(name, "DELETE", path, **more)
+
+
+def states(connector: str, state: str, *tasks: str) -> Until:
+    """Until a connector and its tasks have these states; ``connector`` as it stands in a path."""
+    body = {"connector": {"state": state}, "tasks": [{"state": task} for task in tasks]}
+    return Until(f"/connectors/{connector}/status", body=body)
+
+
+def gone(connector: str) -> Until:
+    """Until a deleted connector's status has gone as well."""
+    return Until(f"/connectors/{connector}/status", status=404)
+
+
+def file_source(name: str | None, /, **changes: Any) -> dict[str, Any]:
+    """A config of FileStreamSource that is right; ``changes`` with dots written as ``__``, None takes a key away."""
+    config: dict[str, Any] = {
+        "connector.class": "FileStreamSource",
+        "tasks.max": "1",
+        "file": "$FOLDER/lines.txt",
+        "topic": "$TOPIC",
+    }
+    if name is not None:
+        config["name"] = name
+    for key, value in changes.items():
+        config[key.replace("__", ".")] = value
+    return {key: value for key, value in config.items() if value is not None}

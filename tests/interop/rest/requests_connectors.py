@@ -1,0 +1,261 @@
+"""Connectors made, changed, paused, stopped, restarted and deleted, and every request about one that is not there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.interop.rest.asks import NOTHING, Ask, delete, file_source, get, gone, patch, post, put, states
+
+
+def _create(name: str, body: Any, **more: Any) -> Ask:
+    return post(f"create, {name}", "/connectors", body, **more)
+
+
+def _named(name: str, /, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "config": file_source(None, **changes)}
+
+
+REFUSED: Final = (
+    _create("no body", NOTHING),
+    _create("null", None),
+    _create("empty body", b""),
+    _create("a list", []),
+    _create("broken JSON", b'{"name":'),
+    _create("empty object", {}),
+    _create("no config", {"name": "x"}),
+    _create("config null", {"name": "x", "config": None}),
+    _create("config empty", {"name": "x", "config": {}}),
+    _create("config a list", {"name": "x", "config": []}),
+    _create("config with an object", {"name": "x", "config": {"a": {}}}),
+    _create("an unknown field", {"name": "x", "config": {}, "more": 1}),
+    _create("fields in capitals", {"Name": "x", "Config": {}}),
+    _create("two names", {"name": "x", "config": file_source("y")}),
+    _create("no name", {"config": file_source(None)}),
+    _create("name only in the config", {"config": file_source("x")}),
+    _create("name null", {"name": None, "config": file_source(None)}),
+    _create("name empty", {"name": "", "config": file_source(None)}),
+    _create("name of spaces", {"name": "  ", "config": file_source(None)}),
+    _create("name with a control character", {"name": "a\u0000b", "config": file_source(None)}),
+    _create("name a list", {"name": [], "config": file_source(None)}),
+    _create("class nobody has", _named("x", connector__class="NoSuchConnector")),
+    _create("class that is no connector", _named("x", connector__class="StringConverter")),
+    _create("class empty", _named("x", connector__class="")),
+    _create("tasks.max 0", _named("x", tasks__max="0")),
+    _create("three wrong", _named("x", tasks__max="0", topic=None, errors__tolerance="some")),
+    _create("a value null", {"name": "x", "config": {**file_source(None), "tasks.max": None}}),
+    _create("override of a wrong type", _named("x", producer__override__linger__ms="bad")),
+    _create("initial state nobody knows", {**_named("x"), "initial_state": "ASLEEP"}),
+    _create("initial state empty", {**_named("x"), "initial_state": ""}),
+    _create("initial state a number", {**_named("x"), "initial_state": 1}),
+    put("put config, no body", "/connectors/x/config"),
+    put("put config, null", "/connectors/x/config", None),
+    put("put config, a list", "/connectors/x/config", []),
+    put("put config, empty object", "/connectors/x/config", {}),
+    put("put config, more behind it", "/connectors/x/config", b'{"a":"b"} trailing'),
+    put("put config, two documents", "/connectors/x/config", b"{} {}"),
+    put("put config, a bracket behind it", "/connectors/x/config", b"{}]"),
+    put("put config, byte order mark", "/connectors/x/config", b"\xef\xbb\xbf{}"),
+    put("put config, UTF-16", "/connectors/x/config", "{}".encode("utf-16-le")),
+    put("put config, a comment", "/connectors/x/config", b"/* none */ {}"),
+    put("put config, a number with a zero", "/connectors/x/config", b'{"a":01}'),
+    put("put config, another name", "/connectors/x/config", file_source("y")),
+    put("put config, wrong", "/connectors/x/config", file_source("x", tasks__max="0")),
+    put("put config, control character in the path", "/connectors/a%07b/config", file_source(None)),
+)
+
+MISSING: Final = (
+    get("missing", "/connectors/x"),
+    get("missing, config", "/connectors/x/config"),
+    get("missing, status", "/connectors/x/status"),
+    get("missing, tasks", "/connectors/x/tasks"),
+    get("missing, task", "/connectors/x/tasks/0/status"),
+    get("missing, task no number", "/connectors/x/tasks/none/status"),
+    get("missing, topics", "/connectors/x/topics"),
+    get("missing, offsets", "/connectors/x/offsets"),
+    put("missing, topics reset", "/connectors/x/topics/reset"),
+    put("missing, pause", "/connectors/x/pause"),
+    put("missing, resume", "/connectors/x/resume"),
+    put("missing, stop", "/connectors/x/stop"),
+    post("missing, restart", "/connectors/x/restart"),
+    post("missing, restart with tasks", "/connectors/x/restart?includeTasks=true"),
+    post("missing, restart what failed", "/connectors/x/restart?onlyFailed=true"),
+    post("missing, restart task", "/connectors/x/tasks/0/restart"),
+    post("missing, restart task no number", "/connectors/x/tasks/none/restart"),
+    patch("missing, patch", "/connectors/x/config", {"a": "b"}),
+    patch("missing, patch null", "/connectors/x/config", None),
+    delete("missing, delete", "/connectors/x"),
+    patch("missing, alter offsets", "/connectors/x/offsets", {"offsets": [{"partition": {}, "offset": None}]}),
+    patch("missing, alter no offsets", "/connectors/x/offsets", {"offsets": []}),
+    delete("missing, reset offsets", "/connectors/x/offsets"),
+    get("missing, a name in unicode", "/connectors/gr%C3%B6%C3%9Fe"),
+    get("missing, not UTF-8", "/connectors/%ff"),
+)
+
+_RUNNING: Final = states("lines", "RUNNING", "RUNNING")
+
+LIFE: Final = (
+    _create("lines", _named("lines", tasks__max="2")),
+    get("lines, status", "/connectors/lines/status", before=_RUNNING),
+    get("lines", "/connectors/lines"),
+    get("lines, config", "/connectors/lines/config"),
+    get("lines, tasks", "/connectors/lines/tasks"),
+    get("lines, task", "/connectors/lines/tasks/0/status"),
+    get("lines, task with zeros", "/connectors/lines/tasks/00/status"),
+    get("lines, another task", "/connectors/lines/tasks/1/status"),
+    get("lines, a task below zero", "/connectors/lines/tasks/-1/status"),
+    get("lines, a task too large", "/connectors/lines/tasks/99999999999/status"),
+    get("lines, name in capitals", "/connectors/LINES"),
+    get("lines, slash at the end", "/connectors/lines/"),
+    Ask("lines, HEAD", "HEAD", "/connectors/lines"),
+    get("connectors", "/connectors"),
+    get("connectors, status", "/connectors?expand=status"),
+    get("connectors, info", "/connectors?expand=info"),
+    get("connectors, both", "/connectors?expand=info&expand=status"),
+    get("connectors, both in one", "/connectors?expand=info,status"),
+    get("connectors, expanded by nothing", "/connectors?expand="),
+    get("connectors, expanded by what nobody knows", "/connectors?expand=all"),
+    _create("lines again", _named("lines")),
+    _create("lines again, wrong", _named("lines", tasks__max="0")),
+    put("put config, the same", "/connectors/lines/config", file_source("lines", tasks__max="2")),
+    put("put config, a change", "/connectors/lines/config", file_source(None, batch__size="10")),
+    get("lines, config changed", "/connectors/lines/config"),
+    put(
+        "put config, numbers",
+        "/connectors/lines/config",
+        file_source("lines", batch__size=20, tasks__max=1),
+        before=_RUNNING,
+    ),
+    patch("patch", "/connectors/lines/config", {"batch.size": "30", "extra": "yes"}, before=_RUNNING),
+    patch("patch, remove", "/connectors/lines/config", {"extra": None, "never.there": None}, before=_RUNNING),
+    patch("patch, empty", "/connectors/lines/config", {}, before=_RUNNING),
+    patch("patch, wrong", "/connectors/lines/config", {"tasks.max": "0"}),
+    patch("patch, class away", "/connectors/lines/config", {"connector.class": None}),
+    patch("patch, a list", "/connectors/lines/config", []),
+    patch("patch, null", "/connectors/lines/config", None),
+    patch("patch, no body", "/connectors/lines/config"),
+    get("lines, config patched", "/connectors/lines/config"),
+    post("restart", "/connectors/lines/restart", before=_RUNNING),
+    post("restart, all false", "/connectors/lines/restart?includeTasks=false&onlyFailed=false", before=_RUNNING),
+    post("restart, with content", "/connectors/lines/restart", {"a": 1}, before=_RUNNING),
+    # A restart passes UNASSIGNED, which a look at the old RUNNING misses: only what was PAUSED since is surely RUNNING.
+    put("pause", "/connectors/lines/pause", before=_RUNNING),
+    get("paused", "/connectors/lines/status", before=states("lines", "PAUSED", "PAUSED")),
+    put("pause again", "/connectors/lines/pause"),
+    post("restart, paused", "/connectors/lines/restart"),
+    put("resume", "/connectors/lines/resume"),
+    get("resumed", "/connectors/lines/status", before=_RUNNING),
+    put("resume again", "/connectors/lines/resume"),
+    post("restart what failed, nothing", "/connectors/lines/restart?onlyFailed=true", before=_RUNNING),
+    post(
+        "restart what failed with tasks, nothing",
+        "/connectors/lines/restart?includeTasks=true&onlyFailed=true",
+        before=_RUNNING,
+    ),
+    post("restart with tasks", "/connectors/lines/restart?includeTasks=true", before=_RUNNING),
+    post("restart, neither true nor false", "/connectors/lines/restart?includeTasks=perhaps", before=_RUNNING),
+    post("restart, in capitals", "/connectors/lines/restart?includeTasks=TRUE", before=_RUNNING),
+    post("restart task", "/connectors/lines/tasks/0/restart", before=_RUNNING),
+    post("restart another task", "/connectors/lines/tasks/1/restart", before=_RUNNING),
+    post("restart, never forwarded", "/connectors/lines/restart?forward=false", before=_RUNNING),
+    post("restart, forwarded oddly", "/connectors/lines/restart?forward=perhaps", before=_RUNNING),
+    get("topics", "/connectors/lines/topics", before=_RUNNING),
+    put("topics reset", "/connectors/lines/topics/reset"),
+    put("stop", "/connectors/lines/stop", before=_RUNNING),
+    get("stopped", "/connectors/lines/status", before=states("lines", "STOPPED")),
+    get("stopped, info", "/connectors/lines"),
+    get("stopped, tasks", "/connectors/lines/tasks"),
+    put("stop again", "/connectors/lines/stop"),
+    post("restart, stopped", "/connectors/lines/restart"),
+    post("restart with tasks, stopped", "/connectors/lines/restart?includeTasks=true"),
+    put("put config, stopped", "/connectors/lines/config", file_source("lines", batch__size="40")),
+    get("stopped still", "/connectors/lines/status", before=states("lines", "STOPPED")),
+    put("pause, stopped", "/connectors/lines/pause"),
+    put("resume, stopped", "/connectors/lines/resume"),
+    get("running again", "/connectors/lines/status", before=_RUNNING),
+    delete("delete", "/connectors/lines"),
+    get("deleted, status", "/connectors/lines/status", before=gone("lines")),
+    get("deleted, info", "/connectors/lines", before=gone("lines")),
+    delete("delete again", "/connectors/lines"),
+    put("put config, new", "/connectors/lines/config", file_source(None), before=gone("lines")),
+    get("made again, status", "/connectors/lines/status", before=_RUNNING),
+)
+
+_FAILED: Final = states("failing", "RUNNING", "FAILED")
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+FAILING: Final = (
+    _create("failing", _named("failing", value__converter=_BYTES)),
+    get("failing, status", "/connectors/failing/status", before=_FAILED),
+    get("failing, task", "/connectors/failing/tasks/0/status"),
+    get("failing, expanded", "/connectors?expand=status"),
+    post("failing, restart what failed", "/connectors/failing/restart?onlyFailed=true"),
+    post("failing, restart what failed with tasks", "/connectors/failing/restart?includeTasks=true&onlyFailed=true"),
+    post("failing, restart task", "/connectors/failing/tasks/0/restart", before=_FAILED),
+    put("failing, pause", "/connectors/failing/pause", before=_FAILED),
+    get("failing, paused", "/connectors/failing/status", before=states("failing", "PAUSED", "FAILED")),
+    put("failing, stop", "/connectors/failing/stop"),
+    get("failing, stopped", "/connectors/failing/status", before=states("failing", "STOPPED")),
+    put("failing, mended", "/connectors/failing/config", file_source(None)),
+    put("failing, resume", "/connectors/failing/resume"),
+    get("failing, running", "/connectors/failing/status", before=states("failing", "RUNNING", "RUNNING")),
+    delete("failing, delete", "/connectors/failing"),
+    _create("a value of the connector's own null", {"name": "nulled", "config": {**file_source(None), "file": None}}),
+    delete("nulled, delete", "/connectors/nulled"),
+)
+
+STATES: Final = (
+    _create("stopped", {**_named("asleep"), "initial_state": "STOPPED"}),
+    get("asleep, status", "/connectors/asleep/status", before=states("asleep", "STOPPED")),
+    get("asleep, tasks", "/connectors/asleep/tasks"),
+    _create("paused, small letters", {**_named("waiting"), "initial_state": "paused"}),
+    get("waiting, status", "/connectors/waiting/status", before=states("waiting", "PAUSED")),
+    _create("running", {**_named("awake"), "initial_state": "RUNNING"}),
+    get("awake, status", "/connectors/awake/status", before=states("awake", "RUNNING", "RUNNING")),
+    _create("state null", {**_named("plain"), "initial_state": None}),
+    get("plain, status", "/connectors/plain/status", before=states("plain", "RUNNING", "RUNNING")),
+    _create("started is no word for it", {**_named("started"), "initial_state": "STARTED"}),
+    put("waiting, resume", "/connectors/waiting/resume"),
+    get("waiting, running", "/connectors/waiting/status", before=states("waiting", "RUNNING", "RUNNING")),
+    delete("asleep, delete", "/connectors/asleep"),
+    delete("waiting, delete", "/connectors/waiting"),
+    delete("awake, delete", "/connectors/awake"),
+    delete("plain, delete", "/connectors/plain"),
+)
+
+
+def _odd(name: str, path: str, *, readable: bool = True) -> tuple[Ask, ...]:
+    """A name that a path spells in another way; stopped, for it is only about the name. Java makes connectors that its
+    web server then lets nobody read: not ``readable``."""
+    return (
+        _create(f"named {name!r}", {"name": name, "config": file_source(None), "initial_state": "STOPPED"}),
+        get(f"named {name!r}, info", f"/connectors/{path}"),
+        get(f"named {name!r}, config", f"/connectors/{path}/config"),
+        get(
+            f"named {name!r}, status",
+            f"/connectors/{path}/status",
+            before=states(path, "STOPPED") if readable else None,
+        ),
+        put(f"named {name!r}, pause", f"/connectors/{path}/pause"),
+        put(f"named {name!r}, put", f"/connectors/{path}/config", file_source(None, batch__size="5")),
+        delete(f"named {name!r}, delete", f"/connectors/{path}"),
+    )
+
+
+NAMES: Final = (
+    *_odd("a b", "a%20b"),
+    *_odd("  around  ", "around"),
+    *_odd("größe", "gr%C3%B6%C3%9Fe"),
+    *_odd("\U0001f600", "%F0%9F%98%80"),
+    *_odd("a+b", "a+b"),
+    *_odd("a?b", "a%3Fb"),
+    *_odd("a#b", "a%23b"),
+    *_odd("a;b", "a%3Bb"),
+    *_odd("a:b@c&d=e,f$g!h'(i)*~", "a:b@c&d=e,f$g!h'(i)*~"),
+    *_odd('<a>"{b}|^`', "%3Ca%3E%22%7Bb%7D%7C%5E%60"),
+    *_odd("a.b", "a%2eb"),
+    *_odd("a/b", "a%2Fb", readable=False),
+    *_odd("a%b", "a%25b", readable=False),
+    *_odd("a\\b", "a%5Cb", readable=False),
+    get("a path with a matrix parameter", "/connectors/a;b=c"),
+    post("create after the odd names", "/connectors", {"name": "x", "config": {}}),
+)

@@ -1,0 +1,65 @@
+"""A dedicated mirror of Java's and one of ours as two nodes of one flow: either leads, either stands in for the other.
+
+Java copies at least once, so records may come twice; none is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.flow_nodes import DEADLINE_S, FlowNodes
+from tests.kit.processes import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+_PROPERTIES: Final = {
+    "dedicated.mode.enable.internal.rest": "true",
+    # Java promises no lease: its work waits so long for it to come back.
+    "eu.scheduled.rebalance.max.delay.ms": "5000",
+    "eu.offset.flush.interval.ms": "1000",
+}
+#: Of a Java that a signal has ended.
+_SIGTERM: Final = 143
+_POLL_S: Final = 0.2
+
+
+def test_java_and_ours_share_a_flow(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    with FlowNodes(us, eu, tmp_path, nodes=2, java="b", records_per_s=500, properties=_PROPERTIES) as flow:
+        flow.start("a")
+        flow.await_shared("a")
+        flow.start("b")
+        flow.await_shared("a", "b")
+        assert flow.leader() == "a"
+        flow.await_copying("a", "b")
+
+        # ours leads, and Java is killed
+        flow.nodes["b"].kill()
+        flow.await_shared("a")
+        flow.await_copying("a")
+
+        # Java is back, and leads when ours goes
+        flow.start("b")
+        flow.await_shared("a", "b")
+        assert flow.nodes["a"].stop() == 0
+        flow.await_shared("b")
+        flow.await_copying("b")
+
+        # ours joins Java
+        flow.start("a")
+        flow.await_shared("a", "b")
+        assert flow.leader() == "b"
+        flow.await_copying("a", "b")
+        late = f"late-{flow.alias}"
+        flow.make_topic(late)
+        wait_until(lambda: f"{late}-0" in flow.assigned(), DEADLINE_S, "the flow has a new topic", _POLL_S)
+        flow.await_shared("a", "b")
+
+        flow.writer.stop()
+        report = flow.compare()
+        assert flow.nodes["b"].stop() == _SIGTERM
+        assert flow.nodes["a"].stop() == 0
+        assert report.total("gaps") == report.total("damaged") == 0, report.summary()

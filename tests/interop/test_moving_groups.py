@@ -1,0 +1,219 @@
+"""Consumers move from us to eu and back under load, and each processes every record once.
+
+Groups at six places of three topics, by two policies: 36 positions. Java's client library, ours and the groups' own
+offsets, which ``sync.group.offsets`` moves, all say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+from connectors import client
+from connectors.client import Offsets, translate_offsets_of
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+from connectors.mirror_records import Checkpoint
+from tests.interop.flow import read_all
+from tests.kit.java_client import ask_java, offsets_told
+from tests.kit.map_judge import judge_map
+from tests.kit.mirror import Mirror
+from tests.kit.moving import (
+    COMPACTED,
+    KINDS,
+    PLACES,
+    Feed,
+    FlowOf,
+    Mover,
+    commit,
+    committed,
+    end_of,
+    flows_of,
+    not_once,
+    read,
+    two_flows,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+_DEADLINE_S: Final = 240.0
+_POLL_S: Final = 0.5
+_ROUNDS_BEFORE: Final = 120
+
+
+class Stage:
+    """Both clusters, the feed, its movers, and who is asked last in every look at the groups."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, name: str) -> None:
+        self.us, self.eu, self.mirror = us, eu, mirror
+        self.feed = Feed(us.bootstrap, name)
+        self.flows = flows_of(name)
+        self.movers = [Mover(f"{name}-{place}") for place in PLACES]
+        self.witness = f"{name}-zz"
+        self.groups = re.compile(f"{name}-(?!zz).*")
+
+    async def leave_the_source(self) -> None:
+        """Each group processes up to its place, while more is written, and leaves."""
+        for mover, place in zip(self.movers, PLACES.values(), strict=True):
+            await mover.leave(self.us.bootstrap, self.feed.topics, place)
+
+    async def is_copied(self, rounds: int) -> bool:
+        """Whether all that was written in the first rounds has arrived."""
+        for flow in self.flows:
+            for topic in map(flow.remote, self.feed.topics.values()):
+                end = await end_of(self.eu.bootstrap, topic)
+                found = await read(self.eu.bootstrap, topic, max(end - 60, 0), end)
+                if max((one.round for one in found.values()), default=0) < rounds:
+                    return False
+        return True
+
+    async def is_witnessed(self, offset: int) -> bool:
+        """Whether the groups have been looked at since the witness stood at ``offset``, by both flows."""
+        for flow in self.flows:
+            records = await read_all(self.eu.bootstrap, f"{flow.alias}.checkpoints.internal")
+            found = [Checkpoint.decode(record.key, record.value) for record in records]
+            if not any(one.group == self.witness and one.upstream_offset == offset for one in found):
+                return False
+        return True
+
+    async def until(self, ask: Callable[[], Awaitable[bool]], what: str) -> None:
+        give_up_s = time.monotonic() + _DEADLINE_S
+        while not await ask():
+            assert self.mirror.is_running, self.mirror.log_lines()[-20:]
+            assert time.monotonic() < give_up_s, (what, self.mirror.log_lines()[-30:])
+            await asyncio.sleep(_POLL_S)
+
+
+def test_they_process_every_record_once(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex[:6]
+    with Mirror(two_flows(us.bootstrap, eu.bootstrap, name), tmp_path) as mirror:
+        asyncio.run(_move(Stage(us, eu, mirror, name)))
+        assert mirror.stop() == 0
+
+
+async def _move(stage: Stage) -> None:
+    feed = stage.feed
+    await feed.make()
+    await feed.write(_ROUNDS_BEFORE)
+    first = feed.topics[KINDS[0]]
+    await commit(stage.us.bootstrap, stage.witness, {first: 0})
+    stage.mirror.start()
+    loading = asyncio.create_task(feed.load(), name="load")
+    try:
+        await stage.leave_the_source()
+        written = feed.rounds
+        await stage.until(lambda: stage.is_copied(written), "what was there when groups left is copied")
+        await commit(stage.us.bootstrap, stage.witness, {first: 1})
+        await stage.until(lambda: stage.is_witnessed(1), "the groups have been looked at")
+        places = await _translated(stage)
+        there = await _go_on(stage, places)
+    finally:
+        feed.stop()
+        await loading
+    await stage.until(lambda: stage.is_copied(feed.rounds), "all is copied")
+    await _judge(stage, there)
+
+
+async def _translated(stage: Stage) -> dict[FlowOf, dict[str, Offsets]]:
+    """By Java's library, with which ours and the groups' own offsets agree."""
+    questions = [
+        f"translate-all {stage.eu.bootstrap} {flow.policy} {flow.alias} {stage.groups.pattern}" for flow in stage.flows
+    ]
+    answers = await asyncio.to_thread(ask_java, questions)
+    found = {flow: offsets_told(answer) for flow, answer in zip(stage.flows, answers, strict=True)}
+    for flow in stage.flows:
+        props = {
+            "bootstrap.servers": stage.eu.bootstrap,
+            "replication.policy.class": flow.policy_class,
+            "source.cluster.alias": flow.alias,
+        }
+        ours = await asyncio.to_thread(translate_offsets_of, props, flow.alias, stage.groups, _DEADLINE_S)
+        assert ours == found[flow]
+        assert found[flow].keys() == {mover.group for mover in stage.movers}
+        assert all({at.metadata for at in of.values()} == {f"left by {group}"} for group, of in ours.items())
+
+    async def is_moved() -> bool:
+        for flow in stage.flows:
+            for group, of in found[flow].items():
+                wanted = {place.topic: at.offset for place, at in of.items()}
+                if await committed(stage.eu.bootstrap, group, wanted) != wanted:
+                    return False
+        return True
+
+    await stage.until(is_moved, "groups stand on eu where their checkpoints say")
+    return found
+
+
+async def _go_on(stage: Stage, places: Mapping[FlowOf, Mapping[str, Offsets]]) -> dict[tuple[FlowOf, str], _There]:
+    """Each group goes on at the target, while more is written."""
+    there = {}
+    for flow in stage.flows:
+        for mover in stage.movers:
+            moved, offsets = mover.copy(), dict[str, int]()
+            for kind, topic in stage.feed.topics.items():
+                remote = flow.remote(topic)
+                begin = places[flow][mover.group][client.TopicPartition(remote, 0)].offset
+                end = max(begin, (begin + await end_of(stage.eu.bootstrap, remote)) // 2)
+                offsets[kind] = await moved.process(stage.eu.bootstrap, remote, kind, begin, end)
+            there[flow, mover.group] = _There(moved, offsets)
+    return there
+
+
+class _There(NamedTuple):
+    mover: Mover
+    #: Where it stands on the target, by kind.
+    at: Mapping[str, int]
+
+
+async def _judge(stage: Stage, there: Mapping[tuple[FlowOf, str], _There]) -> None:
+    """The rest is processed on the target by one half of each, and back on the source by the other."""
+    faults: list[str] = []
+    exact = 0
+    settings = connection_settings({"bootstrap.servers": stage.eu.bootstrap}, client_id="judge", where="eu")
+    cluster = Cluster(settings, "eu")
+    try:
+        for flow in stage.flows:
+            maps = MapReader(cluster, f"mm2-offset-map.{flow.alias}.internal")
+            await maps.follow()
+            for mover in stage.movers:
+                stays, at = there[flow, mover.group]
+                goes_back = stays.copy()
+                for kind, topic in stage.feed.topics.items():
+                    remote = flow.remote(topic)
+                    end = await end_of(stage.eu.bootstrap, remote)
+                    await stays.process(stage.eu.bootstrap, remote, kind, at[kind], end)
+                    pair = maps.current(TopicPartition(topic, 0))
+                    assert pair is not None
+                    back = await maps.reverse(pair, at[kind])
+                    assert back is not None
+                    end = await end_of(stage.us.bootstrap, topic)
+                    await goes_back.process(stage.us.bootstrap, topic, kind, back.offset, end)
+                    for way, one in (("there", stays), ("and back", goes_back)):
+                        found = not_once(one.seen[kind], stage.feed.written[kind], is_compacted=kind == COMPACTED)
+                        exact += not found
+                        faults += [f"{flow.policy} {mover.group} {kind} {way}: {fault}" for fault in found[:3]]
+    finally:
+        await cluster.close()
+    for flow in stage.flows:
+        for topic in stage.feed.topics.values():
+            place, maps_topic = TopicPartition(topic, 0), f"mm2-offset-map.{flow.alias}.internal"
+            verdict = await judge_map(stage.us, stage.eu, maps_topic, place, read_committed=True)
+            faults += verdict.faults[:3]
+            assert verdict.same and verdict.reversed
+    assert not faults, "\n".join(faults)
+    compacted = stage.feed.topics[COMPACTED]
+    for bootstrap, topic in ((stage.us.bootstrap, compacted), (stage.eu.bootstrap, stage.flows[0].remote(compacted))):
+        assert len(await read(bootstrap, topic, 0, await end_of(bootstrap, topic))) < len(stage.feed.written[COMPACTED])
+    assert exact == 2 * len(stage.flows) * len(stage.movers) * len(KINDS)
+    sizes = {kind: len(written) for kind, written in stage.feed.written.items()}
+    print(f"{exact} of {exact} positions exact; records written: {sizes}")

@@ -1,0 +1,95 @@
+"""``heliograph``, killed at one of the acts by which it changes something; or another process is, and it goes on.
+
+    python -m tests.kit.dying 3 0 failover mm2.properties --from us ...
+    python -m tests.kit.dying 3 PID failover mm2.properties --from us ...
+
+The first number says at which act, the second which process: 0 for its own. Acts are the requests that change a
+cluster, those that change a connector, and each time that an undo file is written; the blow falls before the act is.
+Where there are fewer acts it ends as ``heliograph`` does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from connect.cli.main import main
+from connect.cli.rest_client import RestClient
+from connect.kafka.connection import Connection
+from connectors.failover.undo import Undo
+
+#: Of requests that change something: Produce, OffsetCommit, CreateTopics, InitProducerId, EndTxn, CreateAcls,
+#: DeleteAcls, OffsetDelete.
+_CHANGING: Final = frozenset({0, 8, 19, 22, 26, 30, 31, 47})
+_STRUCK: Final = "struck before "
+_REPOSITORY: Final = Path(__file__).parents[2]
+_DEADLINE_S: Final = 300.0
+
+
+class Ended(NamedTuple):
+    """``act`` is what the blow fell before; empty where there were fewer acts."""
+
+    exit_code: int
+    act: str
+    output: str
+    errors: str
+
+
+def run_dying(act: int, pid: int, arguments: Sequence[str]) -> Ended:
+    """``heliograph`` with these arguments, in a process of its own. Raises subprocess.TimeoutExpired."""
+    command = [sys.executable, "-m", "tests.kit.dying", str(act), str(pid), *arguments]
+    done = subprocess.run(
+        command,
+        cwd=_REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        stdin=subprocess.DEVNULL,
+    )
+    lines = done.stderr.splitlines()
+    struck = next((line.removeprefix(_STRUCK) for line in lines if line.startswith(_STRUCK)), "")
+    errors = "\n".join(line for line in lines if not line.startswith(_STRUCK))
+    return Ended(done.returncode, struck, done.stdout, errors)
+
+
+def _strike_at(number: int, pid: int) -> None:
+    """Count acts from now on."""
+    acts = itertools.count(1)
+
+    def act(what: str) -> None:
+        if next(acts) == number:
+            print(f"{_STRUCK}{what}", file=sys.stderr, flush=True)
+            os.kill(pid or os.getpid(), signal.SIGKILL)
+
+    call, ask, write = Connection.call, RestClient.ask, Undo.write
+
+    async def counted_call(self: Connection, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if request.API_KEY in _CHANGING:
+            act(f"{request.name} to {self.address}")
+        return await call(self, request, *args, **kwargs)
+
+    def counted_ask(self: RestClient, method: str, path: str, body: Any = None) -> Any:
+        if method != "GET":
+            act(f"{method} {path}")
+        return ask(self, method, path, body)
+
+    def counted_write(self: Undo) -> None:
+        act("the undo file")
+        write(self)
+
+    Connection.call = counted_call  # type: ignore[method-assign]
+    RestClient.ask = counted_ask  # type: ignore[method-assign]
+    Undo.write = counted_write  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    _strike_at(int(sys.argv[1]), int(sys.argv[2]))
+    del sys.argv[1:3]
+    main()

@@ -1,0 +1,56 @@
+"""A Connect group as its coordinator describes it: members, and what they sent and were sent, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.protocol.admin import DescribeGroupsRequest
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import connection_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """``metadata`` is that of the protocol in use; ``assignment`` is empty while a round is under way."""
+
+    client_id: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """``state``: Stable, PreparingRebalance, ... ; ``members`` by member id."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: Mapping[str, Member]
+
+
+async def describe(cluster: Cluster, group: str) -> Picture | None:
+    """The group now; None while its coordinator is not ready."""
+    try:
+        connection = await cluster.coordinator(group, "group")
+        answer = await connection.call(DescribeGroupsRequest(groups=[group]))
+    except RetriableError:
+        return None
+    (found,) = answer.groups
+    if found.error_code:
+        return None
+    members = {
+        member.member_id: Member(
+            member.client_id, bytes(member.member_metadata or b""), bytes(member.member_assignment or b"")
+        )
+        for member in found.members
+    }
+    return Picture(found.group_state, found.protocol_type, found.protocol_data, members)
+
+
+def cluster_at(bootstrap: str) -> Cluster:
+    """To be closed."""
+    settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="judge", where="the judge")
+    return Cluster(settings)

@@ -1,0 +1,118 @@
+"""``kafka-mirror-maker`` as users start it, and what its tests write, read and ask."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+
+from connect.kafka.group_offsets import Committed, committed
+from tests.kit.groups import cluster_at
+from tests.kit.mirror import Mirror
+
+#: A member that is killed is missed after six seconds, a round is known of after half a one.
+QUICK = {
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
+    "metadata.max.age.ms": "1000",
+}
+
+#: Spark alone takes a minute to start on a machine that is very busy.
+DEADLINE_S: Final = 400.0
+
+
+def maker_1(
+    directory: Path,
+    sources: Sequence[Mapping[str, str]],
+    target: Mapping[str, str],
+    *options: str,
+) -> Mirror:
+    """A process that is not started yet. ``sources`` and ``target`` are the properties of its files."""
+    directory.mkdir(exist_ok=True)
+    command = [str(Path(sys.executable).parent / "kafka-mirror-maker"), *options]
+    for number, properties in enumerate(sources):
+        file = directory / f"consumer{number}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        command += ["--consumer.config", str(file)]
+    return Mirror(target, directory, [*command, "--producer.config"])
+
+
+async def write(bootstrap: str, topic: str, numbers: range, *, keys: int = 7, partitions: int | None = None) -> None:
+    """Records whose value is their number; every eleventh has no key. They go by key, or in turn to ``partitions``."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=20) as producer:
+        sent = [
+            await producer.send(
+                topic,
+                b"%d" % number,
+                key=None if number % 11 == 0 else b"key-%d" % (number % keys),
+                partition=None if partitions is None else number % partitions,
+                headers=[("number", b"%d" % number)],
+            )
+            for number in numbers
+        ]
+        for one in sent:
+            await one
+
+
+async def read(bootstrap: str, topic: str) -> dict[int, list[ConsumerRecord[Any, Any]]]:
+    """All records of a topic, by partition."""
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
+        await consumer._client.force_metadata_update()
+        partitions = [TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            return {}
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(partitions)
+        found: dict[int, list[ConsumerRecord[Any, Any]]] = {one.partition: [] for one in partitions}
+        while any([await consumer.position(one) < ends[one] for one in partitions]):
+            for one, batch in (await consumer.getmany(timeout_ms=500)).items():
+                found[one.partition] += batch
+        return found
+
+
+async def numbers(bootstrap: str, topic: str) -> dict[int, list[int]]:
+    """The values of a topic's records, as numbers, by partition."""
+    return {index: [int(one.value) for one in found] for index, found in (await read(bootstrap, topic)).items()}
+
+
+async def stored(bootstrap: str, group: str) -> dict[tuple[str, int], Committed]:
+    """What a group has committed."""
+    cluster = cluster_at(bootstrap)
+    try:
+        return await committed(cluster, group)
+    finally:
+        await cluster.close()
+
+
+async def until(ask: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Until it is so, or an ``AssertionError``."""
+    end = time.monotonic() + DEADLINE_S
+    while not await ask():
+        assert time.monotonic() < end, f"never: {what}"
+        await asyncio.sleep(0.3)
+
+
+class SpreadJudge:
+    """Judges what :func:`write` wrote and a mirror has shared out by key: one partition for all of a key, in order."""
+
+    def __init__(self, found: Mapping[int, Sequence[ConsumerRecord[Any, Any]]]) -> None:
+        self.numbers = sorted(int(one.value) for part in found.values() for one in part)
+        homes: dict[bytes, int] = {}
+        last: dict[bytes, int] = {}
+        for index, records in found.items():
+            for one in records:
+                if one.key is None:
+                    continue
+                number = int(one.value)
+                assert homes.setdefault(one.key, index) == index, f"{one.key!r} is in two partitions"
+                assert last.get(one.key, -1) < number, f"{number} of {one.key!r} is out of order"
+                last[one.key] = number
+        self.homes_in_use = set(homes.values())

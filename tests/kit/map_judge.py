@@ -1,0 +1,190 @@
+"""The offset map against brute force: both logs are read whole, and every offset is looked up in both directions.
+
+What is claimed: for every source record that still exists, the mapped target record is the same record, or, where the
+target's cleaner or retention took it, the next that survives. And of every target record the map names the source
+record that it is a copy of.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka import TopicPartition as KafkaPartition
+
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import reader
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+from connectors.offset_map import Pair, Place, Translation
+
+#: A fault.
+UNKNOWN: Final = "a record of the target that the map does not know"
+#: In a fault: the map answers that it begins later.
+BELOW: Final = f"({Place.BELOW.value})"
+
+
+class Content(NamedTuple):
+    """What makes a record the same: all but its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One partition as its readers see it."""
+
+    records: dict[int, Content]
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found of one pair: records by how they were judged, and what is wrong, in sentences."""
+
+    same: int = 0
+    next_survivor: int = 0
+    below: int = 0
+    not_copied_yet: int = 0
+    reversed: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+async def judge_map(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: str,
+    partition: TopicPartition,
+    *,
+    read_committed: bool,
+    looks: int | None = None,
+) -> Verdict:
+    """Judge the current pair of a source partition, by the map topic ``topic``, while nothing is copied.
+
+    ``read_committed``: how the flow reads its source. ``looks``: look up about so many records of a long log, spread
+    over all of it, and those on either side of a hole; None for every one.
+    """
+    ours, theirs = (
+        Cluster(connection_settings({"bootstrap.servers": one.bootstrap}, client_id="judge", where=one.name), one.name)
+        for one in (source, target)
+    )
+    try:
+        maps = MapReader(theirs, topic, partitions=[partition])
+        await maps.follow()
+        pair, position = maps.current(partition), maps.position(partition)
+        if pair is None or position is None:
+            return Verdict(faults=[f"nothing is stored of {partition}"])
+        verdict = Verdict()
+        before = await read_log(ours, partition, read_committed=read_committed)
+        after = await read_log(theirs, TopicPartition(pair.target_topic, pair.target_partition), read_committed=True)
+        await _judge_forward(maps, pair, before, after, position.next_source_offset, verdict, looks)
+        await _judge_reverse(maps, pair, before, after, verdict, looks)
+        return verdict
+    finally:
+        await ours.close()
+        await theirs.close()
+
+
+async def read_log(cluster: Cluster, partition: TopicPartition, *, read_committed: bool) -> Log:
+    """A whole partition, with aiokafka: our own fetch path cannot hide a fault of its own."""
+    start, end = [await list_offset(cluster, partition, at) for at in (EARLIEST, LATEST)]
+    found: dict[int, Content] = {}
+    known = KafkaPartition(*partition)
+    async with reader(cluster, read_committed=read_committed, auto_offset_reset="earliest") as consumer:
+        consumer.assign([known])
+        consumer.seek(known, start)
+        while await consumer.position(known) < end:
+            for records in (await consumer.getmany(timeout_ms=250)).values():
+                for record in records:
+                    content = Content(record.key, record.value, record.timestamp, tuple(record.headers))
+                    found[record.offset] = content
+    return Log(found, start, end)
+
+
+def _chosen(log: Log, looks: int | None) -> Iterator[tuple[int, Content]]:
+    """Records to look up: all, or about ``looks`` and the edges of what lies together."""
+    stride = 1 if looks is None else max(len(log.records) // looks, 1)
+    for at, (offset, content) in enumerate(log.records.items()):
+        if at % stride == 0 or offset - 1 not in log.records or offset + 1 not in log.records:
+            yield offset, content
+
+
+async def _judge_forward(
+    maps: MapReader, pair: Pair, source: Log, target: Log, copied_to: int, verdict: Verdict, looks: int | None
+) -> None:
+    survivors = _Survivors(target)
+    for offset, content in _chosen(source, looks):
+        if offset >= copied_to:
+            verdict.not_copied_yet += 1
+            continue
+        found = await maps.forward(pair, offset)
+        fault = ""
+        if found is None or found.place in (Place.GAP, Place.BEYOND):
+            fault = "a record that was copied is not in the map"
+        elif found.place is Place.BELOW:
+            verdict.below += 1
+            if survivors.first_from(target.start) not in (None, survivors.first_from(found.offset)):
+                fault = "it is below the map, though target records before the map are still there"
+        elif found.offset in target.records:
+            verdict.same += 1
+            if target.records[found.offset] != content:
+                fault = f"the target has {target.records[found.offset]} there, not {content}"
+        else:
+            verdict.next_survivor += 1
+            fault = await _judge_survivor(maps, pair, offset, survivors.first_from(found.offset))
+        _tell(verdict, f"source offset {offset} -> {_words(found)}: {fault}", fault)
+
+
+async def _judge_survivor(maps: MapReader, pair: Pair, offset: int, survivor: int | None) -> str:
+    """A record that the target lost maps to before the copies of all that come behind it, and behind none of them."""
+    if survivor is None:
+        return ""
+    back = await maps.reverse(pair, survivor)
+    if back is None or back.place is not Place.INSIDE or back.offset <= offset:
+        return f"the next that survives, {survivor}, is not one that comes later in the source ({_words(back)})"
+    return ""
+
+
+async def _judge_reverse(
+    maps: MapReader, pair: Pair, source: Log, target: Log, verdict: Verdict, looks: int | None
+) -> None:
+    for offset, content in _chosen(target, looks):
+        found = await maps.reverse(pair, offset)
+        verdict.reversed += 1
+        fault = ""
+        if found is None or found.place is not Place.INSIDE:
+            fault = UNKNOWN
+        elif found.offset in source.records and source.records[found.offset] != content:
+            fault = f"the source has {source.records[found.offset]} there, not {content}"
+        elif await maps.forward(pair, found.offset) != Translation(offset, Place.INSIDE):
+            fault = f"forward from there is {_words(await maps.forward(pair, found.offset))}"
+        _tell(verdict, f"target offset {offset} -> {_words(found)}: {fault}", fault)
+
+
+class _Survivors:
+    """The target's records in order, to find the first at or behind an offset."""
+
+    def __init__(self, target: Log) -> None:
+        self._offsets = sorted(target.records)
+
+    def first_from(self, offset: int) -> int | None:
+        at = bisect_left(self._offsets, offset)
+        return self._offsets[at] if at < len(self._offsets) else None
+
+
+def _tell(verdict: Verdict, sentence: str, fault: str) -> None:
+    if fault:
+        verdict.faults.append(sentence)
+
+
+def _words(found: Translation | None) -> str:
+    return "nothing" if found is None else f"{found.offset} ({found.place.value})"

@@ -1,0 +1,135 @@
+"""Members of a worker group that do nothing but take part in its rounds, and remember them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.group import GroupMember, GroupSettings, Membership
+from connect.kafka.settings import connection_settings
+
+PROTOCOLS = ("sessioned", "compatible")
+#: Nobody's session or lease ends because the machine is busy; a test of that shortens them.
+SETTINGS = GroupSettings(
+    "", "", session_timeout_ms=60_000, rebalance_timeout_ms=60_000, heartbeat_interval_ms=200, lease_ms=40_000
+)
+
+
+async def until(seen: Callable[[], object], what: str, timeout_s: float = 120.0) -> None:
+    """Look until it is so."""
+    give_up_s = time.monotonic() + timeout_s
+    while not seen():
+        assert time.monotonic() < give_up_s, f"not within {timeout_s:g} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Joiner:
+    """Joins whenever the group wants it to. The leader gives each member the names and metadata of all.
+
+    ``rounds`` are those that ended with us, ``told`` what else was heard. ``ready``: while it is not set we join no
+    round that has begun. ``lapses``: of each end of our lease, how many heartbeats had been answered by then.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        name: str,
+        settings: GroupSettings = SETTINGS,
+        *,
+        protocols: Sequence[str] = PROTOCOLS,
+    ) -> None:
+        self.group = group
+        settings = replace(settings, group_id=group, client_id=name)
+        connection = connection_settings({"bootstrap.servers": bootstrap}, client_id="unused", where="cluster us")
+        self.member = GroupMember(Cluster(connection, "us"), settings, self)
+        self.rounds: list[Membership] = []
+        self.told: list[str] = []
+        self.answered = 0
+        self.assigned: list[Mapping[str, bytes]] = []
+        self.lapses: list[int] = []
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.joining = False
+        self._protocols = [(protocol, f"{name} {protocol}".encode()) for protocol in protocols]
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._name = name
+        self._task = self._begin()
+
+    @property
+    def last(self) -> Membership:
+        return self.rounds[-1]
+
+    async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        self.assigned.append(dict(members))
+        everybody = b",".join(sorted(members.values()))
+        return {member: member.encode() + b" of " + everybody for member in members}
+
+    def rebalance_begun(self) -> None:
+        self.told.append("rebalance")
+        self._wanted.set()
+
+    def membership_lost(self, reason: str) -> None:
+        self.told.append(f"lost: {reason}")
+        self._wanted.set()
+
+    def lease_lost(self) -> None:
+        self.told.append("lease")
+        self.lapses.append(self.answered)
+
+    def heartbeat_answered(self) -> None:
+        self.answered += 1
+
+    async def ended(self) -> None:
+        """Wait for what ends it by itself, and raise that."""
+        await self._task
+
+    async def join_again(self) -> None:
+        """Give up the round that is under way, and join anew."""
+        await self._end()
+        self._wanted.set()
+        self._task = self._begin()
+
+    async def leave(self) -> None:
+        """As a worker that is stopped."""
+        await self._end()
+        await self.member.leave("the test says so")
+        await self.member.close()
+
+    async def vanish(self) -> None:
+        """As a worker that was killed."""
+        await self._end()
+        await self.member.close()
+
+    def _begin(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._join(), name=f"joiner {self._name}")
+
+    async def _end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _join(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self.ready.wait()
+            self.joining = True
+            self.rounds.append(await self.member.join(self._protocols))
+            self.joining = False
+
+
+def agree(*joiners: Joiner) -> bool:
+    """Whether they are in one round that nobody else is in, each with what its leader gave it."""
+    if not all(joiner.rounds for joiner in joiners):
+        return False
+    lasts = [joiner.last for joiner in joiners]
+    if len({(last.generation, last.leader, last.protocol) for last in lasts}) != 1:
+        return False
+    return all(
+        last.assignment.startswith(last.member.encode() + b" of ") and last.assignment.count(b",") == len(lasts) - 1
+        for last in lasts
+    )

@@ -1,0 +1,265 @@
+"""MirrorSource in a group of two workers of ours, made over REST by Java's names, struck under load.
+
+A worker is killed, or stopped and started again, by the same version of the programs or by another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.follower import Arrivals
+from tests.kit.group_stage import DEADLINE_S, SHORT_SESSION
+from tests.kit.processes import survivors, tree, wait_until
+from tests.kit.rest_client import RestClient
+from tests.kit.resumed import Resumed, resumed
+from tests.kit.topics import make_topics
+from tests.kit.workers import PROGRAMS, OurWorker, worker_properties
+from tests.kit.writer import Load, Writer
+
+_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+#: Connector and tasks.
+_PARTS: Final = 3
+_POLL_S: Final = 0.2
+_CATCH_UP_STEP_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A killed owner: seconds until all of the mirror was RUNNING elsewhere, and until it had caught up."""
+
+    victim: str
+    running_s: float
+    caught_up_s: float
+    resumed: tuple[Resumed, ...]
+    comparison: Report
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        surplus = sum(found.surplus_records for found in self.resumed)
+        parts = [
+            f"mirror's owner killed ({self.victim}): RUNNING after {self.running_s:.1f} s",
+            f"caught up after {self.caught_up_s:.1f} s",
+            f"{surplus} records of surplus in {len(self.resumed)} partitions taken over",
+            self.comparison.summary(),
+            *self.faults,
+        ]
+        return f"{'; '.join(parts)} (load {os.getloadavg()[0]:.1f})"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A worker stopped and started again: for how long nothing of any partition came to the target meanwhile."""
+
+    what: str
+    worker: str
+    stopping_s: float
+    joining_s: float
+    standstill_s: float
+    resumed: tuple[Resumed, ...]
+    comparison: Report
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.what} ({self.worker}): longest without a record of any partition {self.standstill_s:.1f} s",
+            f"stopped within {self.stopping_s:.1f} s, had its share again {self.joining_s:.1f} s after its start",
+            f"{len(self.resumed)} partitions taken over as after a crash",
+            self.comparison.summary(),
+            *self.faults,
+        ]
+        return f"{'; '.join(parts)} (load {os.getloadavg()[0]:.1f})"
+
+
+class MirrorGroup:
+    """Two clusters, load, two workers on the target's, and a checker; use as a context manager.
+
+    Topics are named after ``name``, which is the source's alias too, so that clusters can be shared.
+    """
+
+    def __init__(
+        self,
+        us: KafkaCluster,
+        eu: KafkaCluster,
+        directory: Path,
+        *,
+        name: str,
+        records_per_s: float,
+        programs: Path = PROGRAMS,
+    ) -> None:
+        self._us, self._eu, self._name = us.bootstrap, eu.bootstrap, name
+        self._records_per_s = records_per_s
+        self._loads = (Load(f"{name}-orders", 3, "none", value_bytes=120), Load(f"{name}-clicks", 2, "zstd"))
+        self._exits = contextlib.ExitStack()
+        changes = {**SHORT_SESSION, "key.converter": _BYTES, "value.converter": _BYTES}
+        self.workers: dict[str, OurWorker] = {}
+        for worker in "ab":
+            properties = worker_properties(eu.bootstrap, name, changes)
+            del properties["scheduled.rebalance.max.delay.ms"]
+            # Older versions look for their modules in the folder first in which they were started.
+            variables = {"PYTHONSAFEPATH": "1"}
+            self.workers[worker] = OurWorker(properties, directory, f"{name}-{worker}", variables, programs)
+        self._netlocs = {RestClient(worker.url).netloc: each for each, worker in self.workers.items()}
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as exits:
+            runner = self._runner = exits.enter_context(asyncio.Runner())
+            runner.run(make_topics(self._us, {load.topic: load.partitions for load in self._loads}))
+            pairs = [TopicPair(load.topic, f"{self._name}.{load.topic}", load.partitions) for load in self._loads]
+            checker = self._checker = Checker(self._us, self._eu, pairs)
+            runner.run(checker.__aenter__())
+            exits.callback(lambda: runner.run(checker.__aexit__()))
+            self._arrivals = exits.enter_context(Arrivals(self._eu, {pair.target: pair.partitions for pair in pairs}))
+            self.writer = exits.enter_context(
+                Writer(self._us, self._loads, records_per_s=self._records_per_s, seed=len(self._name))
+            )
+            for worker in self.workers.values():
+                exits.enter_context(worker)
+            for worker in self.workers.values():
+                worker.await_ready(DEADLINE_S)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    def set_going(self) -> None:
+        """Make the connector by one worker, and wait until both copy and have caught up once."""
+        config = {
+            "connector.class": _CLASS,
+            "tasks.max": "2",
+            "source.cluster.alias": self._name,
+            "target.cluster.alias": "eu",
+            "source.cluster.bootstrap.servers": self._us,
+            "target.cluster.bootstrap.servers": self._eu,
+            "topics": ",".join(load.topic for load in self._loads),
+            "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "heartbeats.replication.enabled": "false",
+            "key.converter": _BYTES,
+            "value.converter": _BYTES,
+        }
+        self.rest("b").ask("PUT", f"/connectors/{self._name}/config", config)
+        self.settle()
+        first = self._caught_up()
+        assert first.is_caught_up, f"the mirror did not get going: {first.summary()}"
+
+    def rest(self, worker: str) -> RestClient:
+        return RestClient(self.workers[worker].url)
+
+    def owners(self, asked: str) -> dict[str, str]:
+        return {part: self._netlocs.get(at, at) for part, at in self.rest(asked).owners().items()}
+
+    def settle(self) -> None:
+        """Until each worker runs a task."""
+
+        def is_settled() -> bool:
+            tasks = {part: at for part, at in self.owners("a").items() if part != self._name}
+            return len(tasks) == _PARTS - 1 and set(tasks.values()) == set(self.workers)
+
+        wait_until(is_settled, DEADLINE_S, "each worker runs a task of the mirror", _POLL_S)
+
+    def kill(self, victim: str) -> Blow:
+        """SIGKILL of one worker; the other one takes it all, and catches up."""
+        (heir,) = self.workers.keys() - {victim}
+        ends = self._log_ends()
+        doomed = tree(self.workers[victim].pid)
+        at_s = time.monotonic()
+        self.workers[victim].kill()
+        wait_until(
+            lambda: set(self.owners(heir).values()) == {heir} and len(self.owners(heir)) == _PARTS,
+            DEADLINE_S,
+            f"the mirror runs on {heir} alone",
+            _POLL_S,
+        )
+        running_s = time.monotonic() - at_s
+        comparison = self._caught_up()
+        caught_up_s = time.monotonic() - at_s
+        found = self._resumed_since(ends, [heir])
+        faults = [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
+        wait_until(lambda: not survivors(doomed), DEADLINE_S, "nothing is left of a killed worker", _POLL_S)
+        return Blow(victim, running_s, caught_up_s, found, comparison, tuple(faults + faults_of(comparison)))
+
+    def turn(self, name: str, what: str, programs: Path) -> Turn:
+        """SIGTERM to one worker, and its start from ``programs``; until each has its share and all has caught up."""
+        worker, ends = self.workers[name], self._log_ends()
+        began_s = time.time()
+        faults = []
+        if code := worker.stop():
+            faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+        stopped_s = time.time()
+        worker.programs = programs
+        worker.start()
+        worker.await_ready(DEADLINE_S)
+        self.settle()
+        joined_s = time.time()
+        comparison = self._caught_up()
+        gaps = self._arrivals.longest_gaps(began_s, time.time())
+        found = self._resumed_since(ends, self.workers)
+        faults += [f"at-least-once fallback: {each.line}" for each in found if each.at_least_once]
+        faults += [f"{part} FAILED" for part in self._failed()] + faults_of(comparison)
+        times = (stopped_s - began_s, joined_s - stopped_s, max(gaps.values()))
+        return Turn(what, name, *times, found, comparison, tuple(faults))
+
+    def bring_back(self, victim: str) -> None:
+        """Until it has its task again, and copies."""
+        self.workers[victim].start()
+        self.workers[victim].await_ready(DEADLINE_S)
+        self.settle()
+        self._caught_up()
+
+    def _log_ends(self) -> dict[str, int]:
+        return {name: worker.log.stat().st_size for name, worker in self.workers.items() if worker.log.exists()}
+
+    def _resumed_since(self, ends: Mapping[str, int], names: Iterable[str]) -> tuple[Resumed, ...]:
+        """What logs of workers say of partitions taken over behind these ends."""
+        lines: list[str] = []
+        for name in names:
+            with self.workers[name].log.open("rb") as log:
+                log.seek(ends.get(name, 0))
+                lines += log.read().decode(errors="replace").splitlines()
+        return tuple(resumed(lines))
+
+    def _failed(self) -> list[str]:
+        status = self.rest("a").statuses()[self._name]
+        return [str(part) for part in (status["connector"], *status["tasks"]) if part["state"] == "FAILED"]
+
+    def stop(self) -> Sequence[str]:
+        """End the load, let the mirror copy the rest, SIGTERM to who runs, compare a last time."""
+        self.writer.stop()
+        self._caught_up()
+        faults = []
+        running = {name: worker for name, worker in self.workers.items() if worker.is_running}
+        processes = [member for worker in running.values() for member in tree(worker.pid)]
+        for name, worker in running.items():
+            if code := worker.stop():
+                faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
+        wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers", _POLL_S)
+        report = self._runner.run(self._checker.check())
+        return faults if report.is_exact else [*faults, report.summary()]
+
+    def _caught_up(self) -> Report:
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            report = self._runner.run(self._checker.caught_up(_CATCH_UP_STEP_S))
+            if report.is_caught_up or time.monotonic() > end:
+                return report
+
+
+def faults_of(report: Report) -> list[str]:
+    """What may not be, whether the mirror has caught up or not."""
+    names = ("gaps", "duplicates", "disorder", "damaged")
+    found = [f"{name} {count}" for name in names if (count := report.total(name))]
+    return found if report.is_caught_up else [*found, f"never caught up: behind {report.total('behind')}"]

@@ -1,0 +1,221 @@
+"""Consumers that move from one cluster to another while topics are written: what each processed where, by record.
+
+Each record of a feed has a value of its own, so that «every record once» is counted and not concluded from offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from tests.kit.java_client import DEFAULT, IDENTITY
+from tests.kit.mirror import SMALL
+from tests.kit.topics import make_topics
+
+_PAUSE_S: Final = 0.1
+_EACH: Final = 5
+_KEYS: Final = 40
+_COMPACTED: Final = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
+PLAIN, TRANSACTIONS, COMPACTED = "plain", "transactions", "compacted"
+KINDS: Final = (PLAIN, TRANSACTIONS, COMPACTED)
+
+
+#: Where groups leave the source, from where it ends then.
+PLACES: Final[Mapping[str, Callable[[int], int]]] = {
+    "start": lambda _: 0,
+    "near": lambda _: 7,
+    "third": lambda end: end // 3,
+    "half": lambda end: end // 2,
+    "ten": lambda end: end - 10,
+    "end": lambda end: end,
+}
+
+
+class FlowOf(NamedTuple):
+    """One of two flows from one source: the alias that it has there, and its policy."""
+
+    alias: str
+    policy: str
+
+    def remote(self, topic: str) -> str:
+        return topic if self.policy == IDENTITY else f"{self.alias}.{topic}"
+
+    @property
+    def policy_class(self) -> str:
+        return f"org.apache.kafka.connect.mirror.{self.policy}"
+
+
+def flows_of(name: str) -> list[FlowOf]:
+    return [FlowOf(f"def{name}", DEFAULT), FlowOf(f"ide{name}", IDENTITY)]
+
+
+def two_flows(us: str, eu: str, name: str) -> Mapping[str, str]:
+    """Both flows of the topics and groups of a name, with checkpoints and group offsets every second."""
+    flows = flows_of(name)
+    return {
+        "clusters": ", ".join([*(flow.alias for flow in flows), "eu"]),
+        "eu.bootstrap.servers": eu,
+        "topics": f".*-{name}",
+        "groups": f"{name}-.*",
+        **SMALL,
+        "emit.checkpoints.enabled": "true",
+        "emit.checkpoints.interval.seconds": "1",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        "refresh.groups.interval.seconds": "1",
+        **{f"{flow.alias}.bootstrap.servers": us for flow in flows},
+        **{f"{flow.alias}.consumer.isolation.level": "read_committed" for flow in flows},
+        **{f"{flow.alias}->eu.enabled": "true" for flow in flows},
+        **{f"{flow.alias}->eu.replication.policy.class": flow.policy_class for flow in flows},
+    }
+
+
+class Processed(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def round(self) -> int:
+        """Of its feed."""
+        return int((self.value or b"0").split()[0])
+
+
+class Feed:
+    """Three topics of one partition on ``bootstrap``: plain records, transactions every other of which is aborted, and
+    keys that are written again and again and compacted."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._bootstrap = bootstrap
+        self._name = name
+        self._stopped = asyncio.Event()
+        self.topics = {kind: f"{kind}-{name}" for kind in KINDS}
+        #: What readers of committed records get, in order, unless a cleaner takes it.
+        self.written: dict[str, list[Processed]] = {kind: [] for kind in KINDS}
+        self.rounds = 0
+
+    async def make(self) -> None:
+        await make_topics(self._bootstrap, {self.topics[PLAIN]: 1, self.topics[TRANSACTIONS]: 1})
+        await make_topics(self._bootstrap, {self.topics[COMPACTED]: 1}, _COMPACTED)
+
+    async def write(self, rounds: int, pause_s: float = 0.0) -> None:
+        """So many rounds of some records in each topic, or fewer where it is stopped."""
+        async with (
+            AIOKafkaProducer(bootstrap_servers=self._bootstrap) as plain,
+            AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id=f"feed-{self._name}") as transactional,
+        ):
+            for _ in range(rounds):
+                if self._stopped.is_set():
+                    break
+                await self._round(plain, transactional)
+                await asyncio.sleep(pause_s)
+
+    async def load(self) -> None:
+        """Go on until it is stopped."""
+        await self.write(1_000_000, _PAUSE_S)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def _round(self, plain: AIOKafkaProducer, transactional: AIOKafkaProducer) -> None:
+        number, sent = self.rounds + 1, []
+        for part in range(2 * _EACH):
+            one = Processed(b"%d" % ((number * 7 + part) % _KEYS), b"%d %d" % (number, part))
+            for kind in (PLAIN, COMPACTED):
+                sent.append(await plain.send(self.topics[kind], one.value, key=one.key))
+                self.written[kind].append(one)
+        for aborts in (False, True):
+            await transactional.begin_transaction()
+            for part in range(_EACH):
+                one = Processed(None, b"%d %d %d" % (number, part, aborts))
+                await transactional.send(self.topics[TRANSACTIONS], one.value)
+                if not aborts:
+                    self.written[TRANSACTIONS].append(one)
+            await (transactional.abort_transaction() if aborts else transactional.commit_transaction())
+        await asyncio.gather(*sent)
+        self.rounds = number
+
+
+@dataclass(slots=True)
+class Mover:
+    """One consumer group: what it processed, by the kind of topic, and where it left the source."""
+
+    group: str
+    seen: dict[str, list[Processed]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    left: dict[str, int] = field(default_factory=dict)
+
+    async def process(self, bootstrap: str, topic: str, kind: str, begin: int, end: int) -> int:
+        """The committed records of partition 0 from one offset to before another; where it stands then."""
+        found = await read(bootstrap, topic, begin, end)
+        self.seen[kind] += found.values()
+        return end
+
+    async def leave(self, bootstrap: str, topics: Mapping[str, str], place: Callable[[int], int]) -> None:
+        """Process each topic (by kind) up to a place before where it ends now, and commit that."""
+        for kind, topic in topics.items():
+            at = place(await end_of(bootstrap, topic))
+            self.left[topic] = await self.process(bootstrap, topic, kind, 0, at)
+        await commit(bootstrap, self.group, self.left, f"left by {self.group}")
+
+    def copy(self) -> Mover:
+        """Another that has processed the same."""
+        return Mover(self.group, {kind: list(seen) for kind, seen in self.seen.items()}, dict(self.left))
+
+
+async def read(bootstrap: str, topic: str, begin: int, end: int) -> dict[int, Processed]:
+    """Committed records of partition 0, by offset."""
+    place, found = TopicPartition(topic, 0), dict[int, Processed]()
+    if begin >= end:
+        return found
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign([place])
+        consumer.seek(place, begin)
+        while await consumer.position(place) < end:
+            for record in (await consumer.getmany(place, timeout_ms=250)).get(place, []):
+                if record.offset < end:
+                    found[record.offset] = Processed(record.key, record.value)
+    return found
+
+
+async def commit(bootstrap: str, group: str, offsets: Mapping[str, int], metadata: str = "") -> None:
+    """Store offsets of partitions 0 for a group that nobody is in."""
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+        places = {TopicPartition(topic, 0): OffsetAndMetadata(offset, metadata) for topic, offset in offsets.items()}
+        consumer.assign(list(places))
+        await consumer.commit(places)
+
+
+async def committed(bootstrap: str, group: str, topics: Iterable[str]) -> dict[str, int | None]:
+    """What a group has stored of partitions 0."""
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+        return {topic: await consumer.committed(TopicPartition(topic, 0)) for topic in topics}
+
+
+async def end_of(bootstrap: str, topic: str) -> int:
+    """The offset behind the last record of partition 0 that a reader of committed records can get to."""
+    place = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+        return int((await consumer.end_offsets([place]))[place])
+
+
+def not_once(processed: Sequence[Processed], written: Sequence[Processed], *, is_compacted: bool) -> list[str]:
+    """What was not processed once of ``written``, in sentences; nothing where all was.
+
+    Of a compacted topic a record may be passed over where a later one of its key was processed.
+    """
+    counts = Counter(processed)
+    faults = [f"{one.value!r} was processed {count} times" for one, count in counts.items() if count > 1]
+    place = {one: at for at, one in enumerate(written)}
+    faults += [f"{one.value!r} was never written" for one in counts if one not in place]
+    last: dict[bytes | None, int] = {}
+    for one in counts:
+        last[one.key] = max(last.get(one.key, -1), place.get(one, -1))
+    for one, at in place.items():
+        if not counts[one] and not (is_compacted and last.get(one.key, -1) > at):
+            faults.append(f"{one.value!r} was not processed")
+    return faults

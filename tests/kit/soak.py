@@ -1,0 +1,390 @@
+"""The soak run (``python -m tests.kit.soak``): everything at once, by chance, compared record by record at the end.
+
+Topics of every fate are fed by producers with and without transactions while processes and brokers are killed and
+frozen, topics grow, are cut, deleted and made anew. Exits 0 when every target log is what a read_committed reader of
+its source saw: whole, in order, nothing twice, nothing missing that no gap record names; of compacted topics without
+records that a later one of their key has replaced; and when the offset map leads each record to its copy and back.
+The same seed feeds and breaks the same things, in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import GapKind, GapRecord
+from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
+from tests.kit.processes import DeadlinePassed, Role
+from tests.kit.reports import leave
+from tests.kit.soak_judge import Lost, Seen, Verdict, judge
+from tests.kit.soak_plan import EVERYTHING, Act, Action, Fate, actions, feeds, recreated_policy
+from tests.kit.soak_stage import ALIAS, SoakStage
+from tests.kit.stored import stored_gaps
+
+_START_DEADLINE_S: Final = 600.0
+#: What is waited for behind that has so long, or so many times what the slowest such wait of the run has taken: where
+#: other work keeps the processors busy, Spark starts in minutes.
+_LEAST_PATIENCE_S: Final = 300.0
+_PATIENCE: Final = 5.0
+#: What comes to the target before the next act, when that waits.
+_COPIED_RECORDS: Final = 300
+_PAUSE_S: Final = (0.0, 2.0)
+#: In the mirror's log, with the partitions it is about.
+_MAP_LOST: Final = "lacks what was copied first of"
+_GROWN_MOST: Final = 5
+
+
+@dataclass(slots=True)
+class SoakReport:
+    """A whole run; ``verdicts`` by target partition, ``acts`` as they were done."""
+
+    seed: int
+    exactly_once: bool
+    recreated: str
+    acts: list[str] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    map_records: int = 0
+    gap_records: int = 0
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    def total(self, name: str) -> int:
+        return sum(getattr(verdict, name) for verdict in self.verdicts.values())
+
+    def markdown(self) -> str:
+        mode = "exactly-once" if self.exactly_once else "plain"
+        names = (
+            "source_records",
+            "target_records",
+            "lost",
+            "superseded",
+            "missing",
+            "doubled",
+            "announced",
+            "counted",
+            "disorder",
+            "strange",
+        )
+        counts = "".join(f"| {name.replace('_', ' ')} | {self.total(name)} |\n" for name in (*names, "wrongly_lost"))
+        acts = "".join(f"{number}. {act}\n" for number, act in enumerate(self.acts, 1))
+        faults = "".join(f"- {fault}\n" for fault in self.faults)
+        return (
+            f"# Soak run, seed {self.seed}, {mode}, on.topic.recreated = {self.recreated}\n\n"
+            f"{len(self.acts)} acts in {self.seconds:.0f} s, {len(self.verdicts)} target partitions, "
+            f"{self.gap_records} gap records, {self.map_records} records looked up in the offset map.\n\n"
+            f"| records | |\n| --- | --- |\n{counts}\n{acts}" + (f"\n## Faults\n\n{faults}" if faults else "")
+        )
+
+
+class Soak:
+    """Plays one run on an open stage."""
+
+    def __init__(self, stage: SoakStage, report: SoakReport, say: Callable[[str], None]) -> None:
+        self._stage = stage
+        self._report = report
+        self._say = say
+        self._chance = random.Random(f"{report.seed}/play")
+        self._thaws: set[asyncio.Task[None]] = set()
+        self._slowest_s = 0.0
+
+    async def play(self, wanted: Sequence[Action], seconds: float) -> None:
+        """Act for so long, and until all that is wanted was done; then let the mirror catch up, stop it, and judge."""
+        began_s = time.monotonic()
+        stage, report = self._stage, self._report
+        stage.mirror.start()
+        try:
+            await self._copies(_START_DEADLINE_S)
+            stage.feed_what_retention_takes()
+            for number, action in enumerate(actions(report.seed, wanted)):
+                if number >= len(wanted) and time.monotonic() - began_s >= seconds:
+                    break
+                await self._act(action)
+            await asyncio.gather(*self._thaws)
+            for feeder in stage.feeders.values():
+                await feeder.stop()
+            await stage.until_all_stored(self._patience_s)
+        except (AssertionError, DeadlinePassed) as error:
+            report.faults.append(str(error))
+        await asyncio.gather(*self._thaws)
+        await self._stop()
+        try:
+            await self._judge()
+        except AssertionError as error:
+            report.faults.append(f"not judged: {error}")
+        report.seconds = round(time.monotonic() - began_s, 1)
+
+    async def _act(self, action: Action) -> None:
+        stage = self._stage
+        self._say(f"{action}")
+        if action.down:
+            await asyncio.to_thread(stage.mirror.kill)
+        note = ""
+        match action.act:
+            case Act.KILL:
+                await self._kill(action)
+            case Act.FREEZE:
+                await self._freeze(action)
+            case Act.RESTART:
+                code = await asyncio.to_thread(stage.mirror.stop)
+                assert code == 0, f"the mirror ended with exit code {code} after SIGTERM"
+                stage.mirror.start()
+            case Act.FREEZE_BROKER:
+                self._freeze_broker(action)
+            case Act.KILL_BROKER:
+                cluster = stage.us if action.side == "us" else stage.eu
+                await asyncio.to_thread(cluster.kill, 0)
+                await asyncio.to_thread(cluster.start_node, 0)
+            case Act.GROW:
+                if stage.feeders["grown"].partitions < _GROWN_MOST:
+                    await stage.grow("grown")
+            case Act.ANEW:
+                await stage.make_anew("anew")
+            case Act.CUT:
+                note = await self._cut(action)
+            case Act.LATE:
+                (feed,) = (feed for feed in stage.feeds.values() if feed.fate is Fate.LATE)
+                await stage.make(feed)
+        self._report.acts.append(f"{action}" + (f": {note}" if note else ""))
+        if action.down:
+            stage.mirror.start()
+        if not action.at_once:
+            await self._copies(self._patience_s)
+            await asyncio.sleep(self._chance.uniform(*_PAUSE_S))
+
+    async def _copies(self, deadline_s: float) -> None:
+        began_s = time.monotonic()
+        await self._stage.copies(_COPIED_RECORDS, deadline_s)
+        self._slowest_s = max(self._slowest_s, time.monotonic() - began_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s)
+
+    async def _kill(self, action: Action) -> None:
+        assert action.role is not None, "somebody is killed"
+        stage = self._stage
+        if action.role is Role.WORKER:
+            await asyncio.to_thread(stage.mirror.kill)
+            stage.mirror.start()
+            return
+        victim = await self._member(action.role)
+        victim.process.kill()
+
+    async def _freeze(self, action: Action) -> None:
+        assert action.role is not None, "somebody is frozen"
+        victim = await self._member(action.role)
+        victim.process.suspend()
+        self._later(action.lasting_s, lambda: _continue(victim))
+        await asyncio.sleep(action.lasting_s)
+
+    def _freeze_broker(self, action: Action) -> None:
+        cluster = self._stage.us if action.side == "us" else self._stage.eu
+        cluster.freeze(0)
+        self._later(action.lasting_s, lambda: cluster.thaw(0))
+
+    async def _cut(self, action: Action) -> str:
+        """Where the mirror runs, its slices are frozen meanwhile, or nothing would be left that is not copied."""
+        stage = self._stage
+        if action.down:
+            return await stage.cut("cut", self._chance, unread=action.unread)
+        frozen = await asyncio.to_thread(stage.victims, Role.PYTHON_WORKER)
+        for slice_ in frozen:
+            slice_.process.suspend()
+        try:
+            await asyncio.sleep(self._chance.uniform(*_PAUSE_S))
+            return await stage.cut("cut", self._chance)
+        finally:
+            for slice_ in frozen:
+                _continue(slice_)
+
+    async def _member(self, role: Role) -> Any:
+        patience_s = self._patience_s
+        deadline_s = time.monotonic() + patience_s
+        while not (found := await asyncio.to_thread(self._stage.victims, role)):
+            if time.monotonic() > deadline_s:
+                raise DeadlinePassed(f"waited {patience_s:g} s in vain for a {role.value}")
+            await asyncio.sleep(0.1)
+        return self._chance.choice(found)
+
+    def _later(self, after_s: float, act: Callable[[], None]) -> None:
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(after_s)
+            finally:
+                act()
+
+        task = asyncio.create_task(wait(), name="thaw")
+        self._thaws.add(task)
+        task.add_done_callback(self._thaws.discard)
+
+    async def _stop(self) -> None:
+        stage, report = self._stage, self._report
+        if not stage.mirror.is_running:
+            report.faults.append(f"the mirror had ended by itself: {stage.mirror.log_lines()[-1:]}")
+            return
+        if code := await asyncio.to_thread(stage.mirror.stop):
+            report.faults.append(f"the mirror ended with exit code {code} after SIGTERM")
+
+    async def _judge(self) -> None:
+        stage, report = self._stage, self._report
+        await stage.source.at_end()
+        await stage.target.at_end()
+        gaps = await stored_gaps(stage.eu.bootstrap, ALIAS)
+        report.gap_records = len(gaps)
+        for topic, feeder in stage.feeders.items():
+            for index in range(feeder.partitions):
+                own = [one for one in gaps if (one.key.source_topic, one.key.source_partition) == (topic, index)]
+                self._judge_partition(topic, index, own)
+                await self._judge_map(TopicPartition(topic, index))
+        self._judge_alarms()
+
+    def _judge_partition(self, topic: str, index: int, gaps: Sequence[GapRecord]) -> None:
+        stage = self._stage
+        lives = stage.lives[topic]
+        lost = lost_ranges(gaps, [life.hex for life in lives])
+        by_name: dict[str, list[Seen]] = {}
+        for seen in stage.source.seen[topic, index]:
+            by_name.setdefault(stage.remote_name(topic, seen.life), []).append(seen)
+        for name in {stage.remote_name(topic, life): None for life in range(len(lives))}:
+            target = stage.target.seen.get((name, index), [])
+            compacted = stage.feeds[topic].fate.is_compacted
+            announced, counted = self._announced(topic, index), self._counted(topic, index)
+            verdict = judge(
+                by_name.get(name, []), target, lost, compacted=compacted, announced=announced, counted=counted
+            )
+            self._report.verdicts[f"{name}-{index}"] = verdict
+            if not verdict.is_exact:
+                self._report.faults += [f"{name}-{index}: {fault}" for fault in verdict.faults]
+
+    async def _judge_map(self, partition: TopicPartition) -> None:
+        stage, report = self._stage, self._report
+        verdict = await judge_map(
+            stage.us, stage.eu, f"mm2-offset-map.{ALIAS}.internal", partition, read_committed=True
+        )
+        report.map_records += verdict.same + verdict.next_survivor + verdict.reversed
+        # What could not be proven is in the log and not in the map.
+        unknown = [fault for fault in verdict.faults if UNKNOWN in fault]
+        faults = verdict.faults
+        if self._is_restarted(partition.topic):  # what was copied of the topic before lies below its map
+            unknown = [fault for fault in unknown if BELOW not in fault]
+            faults = [fault for fault in faults if UNKNOWN not in fault or BELOW not in fault]
+        if len(unknown) <= self._announced(*partition) + self._counted(*partition):
+            faults = [fault for fault in faults if UNKNOWN not in fault]
+        report.faults += [f"offset map of {partition}: {fault}" for fault in faults[:3]]
+
+    def _judge_alarms(self) -> None:
+        """Nothing takes the map away here; what could not be proven is not in it."""
+        stage = self._stage
+        said = " ".join(line for line in stage.mirror.log_lines() if _MAP_LOST in line)
+        for topic, feeder in stage.feeders.items():
+            for index in range(feeder.partitions):
+                if f" {topic}-{index} (below" in said and not self._announced(topic, index):
+                    self._report.faults.append(f"the mirror took the offset map of {topic}-{index} for lost")
+
+    def _announced(self, topic: str, index: int) -> int:
+        """How many records the mirror could not prove to have copied: logs that lose records may take proofs away."""
+        if self._stage.feeds[topic].fate in (Fate.KEPT, Fate.GROWN, Fate.LATE):
+            return 0
+        said = self._stage.mirror.resumed()
+        return sum(one.may_double for one in said if one.partition == f"{topic}-{index}")
+
+    def _is_restarted(self, topic: str) -> bool:
+        return self._report.recreated == "restart" and len(self._stage.lives[topic]) > 1
+
+    def _counted(self, topic: str, index: int) -> int:
+        """Of how many records that had arrived nobody knows the offsets: their topic is gone, or was cut."""
+        said = self._stage.mirror.resumed()
+        return sum(one.may_be_there for one in said if one.partition == f"{topic}-{index}")
+
+
+def lost_ranges(gaps: Sequence[GapRecord], lives: Sequence[str]) -> list[Lost]:
+    """What the gap records of one partition, in order, say is missing; ``lives``: the hex ids of its topics."""
+    found = []
+    at = 0
+    for record in gaps:
+        gap = record.gap
+        if gap.kind is GapKind.SOURCE_RECREATED:
+            assert gap.new_id is not None, "it is known which topic is there now"
+            found.append(Lost(at, gap.first, None))
+            # Those that came and went meanwhile were never seen.
+            found += [Lost(life, 0, None) for life in range(at + 1, lives.index(gap.new_id.hex))]
+            at = lives.index(gap.new_id.hex)
+        elif gap.kind is GapKind.SOURCE_GAP:
+            found.append(Lost(at, gap.first, gap.last))
+    return found
+
+
+def _continue(member: Any) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        member.process.resume()
+
+
+async def run(
+    directory: Path,
+    *,
+    seed: int,
+    seconds: float,
+    exactly_once: bool,
+    wanted: Sequence[Action] = EVERYTHING,
+    records_per_s: float = 1_500,
+    say: Callable[[str], None] = lambda line: None,
+) -> SoakReport:
+    """A whole run, from clusters to verdicts."""
+    recreated = recreated_policy(seed)
+    report = SoakReport(seed, exactly_once, recreated)
+    stage = SoakStage(
+        directory,
+        feeds(seed),
+        seed=seed,
+        records_per_s=records_per_s,
+        recreated=recreated,
+        exactly_once=exactly_once,
+    )
+    async with stage:
+        await Soak(stage, report, say).play(wanted, seconds)
+    return report
+
+
+def main() -> int:
+    """The command; 0 when nothing was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.soak", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: by chance)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long things are broken, at least (default 10)")
+    parser.add_argument("--exactly-once", action="store_true", help="records and positions in the same transactions")
+    parser.add_argument("--rate", type=float, default=1_500, help="records a second, in all")
+    parser.add_argument("--report", type=Path, default=Path("build/soak"), help="directory of the reports")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    print(f"soak run, seed {seed}", flush=True)
+    # What clients try again while brokers are away is no news.
+    logging.basicConfig(level=logging.CRITICAL)
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-soak-"))
+    report = asyncio.run(
+        run(
+            directory,
+            seed=seed,
+            seconds=options.minutes * 60,
+            exactly_once=options.exactly_once,
+            records_per_s=options.rate,
+            say=lambda line: print(time.strftime("%H:%M:%S"), line, flush=True),
+        )
+    )
+    name = f"{seed}-exactly-once" if options.exactly_once else f"{seed}"
+    return leave(report, options.report, name, report.faults, directory)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""What a soak run plays with: two clusters, topics of every fate and their feeders, readers of both sides, a mirror."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import UUID
+
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
+
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.settings import connection_settings
+from connectors.source.renamed import name_of_new
+from tests.kit.mirror import EXACTLY_ONCE, SMALL, Mirror
+from tests.kit.observer import Observer
+from tests.kit.processes import DeadlinePassed, Role, find
+from tests.kit.soak_feed import Feeder
+from tests.kit.soak_plan import Fate, Feed
+from tests.kit.stored import stored_positions
+from tests.kit.topics import make_topics
+
+ALIAS: Final = "us"
+#: Retention and compaction look at their work often.
+_EAGER: Final = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+}
+_POLL_S: Final = 0.2
+_DEADLINE_S: Final = 180.0
+
+
+class SoakStage:
+    """Use as an async context manager; whatever was started is ended on the way out, the mirror first."""
+
+    def __init__(
+        self, directory: Path, feeds: list[Feed], *, seed: int, records_per_s: float, recreated: str, exactly_once: bool
+    ) -> None:
+        self._directory = directory
+        self._share = records_per_s / len(feeds)
+        self._seed = seed
+        self._names_new = recreated == "new-remote-topic"
+        self._properties = {
+            **(EXACTLY_ONCE if exactly_once else {"us->eu.consumer.isolation.level": "read_committed"}),
+            "us->eu.on.topic.recreated": recreated,
+        }
+        self._exactly_once = exactly_once
+        self._exits = contextlib.AsyncExitStack()
+        self.feeds = {feed.topic: feed for feed in feeds}
+        self.feeders: dict[str, Feeder] = {}
+        #: The ids of the topics that had a name one after the other.
+        self.lives: dict[str, list[UUID]] = {}
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as exits:
+            self.us, self.eu = [
+                exits.enter_context(cluster) for cluster in await asyncio.gather(_started("us"), _started("eu"))
+            ]
+            self._source = Cluster(
+                connection_settings({"bootstrap.servers": self.us.bootstrap}, client_id="soak", where="us"), "us"
+            )
+            exits.push_async_callback(self._source.close)
+            self._admin: Any = await asyncio.to_thread(
+                lambda: KafkaAdminClient(bootstrap_servers=self.us.bootstrap, client_id="soak")
+            )
+            exits.callback(self._admin.close)
+            self.source = await exits.enter_async_context(Observer(self.us.bootstrap, committed=True))
+            self.target = await exits.enter_async_context(Observer(self.eu.bootstrap, committed=self._exactly_once))
+            exits.callback(self._cancel_feeders)
+            self.mirror = exits.enter_context(Mirror(self._mirror_properties(), self._directory))
+            self._exits = exits.pop_all()
+        for feed in self.feeds.values():
+            if feed.fate is not Fate.LATE:
+                await self.make(feed)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exits.aclose()
+
+    def _mirror_properties(self) -> Mapping[str, str]:
+        """Two tasks, all topics, and epochs that change meanwhile."""
+        return {
+            "clusters": "us, eu",
+            "us.bootstrap.servers": self.us.bootstrap,
+            "eu.bootstrap.servers": self.eu.bootstrap,
+            "us->eu.enabled": "true",
+            "us->eu.topics": ".*",
+            "us->eu.on.source.gap": "skip",
+            **SMALL,
+            "tasks.max": "2",
+            "refresh.topics.interval.seconds": "5",
+            "refresh.look.interval.ms": "1000",
+            "copy.epoch.ms": "15000",
+            **self._properties,
+        }
+
+    def _cancel_feeders(self) -> None:
+        for feeder in self.feeders.values():
+            feeder.cancel()
+
+    async def make(self, feed: Feed, partitions: int | None = None) -> None:
+        """A topic, which is fed from now on, and looked at on both sides."""
+        count = partitions or feed.partitions
+        new = NewTopic(feed.topic, num_partitions=count, replication_factor=1, topic_configs=dict(feed.configs))
+        await self._until(lambda: self._is_made(new), f"{feed.topic} is made")
+        known = (await self._source.metadata({feed.topic})).topics[feed.topic].topic_id
+        assert known is not None, "these brokers have topic ids"
+        self.lives.setdefault(feed.topic, []).append(known)
+        if feed.target_configs is not None:
+            await make_topics(self.eu.bootstrap, {f"{ALIAS}.{feed.topic}": count}, feed.target_configs)
+        await self._follow(feed.topic, count)
+        feeder = self.feeders[feed.topic] = Feeder(
+            self.us.bootstrap, feed, self._share, f"{self._seed}/{len(self.lives[feed.topic])}"
+        )
+        feeder.partitions = count
+        if feed.target_configs is None:
+            feeder.begin()
+
+    def feed_what_retention_takes(self) -> None:
+        """Once the mirror runs: of what is gone before its first look it knows nothing."""
+        for topic, feeder in self.feeders.items():
+            if self.feeds[topic].target_configs is not None:
+                feeder.begin()
+
+    async def _is_made(self, new: Any) -> bool:
+        """One of the name may still be on its way out."""
+        rows = await asyncio.to_thread(lambda: self._admin.create_topics([new], raise_errors=False))
+        code = rows["topics"][0]["error_code"]
+        assert code in (0, 36), rows
+        topics = (await self._source.metadata({new.name})).topics
+        has_leaders = [row.leader >= 0 for topic in topics.values() for row in topic.partitions.values()]
+        fresh = topics[new.name].topic_id not in self.lives.get(new.name, [])
+        return fresh and len(has_leaders) == new.num_partitions and all(has_leaders)
+
+    async def _follow(self, topic: str, partitions: int) -> None:
+        await self.source.follow({topic: partitions})
+        await self.target.follow({self.remote_name(topic, len(self.lives[topic]) - 1): partitions})
+
+    def remote_name(self, topic: str, life: int) -> str:
+        """Of the one of a source topic's lives."""
+        base = f"{ALIAS}.{topic}"
+        return name_of_new(base, self.lives[topic][life]) if life and self._names_new else base
+
+    async def grow(self, topic: str) -> None:
+        feeder = self.feeders[topic]
+        wanted = feeder.partitions + 1
+        # A producer that does not know them yet would be wrong about its topic.
+        await feeder.pause()
+
+        async def has_grown() -> bool:
+            with contextlib.suppress(KafkaError):  # of a broker that was frozen, or that grew it and did not answer
+                await asyncio.to_thread(lambda: self._admin.create_partitions({topic: wanted}))
+            rows = (await self._source.metadata({topic})).topics[topic].partitions
+            return len(rows) == wanted and all(row.leader >= 0 for row in rows.values())
+
+        await self._until(has_grown, f"{topic} has {wanted} partitions")
+        await self._follow(topic, wanted)
+        feeder.partitions = wanted
+        feeder.resume()
+
+    async def make_anew(self, topic: str) -> None:
+        """All that was written to it has been seen before."""
+        feeder = self.feeders[topic]
+        await feeder.stop()
+        await self.source.at_end()
+        await self.source.end_life(topic)
+        await asyncio.to_thread(lambda: self._admin.delete_topics([topic]))
+        await self.make(self.feeds[topic], feeder.partitions)
+
+    async def cut(self, topic: str, chance: random.Random, *, unread: bool = False) -> str:
+        """Delete the records of one partition before an offset that is not copied yet; which. ``unread``: some that
+        nobody has read at all, as the mirror is down."""
+        feeder = self.feeders[topic]
+        partition = chance.randrange(feeder.partitions)
+        least = await self._behind_unread(topic, partition) if unread else 0
+        await feeder.pause()
+        await self.source.at_end()
+        end = await self._end(topic, partition)
+        copied = (await stored_positions(self.eu.bootstrap, ALIAS, {topic: feeder.partitions})).get(
+            (topic, partition), 0
+        )
+        before = chance.randint(max(min(copied, end), least), end)
+        if before:
+            cut = {TopicPartition(topic, partition): before}
+            await asyncio.to_thread(lambda: self._admin.delete_records(cut))
+        feeder.resume()
+        return f"{topic}-{partition} begins at {before}, {copied} was stored, it ended at {end}"
+
+    async def _behind_unread(self, topic: str, partition: int) -> int:
+        """Behind the first record that is committed from now on."""
+        end = await self._end(topic, partition)
+
+        def behind() -> int | None:
+            return next((seen.offset + 1 for seen in self.source.seen[topic, partition] if seen.offset >= end), None)
+
+        async def is_written() -> bool:
+            await self.source.at_end()
+            return behind() is not None
+
+        await self._until(is_written, f"{topic}-{partition} has a record that nobody has read")
+        found = behind()
+        assert found is not None, "it is written"
+        return found
+
+    async def _end(self, topic: str, partition: int) -> int:
+        return (await list_offsets(self._source, [(topic, partition)], LATEST))[topic, partition]
+
+    async def copies(self, least: int, deadline_s: float) -> None:
+        """Returns when so many records more have come to the target. Raises DeadlinePassed, or says that the mirror
+        has ended."""
+        before = self.target.records
+
+        async def has_copied() -> bool:
+            assert self.mirror.is_running, f"the mirror ended by itself: {self.mirror.log_lines()[-1:]}"
+            await self.target.at_end()
+            return self.target.records >= before + least
+
+        await self._until(has_copied, "the mirror copies", deadline_s)
+
+    async def is_all_stored(self) -> bool:
+        """Whether the stored offsets are the ends of the source."""
+        counts = {topic: feeder.partitions for topic, feeder in self.feeders.items()}
+        wanted = [(topic, index) for topic, count in counts.items() for index in range(count)]
+        ends = await list_offsets(self._source, wanted, LATEST)
+        stored = await stored_positions(self.eu.bootstrap, ALIAS, counts)
+        return all(stored.get(key, 0) == ends[key] for key in wanted)
+
+    def victims(self, role: Role) -> list[Any]:
+        return find(self.mirror.pid, role)
+
+    async def _until(self, ask: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> None:
+        end_s = time.monotonic() + deadline_s
+        while not await ask():
+            if time.monotonic() > end_s:
+                raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what}")
+            await asyncio.sleep(_POLL_S)
+
+    async def until_all_stored(self, deadline_s: float) -> None:
+        await self._until(self.is_all_stored, "the mirror has stored the ends of the source", deadline_s)
+
+
+async def _started(name: str) -> KafkaCluster:
+    return await asyncio.to_thread(lambda: KafkaCluster.start(name, config=_EAGER))

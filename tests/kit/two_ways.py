@@ -1,0 +1,148 @@
+"""Two clusters whose topics keep their names, a mirror each way, and groups that move between them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+
+from connect.cli.failover import Arguments, run_failover
+from connect.embedded.brokers import KafkaCluster
+from tests.interop.flow import read_all
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.moving import commit, committed
+from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
+
+PLAIN: Final = 400
+TRANSACTIONS: Final = 20
+EACH: Final = 5
+DEADLINE_S: Final = 120.0
+#: Behind the end, or from the beginning, by the label of a group.
+PLACES: Final[Mapping[str, tuple[int, int]]] = {"end": (-1, 0), "ten": (-1, 10), "half": (200, 0), "start": (0, 0)}
+
+
+class TwoWays:
+    """``policy``: a replication policy's simple name. Aliases, topics and groups are new ones."""
+
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, directory: Path, policy: str) -> None:
+        self.name = uuid.uuid4().hex[:6]
+        self.us, self.eu = f"us{self.name}", f"eu{self.name}"
+        self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
+        self.topics = [f"plain-{self.name}", f"gaps-{self.name}"]
+        self.keeps_names = policy.startswith("Identity")
+        self.groups = {label: f"{self.name}-{label}" for label in PLACES}
+        self._policy = policy
+        self.directory = directory
+
+    def properties(self, source: str, target: str, **more: str) -> dict[str, str]:
+        return {
+            "clusters": f"{self.us}, {self.eu}",
+            **{f"{alias}.bootstrap.servers": address for alias, address in self.bootstrap.items()},
+            f"{source}->{target}.enabled": "true",
+            "topics": f".*-{self.name}",
+            "groups": f"{self.name}-.*",
+            "replication.policy.class": f"org.apache.kafka.connect.mirror.{self._policy}",
+            **{f"{alias}.consumer.isolation.level": "read_committed" for alias in self.bootstrap},
+            **SMALL,
+            **{f"{alias}.session.timeout.ms": "6000" for alias in self.bootstrap},
+            **{f"{alias}.heartbeat.interval.ms": "1000" for alias in self.bootstrap},
+            **more,
+        }
+
+    def mirror(self, source: str, target: str, **more: str) -> Mirror:
+        """Of one flow, not started; its file is for commands too."""
+        directory = self.directory / f"{source}-{target}"
+        directory.mkdir(exist_ok=True)
+        return Mirror(self.properties(source, target, **more), directory)
+
+    def remote(self, topic: str, source: str) -> str:
+        return topic if self.keeps_names else f"{source}.{topic}"
+
+    def arguments(self, file: Path, source: str, target: str, **more: Any) -> Arguments:
+        undo = self.directory / f"{source}-{target}.undo.json"
+        return Arguments(file, source, target, undo_file=undo, timeout_s=DEADLINE_S, as_json=True, **more)
+
+    # -- what is done -------------------------------------------------------------------------------------
+
+    def make_topics(self, alias: str) -> None:
+        asyncio.run(make_topics(self.bootstrap[alias], dict.fromkeys(self.topics, 1)))
+
+    def write(self, alias: str, word: str, times: int = 1) -> None:
+        """So often the same number of records, all with values of their own."""
+        asyncio.run(self._write(alias, word, times))
+
+    async def _write(self, alias: str, word: str, times: int) -> None:
+        plain, gaps = self.topics
+        address = self.bootstrap[alias]
+        async with AIOKafkaProducer(bootstrap_servers=address) as producer:
+            for number in range(PLAIN * times):
+                await producer.send(plain, f"{word} {number}".encode())
+        async with AIOKafkaProducer(bootstrap_servers=address, transactional_id=f"{gaps}-{word}") as producer:
+            for number in range(2 * TRANSACTIONS):
+                await producer.begin_transaction()
+                for part in range(EACH):
+                    await producer.send(gaps, f"{word} {number} {part}".encode())
+                await (producer.abort_transaction() if number % 2 else producer.commit_transaction())
+
+    def place_groups(self, alias: str, topics: Sequence[str], ends: Mapping[str, int]) -> None:
+        """As :data:`PLACES` says."""
+        for label, (at, less) in PLACES.items():
+            offsets = {topic: (ends[topic] if at < 0 else min(at, ends[topic] // 2)) - less for topic in topics}
+            asyncio.run(commit(self.bootstrap[alias], self.groups[label], offsets, "note"))
+
+    def await_copied(self, topics: Mapping[str, str], source: str, target: str) -> None:
+        """Until the target's topics end as the source's do now."""
+        for topic, copy in topics.items():
+            wanted = self.values(source, topic)[-10:]
+            wait_until(partial(self._ends_with, target, copy, wanted), DEADLINE_S, f"{topic} is copied", 0.3)
+
+    def _ends_with(self, alias: str, topic: str, wanted: list[bytes | None]) -> bool:
+        return self.values(alias, topic)[-len(wanted) :] == wanted
+
+    # -- what is seen -------------------------------------------------------------------------------------
+
+    def left_to_read(self, alias: str, topics: Sequence[str]) -> dict[tuple[str, str], list[bytes | None]]:
+        """By group's label and topic: the records from where the group stands."""
+        address = self.bootstrap[alias]
+        found: dict[tuple[str, str], list[bytes | None]] = {}
+        for label, group in self.groups.items():
+            for topic, offset in asyncio.run(committed(address, group, topics)).items():
+                found[label, topic] = [b"nothing stored"] if offset is None else self.values(alias, topic, offset)
+        return found
+
+    def values(self, alias: str, topic: str, begin: int = 0) -> list[bytes | None]:
+        """Of partition 0 from an offset on, as a reader of committed records gets them."""
+        records = asyncio.run(read_all(self.bootstrap[alias], topic))
+        return [record.value for record in records if record.offset >= begin]
+
+
+class Running:
+    """A command in a thread of its own, as somebody else runs it."""
+
+    def __init__(self, arguments: Arguments, command: Callable[[Arguments], int] = run_failover) -> None:
+        self._command = command
+        self.exit_code: int | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(arguments,), name="failover")
+        self._thread.start()
+
+    def _run(self, arguments: Arguments) -> None:
+        try:
+            self.exit_code = self._command(arguments)
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> int:
+        self._thread.join(2 * DEADLINE_S)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        assert self.exit_code is not None
+        return self.exit_code

@@ -1,0 +1,209 @@
+"""Work of a Connect worker without a cluster: a listener that remembers, a log in memory, a producer that obeys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from connect.api.connector import Props
+from connect.api.plugins import PluginDescription, PluginKind
+from connect.api.source import RecordMetadata, SourceConnector, SourceRecord, SourceTask
+from connect.core.config import ConfigDef
+from connect.core.model import State, TaskId
+from connect.core.worker_config import WorkerConfig
+from connect.kafka.producer import OutRecord
+from connect.kafka.topiclog import LogRecord
+from connect.plugins import builtin
+from connect.runtime.offsets import OffsetTopic
+from connect.runtime.plugins import Plugins
+from connect.runtime.record_producer import Done, OutgoingRecord, RecordProducer
+
+WORKER = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "group.id": "g",
+    "config.storage.topic": "configs",
+    "offset.storage.topic": "offsets",
+    "status.storage.topic": "statuses",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+}
+
+
+def worker_config(**changes: str) -> WorkerConfig:
+    """A worker's settings; ``changes`` with underscores for dots."""
+    return WorkerConfig.parse({**WORKER, **{key.replace("_", "."): value for key, value in changes.items()}})
+
+
+_BUILTIN = [
+    *builtin.CONNECTORS,
+    *builtin.CONVERTERS,
+    *builtin.HEADER_CONVERTERS,
+    *builtin.TRANSFORMATIONS,
+    *builtin.PREDICATES,
+]
+
+
+class Heard:
+    """A :class:`connect.runtime.listener.WorkerListener` that remembers."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str | TaskId, State]] = []
+        self.traces: dict[str | TaskId, str | None] = {}
+        self.versions: dict[str | TaskId, str | None] = {}
+        self.wanted: list[str] = []
+        self.topics: list[tuple[str, TaskId]] = []
+
+    def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
+        self._changed(name, state, trace, version)
+
+    def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
+        self._changed(task, state, trace, version)
+
+    def task_configs_wanted(self, name: str) -> None:
+        self.wanted.append(name)
+
+    def topic_used(self, topic: str, task: TaskId) -> None:
+        self.topics.append((topic, task))
+
+    def of(self, work: str | TaskId) -> list[State]:
+        """The states of one connector or task, in order."""
+        return [state for told, state in self.states if told == work]
+
+    def last(self, work: str | TaskId) -> State | None:
+        return next(iter(reversed(self.of(work))), None)
+
+    def _changed(self, work: str | TaskId, state: State, trace: str | None, version: str | None) -> None:
+        self.states.append((work, state))
+        self.traces[work] = trace
+        self.versions[work] = version
+
+
+class MemoryLog:
+    """An :class:`connect.runtime.offsets.OffsetLog` in memory. ``refusing``: what a write raises after ``slow_s``."""
+
+    def __init__(self, on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> None:
+        self._on_record = on_record
+        self.begin_anew = on_begin_anew
+        self.writes: list[list[OutRecord]] = []
+        self.refusing: Exception | None = None
+        self.slow_s = 0.0
+        self.reads = 0
+
+    async def start(self, timeout_s: float) -> None: ...
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        self.reads += 1
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        batch = list(records)
+        await asyncio.sleep(self.slow_s)
+        if self.refusing is not None:
+            raise self.refusing
+        self.writes.append(batch)
+        for record in batch:
+            self.put(record.key, record.value)
+
+    async def stop(self) -> None: ...
+
+    async def ended(self) -> Exception | None:
+        return None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """As if somebody had written it."""
+        self._on_record(LogRecord(key, value, 0, 0, 0))
+
+
+def memory_topic(name: str = "offsets") -> tuple[OffsetTopic, MemoryLog]:
+    """An offset topic, and the log behind it."""
+    logs: list[MemoryLog] = []
+
+    def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> MemoryLog:
+        logs.append(MemoryLog(on_record, on_begin_anew))
+        return logs[0]
+
+    return OffsetTopic(name, opened), logs[0]
+
+
+class ObedientProducer(RecordProducer):
+    """Keeps what is sent until the test acknowledges or fails it; remembers transactions.
+
+    ``refusing``: errors that the next sends raise, one each. ``acks_at_once``: nothing is kept.
+    """
+
+    def __init__(self, *, acks_at_once: bool = False) -> None:
+        self.acks_at_once = acks_at_once
+        self.under_way: deque[tuple[OutgoingRecord, Done]] = deque()
+        self.refusing: deque[Exception] = deque()
+        self.sent: list[OutgoingRecord] = []
+        self.log: list[str] = []
+        self.closed_with_s: float | None = None
+
+    async def start(self) -> None:
+        self.log.append("start")
+
+    async def send(self, record: OutgoingRecord, done: Done) -> None:
+        if self.refusing:
+            raise self.refusing.popleft()
+        self.sent.append(record)
+        self.log.append(f"send {record.topic} {(record.value or b'').decode()}")
+        self.under_way.append((record, done))
+        if self.acks_at_once:
+            self.ack()
+
+    async def begin(self) -> None:
+        self.log.append("begin")
+
+    async def end(self, *, commit: bool) -> None:
+        self.log.append("commit" if commit else "abort")
+
+    async def close(self, timeout_s: float) -> None:
+        self.closed_with_s = timeout_s
+
+    def ack(self, which: int = 0) -> None:
+        """The record at ``which`` among those under way arrives."""
+        record, done = self.under_way[which]
+        del self.under_way[which]
+        done(RecordMetadata(record.topic, record.partition or 0, len(self.sent), 0), None)
+
+    def fail(self, error: Exception, which: int = 0) -> None:
+        """It does not."""
+        _, done = self.under_way[which]
+        del self.under_way[which]
+        done(None, error)
+
+
+def record(number: int, partition: int = 0, topic: str = "t") -> SourceRecord:
+    """The ``number``-th record of a source partition."""
+    return SourceRecord({"p": partition}, {"n": number}, topic, f"v{number}")
+
+
+def plugins(connector: type[SourceConnector], name: str = "Test") -> Plugins:
+    """The built-in plugins and one connector."""
+    described = PluginDescription(PluginKind.SOURCE, name, connector, connector.config_def(), connector.version())
+    return Plugins([*_BUILTIN, described])
+
+
+class TestConnector(SourceConnector):
+    """Has one task of ``task``; set what it shall do on a subclass."""
+
+    __test__ = False
+    task: Any = None
+
+    @classmethod
+    def version(cls) -> str:
+        return "1.2"
+
+    @classmethod
+    def config_def(cls) -> ConfigDef:
+        return ConfigDef()
+
+    async def start(self, props: Props) -> None: ...
+
+    async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
+        return [{"number": "0"}]
+
+    def make_task(self) -> SourceTask:
+        made: SourceTask = self.task()
+        return made

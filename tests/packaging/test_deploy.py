@@ -1,0 +1,78 @@
+"""``deploy/``: each file under the linter of its kind, and what they name is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from connectors.flows import load, mirrored
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+PROGRAMS = Path(sys.executable).parent
+
+
+def said(*command: str) -> str:
+    """What a linter has to say; nothing where it is content. An ``AssertionError`` where it fails."""
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    told = ended.stdout + ended.stderr
+    assert ended.returncode == 0, told
+    return told
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_is_one(unit: Path, tmp_path: Path) -> None:
+    here = tmp_path / unit.name
+    # It looks for the program as well.
+    here.write_text(unit.read_text().replace("/opt/heliograph/bin", str(PROGRAMS)))
+    assert said("systemd-analyze", "verify", "--man=no", str(here)) == ""
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_starts_a_command_of_ours(unit: Path) -> None:
+    (program,) = re.findall(r"^ExecStart=/opt/heliograph/bin/(\S+) ", unit.read_text(), re.MULTILINE)
+    assert (PROGRAMS / program).exists()
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_an_image_is_described_well(image: Path) -> None:
+    assert said(str(PROGRAMS / "hadolint"), str(image)) == ""
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_what_an_image_copies_is_there_and_is_not_ignored(image: Path) -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", image.read_text(), re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists(), source
+            assert source in kept
+
+
+def test_the_compose_file_keeps_to_its_specification() -> None:
+    assert "ok" in said(str(PROGRAMS / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
+
+
+def test_what_the_compose_file_names_is_there() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    for service in services.values():
+        assert set(service.get("depends_on", ())) <= set(services)
+        if build := service.get("build"):
+            assert (COMPOSE.parent / build["context"] / build["dockerfile"]).is_file()
+        for volume in service.get("volumes", ()):
+            assert (COMPOSE.parent / volume.partition(":")[0]).is_file()
+    config = load(COMPOSE.parent / "mm2.properties")
+    (flow,) = mirrored(config.flows_to_run())
+    flow.settings()
+    for alias in (flow.source, flow.target):
+        host, _, port = config.client_properties(alias)["bootstrap.servers"].partition(":")
+        assert f"PLAINTEXT://{host}:{port}" in services[host]["environment"]["KAFKA_ADVERTISED_LISTENERS"]

@@ -1,0 +1,262 @@
+"""``heliograph check`` of files alone: what they are taken for, and each objection with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from connect.cli.check import checked, run_check
+from connect.cli.check_kind import Kind, kind_of_properties, kind_of_text
+from connect.cli.check_report import Finding, Level, Report
+from connect.cli.check_view import verdict
+from connect.core.errors import ConfigError
+
+MIRROR = """\
+clusters = us, eu
+us.bootstrap.servers = a:9092
+eu.bootstrap.servers = b:9092
+us->eu.enabled = true
+us->eu.topics = orders, payments.*
+"""
+#: What Kafka's own ``config/connect-distributed.properties`` sets.
+WORKER = """\
+bootstrap.servers=localhost:9092
+group.id=connect-cluster
+key.converter=org.apache.kafka.connect.json.JsonConverter
+value.converter=org.apache.kafka.connect.json.JsonConverter
+key.converter.schemas.enable=true
+value.converter.schemas.enable=true
+offset.storage.topic=connect-offsets
+offset.storage.replication.factor=1
+config.storage.topic=connect-configs
+config.storage.replication.factor=1
+status.storage.topic=connect-status
+status.storage.replication.factor=1
+offset.flush.interval.ms=10000
+"""
+SOURCE = {
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "topics": "orders",
+    "source.cluster.alias": "us",
+    "target.cluster.alias": "eu",
+    "source.cluster.bootstrap.servers": "a:9092",
+    "target.cluster.bootstrap.servers": "b:9092",
+}
+
+
+RESOURCE = """\
+apiVersion: kafka.strimzi.io/v1beta2
+kind: KafkaMirrorMaker2
+metadata:
+  name: mirror
+spec:
+  replicas: 1
+  connectCluster: eu
+  clusters:
+    - alias: us
+      bootstrapServers: a:9092
+    - alias: eu
+      bootstrapServers: b:9092
+  mirrors:
+    - sourceCluster: us
+      targetCluster: eu
+      topicsPattern: orders
+      sourceConnector:
+        config:
+          replication.factor: 1
+"""
+
+
+async def check(folder: Path, text: str, name: str = "file", kind: Kind | None = None) -> Report:
+    file = folder / name
+    file.write_text(text)
+    return await checked(file, kind, offline=True)
+
+
+def told(report: Report, level: Level) -> list[tuple[int | None, str | None]]:
+    return [(one.line, one.key) for one in report.findings if one.level is level]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (MIRROR, Kind.MIRROR),
+        ("A->B.enabled = true\n", Kind.MIRROR),
+        (WORKER, Kind.WORKER),
+        ("key.converter = x\n", Kind.WORKER),
+        ("name = x\nconnector.class = FileStreamSource\n", Kind.CONNECTOR),
+        ('{"name": "x", "config": {}}', Kind.CONNECTOR),
+        ("zookeeper.connect = a:2181\ngroupid = g\n", Kind.CONSUMER),
+        ("bootstrap.servers = a:9092\nacks = all\n", Kind.PRODUCER),
+        (RESOURCE, Kind.STRIMZI),
+    ],
+)
+def test_what_a_file_is(text: str, kind: Kind) -> None:
+    lines = (line.partition("=") for line in text.splitlines())
+    assert (kind_of_text(text) or kind_of_properties({key.strip(): value for key, _, value in lines}, "f")) is kind
+
+
+def test_what_says_nothing_needs_to_be_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="say --kind, one of mirror, worker, connector, consumer"):
+        kind_of_properties({"a": "b"}, "f")
+
+
+@pytest.mark.parametrize("sample", [MIRROR, WORKER, json.dumps({"name": "x", "config": SOURCE})])
+async def test_files_that_are_fine(tmp_path: Path, sample: str) -> None:
+    report = await check(tmp_path, sample)
+    assert report.findings == ()
+    assert all(one.does for one in report.outcomes)
+
+
+async def test_a_mirrors_file_is_told_flow_by_flow(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "sync.group.offsets.enabled = true\neu->us.groups = x\n")
+    there, back = report.outcomes
+    assert there.what == "us->eu"
+    assert there.does[0] == "mirrors the topics orders, payments.*, orders as us.orders, in 1 task(s) at most"
+    assert "translates the offsets of the groups .*, and moves groups every 60 s" in there.does
+    assert back.does == ("mirrors nothing; writes a heartbeat every 1 s to us",)
+
+
+MISTAKES = [
+    ("tasks.max = 0", Level.ERROR, (6, "tasks.max")),
+    ("us->eu.offset.lag.max = x", Level.ERROR, (6, "us->eu.offset.lag.max")),
+    ("us->eu.topics = (a", Level.ERROR, (6, "us->eu.topics")),
+    ("us->eu.topics.exclude = x,x", Level.ERROR, (6, "us->eu.topics.exclude")),
+    ("eu.offset.storage.partitions = 0", Level.ERROR, (6, "eu.offset.storage.partitions")),
+    ("us.security.protocol = TLS", Level.ERROR, (6, "us.security.protocol")),
+    ("us->xx.enabled = true", Level.ERROR, (6, "us->xx.enabled")),
+    ("config.providers = nobody", Level.ERROR, (6, "config.providers.nobody.class")),
+    ("us->eu.topic = x", Level.WARNING, (6, "us->eu.topic")),
+    ("consumer.isolation.level = read_committed", Level.WARNING, (6, "consumer.isolation.level")),
+    ("eu.producer.acks.all = 1", Level.WARNING, (6, "eu.producer.acks.all")),
+    ("us.sasl.mechanism = GSSAPI", Level.WARNING, (6, "us.sasl.mechanism")),
+]
+
+
+@pytest.mark.parametrize(("line", "level", "place"), MISTAKES)
+async def test_mistakes_in_a_mirrors_file_have_their_line(
+    tmp_path: Path, line: str, level: Level, place: tuple[int, str]
+) -> None:
+    found = told(await check(tmp_path, MIRROR + line + "\n"), level)
+    assert [(at, key) for at, key in found if at is not None or key != place[1]] in ([place], []), found
+    assert place[1] in {key for _, key in found}
+
+
+async def test_a_flow_that_is_not_enabled_takes_nothing_from_the_report(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "eu->us.enabled = false\neu->us.offset.lag.max = x\n")
+    assert [outcome.what for outcome in report.outcomes] == ["us->eu", "eu->us"]
+    assert (7, "eu->us.offset.lag.max") in told(report, Level.WARNING)
+
+
+async def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "tasks.max = 0\noffset.lag.max = x\nus->eu.replication.factor = y\n")
+    assert [line for line, _ in told(report, Level.ERROR)] == [6, 7, 8]
+
+
+async def test_kerberos_without_its_service_name_is_an_error_with_a_place(tmp_path: Path) -> None:
+    lines = "eu.security.protocol = SASL_SSL\neu.sasl.mechanism = GSSAPI\n"
+    report = await check(tmp_path, MIRROR + lines)
+    assert any("sasl.kerberos.service.name is missing" in one.text for one in report.findings), report.findings
+
+
+async def test_secrets_stay_out_of_a_report(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("lag=s3cretlag\n")
+    lines = (
+        "config.providers = file\nconfig.providers.file.class = FileConfigProvider\n"
+        f"us->eu.offset.lag.max = ${{file:{tmp_path}/secrets:lag}}\n"
+    )
+    report = await check(tmp_path, MIRROR + lines)
+    assert report.count(Level.ERROR) == 1
+    assert "s3cretlag" not in str(report)
+
+
+WORKER_MISTAKES = [
+    ("plugin.pth = /x\n", [(14, "plugin.pth")], Level.WARNING),
+    ("sasl.mechanism = GSSAPI\n", [(14, "sasl.mechanism")], Level.WARNING),
+    ("offset.flush.interval.ms = x\nstatus.storage.partitions = 0\n", [14, 15], Level.ERROR),
+    ("value.converter = no.Such\n", [(14, "value.converter")], Level.ERROR),
+    ("rest.extension.classes = a.B\n", [(14, "rest.extension.classes")], Level.ERROR),
+    ("offset.storage.file.filename = /tmp/x\n", [(14, "offset.storage.file.filename")], Level.ERROR),
+]
+
+
+@pytest.mark.parametrize(("lines", "places", "level"), WORKER_MISTAKES)
+async def test_mistakes_in_a_workers_file_have_their_line(
+    tmp_path: Path, lines: str, places: Sequence[object], level: Level
+) -> None:
+    found = told(await check(tmp_path, WORKER + lines), level)
+    assert [place if isinstance(places[0], tuple) else place[0] for place in found] == places
+
+
+async def test_a_connectors_json_has_lines_too(tmp_path: Path) -> None:
+    config = {**SOURCE, "tasks.max": 0, "topics.exlude": 'a "b": c', "offset.lag.max": "x"}
+    text = json.dumps({"name": "x", "config": config}, indent=1)
+    report = await check(tmp_path, text)
+    lines = {line.split('"')[1]: at for at, line in enumerate(text.splitlines(), 1) if '": ' in line}
+    assert told(report, Level.ERROR) == [(lines[key], key) for key in ("tasks.max", "offset.lag.max")]
+    assert told(report, Level.WARNING) == [(lines["topics.exlude"], "topics.exlude")]
+
+
+async def test_the_files_of_mirror_maker_1_are_told_what_takes_the_place_of_old_keys(tmp_path: Path) -> None:
+    old = "bootstrap.servers = a:9092\ngroupid = g\nshallow.iterator.enable = true\nno.such = 1\n"
+    report = await check(tmp_path, old)
+    assert report.outcomes[0].what == "group g"
+    assert told(report, Level.WARNING) == [(2, "groupid"), (3, "shallow.iterator.enable"), (4, "no.such")]
+    zookeeper = await check(tmp_path, "zookeeper.connect = a:2181\ngroup.id = g\n")
+    assert "there is no ZooKeeper to ask" in next(one.text for one in zookeeper.findings if one.level is Level.ERROR)
+    report = await check(tmp_path, "bootstrap.servers = a:9092\nacks = -1\nproducer.type = async\n")
+    assert told(report, Level.WARNING) == [(2, "acks"), (3, "producer.type")]
+
+
+async def test_a_resource_is_told_connector_by_connector(tmp_path: Path) -> None:
+    report = await check(tmp_path, RESOURCE)
+    assert report.count(Level.ERROR) == 0, report.findings
+    (source,) = report.outcomes
+    assert source.does[0].startswith("mirrors the topics orders")
+    wrong = await check(tmp_path, RESOURCE.replace("replication.factor: 1", "offset.lag.max: many"))
+    assert [line for line, _ in told(wrong, Level.ERROR)] == [RESOURCE.count("\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('{"name": "x",\n}', ":2: this is not JSON"),
+        ("[1]", "is a JSON object"),
+        ('{"name": "x", "config": {\n"a": {"b": 1}}}', ":2: a is no text"),
+    ],
+)
+async def test_json_that_is_no_connector(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        await check(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("connector_class", "word"),
+    [("io.example.NoSuchSource", "Failed to find any class"), ("io.example.S3SinkConnector", "sink connector")],
+)
+async def test_connectors_that_are_not_there(tmp_path: Path, connector_class: str, word: str) -> None:
+    report = await check(tmp_path, json.dumps({"name": "x", "config": {"connector.class": connector_class}}))
+    (error,) = (one for one in report.findings if one.level is Level.ERROR)
+    assert word in error.text
+    assert error.line == 1
+
+
+def test_exit_codes_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mm2.properties"
+    for text, code in ((MIRROR, 0), (MIRROR + "x = 1\n", 0), (MIRROR + "tasks.max = 0\n", 2)):
+        file.write_text(text)
+        assert run_check(file, kind=None, offline=True, as_json=True) == code
+        found = json.loads(capsys.readouterr().out)
+        assert (found["format"], found["kind"], found["errors"] > 0) == (1, "mirror", code == 2)
+        assert run_check(file, kind=None, offline=True, as_json=False) == code
+        assert capsys.readouterr().out.startswith(f"{file}, for connect-mirror-maker\n")
+
+
+def test_the_last_line_counts() -> None:
+    report = Report("f", "mirror", "x")
+    assert verdict(report) == "f: nothing to say against it"
+    some = report.with_findings([Finding(Level.WARNING, "a"), Finding(Level.ERROR, "b"), Finding(Level.WARNING, "b")])
+    assert verdict(some) == "f: 1 error, 1 warning"

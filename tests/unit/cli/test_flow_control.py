@@ -1,0 +1,63 @@
+"""Which worker a failover stops a flow by: one that runs other flows has answered all the same."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connect.cli.failover import Arguments, run_failover
+from connect.cli.flow_control import find_control
+from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
+from connect.core.errors import ConfigError
+
+URLS = ("http://one:1", "http://other:1")
+MIRROR = {"connector.class": "MirrorSourceConnector", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> None:
+    def ask(self: RestClient, _method: str, _path: str, _body: Any = None) -> Any:
+        answer = answers.get(self.shown_url, WorkerUnreachable("nobody answers"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(RestClient, "ask", ask)
+
+
+def test_a_mirror_of_other_flows_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = WorkerRefused("no such flow", 404)
+    answering(monkeypatch, {f"{url}{path}": other for url in URLS for path in ("", "/us/eu")})
+    with ExitStack() as closing:
+        assert find_control(closing, URLS, "us", "eu", "Source") is None
+
+
+def test_it_is_found_at_whichever_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {f"{URLS[1]}/us/eu": {"Source": {"info": {"config": MIRROR}}}})
+    with ExitStack() as closing:
+        found = find_control(closing, URLS, "us", "eu", "Source")
+        assert found is not None and found.name == "Source"
+
+
+def test_of_several_it_is_the_one_that_the_file_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {URLS[0]: {name: {"info": {"config": MIRROR}} for name in ("a", "b", "c")}})
+    with ExitStack() as closing:
+        found = find_control(closing, URLS, "us", "eu", "b")
+        assert found is not None and found.name == "b"
+
+
+def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, {URLS[0]: {"mine": {"info": {"config": MIRROR}}}})
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = us, eu\nus->eu.enabled = true\n")
+    with pytest.raises(ConfigError, match=r"set us->eu.name = mine, .* eu.offset.storage.topic"):
+        run_failover(Arguments(file, "us", "eu", rest=URLS))
+
+
+@pytest.mark.parametrize("error", [WorkerUnreachable("nobody answers"), WorkerRefused("who are you?", 401)])
+def test_who_answers_nothing_of_use_is_told_of(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    answering(monkeypatch, {f"{url}{path}": error for url in URLS for path in ("", "/us/eu")})
+    with ExitStack() as closing, pytest.raises(type(error), match=str(error).removesuffix("?")):
+        find_control(closing, URLS, "us", "eu", "Source")

@@ -1,0 +1,69 @@
+"""MirrorMaker 1's command line: what the old documentation shows, and what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.cli.kafka_mirror_maker import EXIT_FAILED, parse_arguments
+
+FILES = ("--consumer.config", "c.properties", "--producer.config", "p.properties")
+
+
+@pytest.mark.parametrize(
+    ("line", "include", "exclude", "streams", "aborts"),
+    [
+        # The wiki of 0.8, the documentation of 0.8.2 to 0.11, of 2.8, and people's own.
+        ("--num.streams 2 --whitelist=.*", ".*", None, 2, True),
+        ("--whitelist my-topic --num.producers 2 --queue.size 1000", "my-topic", None, 1, True),
+        ("--new.consumer --whitelist a|b --offset.commit.interval.ms 5000", "a|b", None, 1, True),
+        ("--include A,B --abort.on.send.failure false", "A,B", None, 1, False),
+        ("--white-list a --abort.on.send.fail", "a", None, 1, True),
+        ("--black-list a --abortOnSendFail FALSE", None, "a", 1, False),
+        ("--blacklist a --abortOnSendFailure=true --new.producer", None, "a", 1, True),
+        ("--include a --whitelist b", "a", None, 1, True),
+    ],
+)
+def test_old_command_lines(line: str, include: str | None, exclude: str | None, streams: int, aborts: bool) -> None:
+    found = parse_arguments([*FILES, *line.split()])
+    assert (found.include, found.exclude, found.streams, found.aborts) == (include, exclude, streams, aborts)
+    assert (found.consumer_configs, found.producer_config) == (("c.properties",), "p.properties")
+
+
+def test_what_means_nothing_any_more_is_said() -> None:
+    old = ("--num.producers", "2", "--queue.size", "9", "--new.consumer", "--include", "a")
+    said = parse_arguments([*FILES, *old]).said
+    assert [sentence.partition(":")[0] for sentence in said] == ["--num.producers", "--queue.size", "--new.consumer"]
+    assert parse_arguments([*FILES, "--include", "a"]).said == ()
+
+
+def test_several_sources() -> None:
+    found = parse_arguments([*FILES, "--consumer.config", "d.properties", "--include", "a"])
+    assert found.consumer_configs == ("c.properties", "d.properties")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--consumer.config is required"),
+        (("--consumer.config", "c"), "--producer.config is required"),
+        (FILES, "exactly one of --include"),
+        ((*FILES, "--include", "a", "--exclude", "b"), "not both"),
+        ((*FILES, "--include", "a", "--num.streams", "0"), "invalid number of 1 or more value: '0'"),
+        ((*FILES, "--include", "a", "--abort.on.send.failure", "maybe"), "invalid true or false value: 'maybe'"),
+        ((*FILES, "--include", "a", "--message.handler.args", "x"), "without --message.handler"),
+        ((*FILES, "--include", "a", "--rebalance.listener.args", "x"), "without --consumer.rebalance.listener"),
+        ((*FILES, "--include", "a", "--topics", "x"), "--topics"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(arguments)
+    assert ended.value.code == EXIT_FAILED
+    assert words in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--help"])
+    assert ended.value.code == 0
+    assert "kafka-mirror-maker --consumer.config source.properties" in capsys.readouterr().out

@@ -1,0 +1,61 @@
+"""YAML with lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connectors.strimzi.documents import read_documents
+
+
+def test_every_field_knows_its_line() -> None:
+    first, second = read_documents("a:\n  b: 1\n  c:\n    - x\n    - d: true\n---\ne: no\n", "f.yaml")
+    assert (first.field("a").line, first.field("a").field("b").line) == (1, 2)
+    assert first.field("a").field("c").items()[1].field("d").line == 5
+    assert first.field("a").field("not-there").line == 1
+    assert (second.field("e").line, second.field("e").text()) == (7, "false")
+
+
+def test_scalars_are_written_as_java_writes_them() -> None:
+    (found,) = read_documents("config: {a: -1, b: true, c: 1.5, d: 'x', e: , f: 'true'}\n", "f.yaml")
+    assert found.field("config").settings() == {"a": "-1", "b": "true", "c": "1.5", "d": "x", "f": "true"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: 1\nb: [", 2, "this is not YAML"),
+        ("a: 1\na: 2\n", 2, "a is written twice"),
+        ("a: !!python/object:os.system x\n", 1, "this is not YAML"),
+        ("? [a]\n: 1\n", 1, "a key should be text"),
+        ("a:\n  1: x\n", 2, "a key should be text"),
+        ("a: &a\n  - *a\n", 1, "a.* refers to what it stands in"),
+        ("a: 2024-99-99\n", None, "this is not YAML: month must be"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, line: int | None, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        read_documents(text, "f.yaml")
+    assert (error.value.file, error.value.line) == ("f.yaml", line)
+
+
+def test_aliases_that_grow_without_end_are_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]" for at in range(1, 9)]
+    with pytest.raises(ConfigError, match="more than 100000 fields"):
+        read_documents("\n".join(lines), "f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("a: [1]", "a should be a mapping"), ("a: {b: {c: 1}}", r"a\.b should be text"), ("a: {}", r"a\.b is missing")],
+)
+def test_a_field_of_another_shape_is_refused(text: str, words: str) -> None:
+    (found,) = read_documents(text, "f.yaml")
+    with pytest.raises(ConfigError, match=words):
+        found.field("a").required("b")
+
+
+def test_fields_of_another_mapping_can_be_taken_in() -> None:
+    (found,) = read_documents("a: &a {b: 1}\nc: {<<: *a, d: 2}\n", "f.yaml")
+    assert found.field("c").settings() == {"b": "1", "d": "2"}

@@ -1,0 +1,230 @@
+"""Resources against what Strimzi's operator makes of them, field by field."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connect.core.model import TargetState
+from tests.unit.connectors.strimzi.resources import NEW, OLD, source_of, translation
+
+
+def with_source_fields(text: str) -> str:
+    return NEW.replace("      sourceConnector: {}\n", text)
+
+
+def test_the_worker_is_that_of_the_target() -> None:
+    worker = translation(NEW).worker
+    assert worker["bootstrap.servers"] == "eu:9093"
+    assert worker["group.id"] == "mirror-group"
+    assert [worker[f"{each}.storage.topic"] for each in ("config", "offset", "status")] == [
+        *("mirror-configs", "mirror-offsets", "mirror-status"),
+    ]
+    assert worker["key.converter"] == worker["value.converter"] == worker["header.converter"]
+    assert worker["key.converter"] == "org.apache.kafka.connect.converters.ByteArrayConverter"
+    assert worker["security.protocol"] == worker["producer.security.protocol"] == "PLAINTEXT"
+    assert "strimzisecrets" not in worker["config.providers"]
+
+
+def test_without_a_target_the_names_are_the_operators() -> None:
+    found = translation(OLD)
+    assert found.worker["group.id"] == "mirrormaker2-cluster"
+    assert found.worker["config.storage.topic"] == "mirrormaker2-cluster-configs"
+    assert found.worker["bootstrap.servers"] == "eu:9092"
+    assert source_of(found).config["source.cluster.bootstrap.servers"] == "us:9092"
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta2", "v1"])
+def test_each_version_may_have_either_shape(version: str) -> None:
+    for text in (NEW.replace("/v1\n", f"/{version}\n"), OLD.replace("v1beta2", version)):
+        assert source_of(translation(text)).name == "us->eu.MirrorSourceConnector"
+
+
+def test_a_connector_has_the_operators_name_and_keys() -> None:
+    found = translation(
+        with_source_fields(
+            """\
+      sourceConnector:
+        tasksMax: 4
+        config: {replication.factor: -1, sync.topic.acls.enabled: "false"}
+      checkpointConnector: {}
+      heartbeatConnector: {}
+      topicsPattern: "orders|pay.*"
+      topicsExcludePattern: ".*tmp"
+      groupsPattern: "g.*"
+      groupsExcludePattern: "g0"
+"""
+        )
+    )
+    source = source_of(found)
+    assert source.config == {
+        "name": "us->eu.MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "tasks.max": "4",
+        "target.cluster.alias": "eu",
+        "target.cluster.bootstrap.servers": "eu:9093",
+        "target.cluster.security.protocol": "PLAINTEXT",
+        "source.cluster.alias": "us",
+        "source.cluster.bootstrap.servers": "us:9093",
+        "source.cluster.security.protocol": "PLAINTEXT",
+        "replication.factor": "-1",
+        "sync.topic.acls.enabled": "false",
+        "topics": "orders|pay.*",
+        "topics.exclude": ".*tmp",
+        "groups": "g.*",
+        "groups.exclude": "g0",
+    }
+    assert source.state is None
+    assert [each.name.rpartition(".")[2] for each in found.connectors] == [
+        *("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"),
+    ]
+
+
+def test_the_old_spellings_of_exclusions_are_read_and_the_new_ones_win() -> None:
+    fields = "      topicsBlacklistPattern: a\n      groupsBlacklistPattern: b\n      groupsExcludePattern: c\n"
+    found = translation(OLD + fields)
+    assert source_of(found).config["topics.exclude"] == "a"
+    assert source_of(found).config["groups.exclude"] == "c"
+    assert [one.path for one in found.notices] == ["spec.mirrors[0].groupsBlacklistPattern"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ("{state: running}", TargetState.STARTED),
+        ("{state: paused}", TargetState.PAUSED),
+        ("{state: stopped}", TargetState.STOPPED),
+        ("{pause: true}", TargetState.PAUSED),
+        ("{pause: false}", None),
+        ("{pause: true, state: stopped}", TargetState.STOPPED),
+    ],
+)
+def test_states(fields: str, state: TargetState | None) -> None:
+    assert source_of(translation(NEW.replace("sourceConnector: {}", f"sourceConnector: {fields}"))).state is state
+
+
+def test_config_of_a_cluster_goes_to_its_clients_and_what_is_free_to_the_worker() -> None:
+    config = "    config: {ssl.cipher.suites: x, ssl.protocol: y, sasl.mechanism: z, offset.flush.interval.ms: 500}\n"
+    found = translation(NEW.replace("  mirrors:\n", f"{config}  mirrors:\n"))
+    assert found.worker["offset.flush.interval.ms"] == "500"
+    assert (found.worker["ssl.cipher.suites"], found.worker["ssl.protocol"]) == ("x", "y")
+    assert "sasl.mechanism" not in found.worker
+    assert source_of(found).config["target.cluster.sasl.mechanism"] == "z"
+    assert [(one.path, one.line) for one in found.notices] == [("spec.target.config.sasl.mechanism", 14)]
+
+
+def test_a_group_in_the_config_is_heeded_only_without_a_target() -> None:
+    old = OLD.replace(
+        "{alias: eu, bootstrapServers: eu:9092}", "{alias: eu, bootstrapServers: e:1, config: {group.id: g}}"
+    )
+    assert translation(old).worker["group.id"] == "g"
+    new = translation(NEW.replace("  mirrors:\n", "    config: {group.id: g}\n  mirrors:\n"))
+    assert new.worker["group.id"] == "mirror-group"
+    assert new.notices[0].path == "spec.target.config.group.id"
+
+
+def test_providers_of_the_users_own_stay() -> None:
+    config = "    config: {config.providers: mine, config.providers.mine.class: file}\n"
+    worker = translation(NEW.replace("  mirrors:\n", f"{config}  mirrors:\n")).worker
+    assert worker["config.providers"] == "mine,strimzienv,strimzifile,strimzidir"
+    assert worker["config.providers.mine.class"] == "file"
+
+
+def test_a_rack_is_read_from_the_environment_of_each_worker() -> None:
+    found = translation(NEW + "  rack: {type: environment-variable, envVarName: ZONE}\n")
+    assert found.worker["consumer.client.rack"] == "${strimzienv:ZONE}"
+    assert source_of(found).config["consumer.client.rack"] == "${strimzienv:ZONE}"
+    (notice,) = translation(NEW + "  rack: {topologyKey: zone}\n").notices
+    assert notice.path == "spec.rack"
+
+
+def test_fields_without_meaning_are_named_each_with_its_line() -> None:
+    text = NEW + "  replicas: 3\n  jvmOptions: {}\n  colour: red\n"
+    text = text.replace("sourceConnector: {}", "sourceConnector: {autoRestart: {enabled: true}, taskMax: 1}")
+    text = text.replace("  name: us-to-eu\n", "  name: us-to-eu\n  annotations: {strimzi.io/pause: 'x', mine: 'y'}\n")
+    named = [(one.line, one.path) for one in translation(text).notices]
+    assert named == [
+        (5, "metadata.annotations.strimzi.io/pause"),
+        (19, "spec.mirrors[0].sourceConnector.autoRestart"),
+        (19, "spec.mirrors[0].sourceConnector.taskMax"),
+        (20, "spec.replicas"),
+        (21, "spec.jvmOptions"),
+        (22, "spec.colour"),
+    ]
+
+
+def test_keys_that_the_operator_sets_are_left_out_of_a_connector() -> None:
+    found = translation(NEW.replace("sourceConnector: {}", "sourceConnector: {config: {name: x, topics: t}}"))
+    assert source_of(found).config["name"] == "us->eu.MirrorSourceConnector"
+    assert source_of(found).config["topics"] == "t"
+    assert [one.path for one in found.notices] == ["spec.mirrors[0].sourceConnector.config.name"]
+
+
+def test_settings_of_the_command_line_are_above_all() -> None:
+    assert translation(NEW).with_settings({"group.id": "mine"}).worker["group.id"] == "mine"
+
+
+def test_an_error_of_a_setting_is_given_its_line() -> None:
+    found = translation(NEW.replace("sourceConnector: {}", "sourceConnector: {config: {tasks: 1}}"))
+    located = found.located(ConfigError("is wrong", "tasks"), source_of(found))
+    assert str(located) == "mirror.yaml:18: tasks: is wrong"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("kind: KafkaMirrorMaker2", "kind: KafkaConnect", "holds no KafkaMirrorMaker2, but KafkaConnect"),
+        ("strimzi.io/v1\n", "strimzi.io/v2\n", "apiVersion is 'kafka.strimzi.io/v2'"),
+        ("    alias: eu\n", "", "spec.target.alias is missing"),
+        ("    groupId: mirror-group\n", "", "spec.target.groupId is missing"),
+        ("sourceConnector: {}", "topicsPattern: x", "no mirror has one of sourceConnector"),
+        ("sourceConnector: {}", "sourceConnector: {state: on}", "state is 'true'; it can be running, paused, stopped"),
+        ("    - source:\n", "    - sourcecluster:\n", "source is missing"),
+        (
+            "    alias: eu\n",
+            "    alias: eu\n    authentication: {type: kerberos}\n",
+            "type is 'kerberos'; it can be tls",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(old: str, new: str, words: str) -> None:
+    assert old in NEW
+    with pytest.raises(ConfigError, match=words):
+        translation(NEW.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("connectCluster: eu", "connectCluster: asia", "spec.connectCluster is asia, which is no alias"),
+        ("sourceCluster: us", "sourceCluster: uk", "sourceCluster is uk, which is no alias"),
+        ("connectCluster: eu", "connectCluster: us", "a worker writes to the cluster that holds its own topics"),
+        ("  connectCluster: eu\n", "", "spec.connectCluster is missing"),
+    ],
+)
+def test_aliases_that_lead_nowhere_are_said(old: str, new: str, words: str) -> None:
+    assert old in OLD
+    with pytest.raises(ConfigError, match=words):
+        translation(OLD.replace(old, new))
+
+
+def test_the_worker_may_use_the_target_under_another_alias() -> None:
+    again = OLD.replace("connectCluster: eu", "connectCluster: same").replace(
+        "  mirrors:\n", "    - {alias: same, bootstrapServers: eu:9092}\n  mirrors:\n"
+    )
+    assert source_of(translation(again)).name == "us->eu.MirrorSourceConnector"
+
+
+def test_a_flow_twice_is_refused() -> None:
+    _, _, mirror = NEW.partition("  mirrors:\n")
+    with pytest.raises(ConfigError, match="us->eu is mirrored twice"):
+        translation(NEW + mirror)
+
+
+def test_of_several_resources_one_is_named() -> None:
+    several = f"kind: Kafka\n---\n{NEW}---\n{OLD.replace('us-to-eu', 'other')}"
+    with pytest.raises(ConfigError, match="holds several: us-to-eu, other; say which one by --name"):
+        translation(several)
+    assert translation(several, name="other").worker["group.id"] == "mirrormaker2-cluster"
+    with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2 third, but us-to-eu, other"):
+        translation(several, name="third")

@@ -1,0 +1,74 @@
+"""The steps to what is wanted: only what is ours goes, and no step leaves more rights than before or after."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core.acls import AclBinding
+from connectors.access.plan import AccessPlan, plan_access
+from connectors.access.rules import Wanted
+from connectors.changes import CreateAcl, DeleteAcl
+
+rules = st.sets(
+    st.builds(
+        AclBinding,
+        st.just("TOPIC"),
+        st.sampled_from(("us.a", "us.b")),
+        st.just("LITERAL"),
+        st.sampled_from(("User:ann", "User:bob")),
+        st.just("*"),
+        st.just("READ"),
+        st.sampled_from(("ALLOW", "DENY")),
+    )
+)
+
+
+def states(plan: AccessPlan, there: set[AclBinding]) -> list[set[AclBinding]]:
+    """The target's rules before the first change and after each."""
+    found = [set(there)]
+    for change in plan.changes:
+        found.append(found[-1] | {change.binding} if isinstance(change, CreateAcl) else found[-1] - {change.binding})
+    return found
+
+
+def rights(held: set[AclBinding]) -> set[tuple[str, str]]:
+    def who(permission: str) -> set[tuple[str, str]]:
+        return {(rule.principal, rule.resource_name) for rule in held if rule.permission == permission}
+
+    return who("ALLOW") - who("DENY")
+
+
+@given(rules, rules, rules, rules)
+def test_only_what_is_ours_goes(
+    wanted: set[AclBinding], kept: set[AclBinding], there: set[AclBinding], ours: set[AclBinding]
+) -> None:
+    plan = plan_access(Wanted(wanted, kept), there, ours)
+    deleted = {change.binding for change in plan.changes if isinstance(change, DeleteAcl)}
+    assert deleted == (ours & there) - wanted - kept
+    assert states(plan, there)[-1] == (there | wanted) - deleted
+    assert not any(isinstance(change, DeleteAcl) for change in plan_access(Wanted(wanted), there, None).changes)
+
+
+@given(rules, rules, rules)
+def test_no_step_widens(wanted: set[AclBinding], there: set[AclBinding], ours: set[AclBinding]) -> None:
+    steps = states(plan_access(Wanted(wanted), there, ours), there)
+    for held in steps:
+        assert rights(held) <= rights(steps[0]) or rights(held) <= rights(steps[-1])
+
+
+@given(rules, rules, rules, st.data())
+def test_a_crash_at_any_step_leaves_nothing_unrecorded_and_the_next_run_converges(
+    wanted: set[AclBinding], there: set[AclBinding], ours: set[AclBinding], data: st.DataObject
+) -> None:
+    first = plan_access(Wanted(wanted), there, ours)
+    held = data.draw(st.sampled_from(states(first, there)))
+    recorded = ours | first.claims
+    assert held - there <= recorded
+    later = plan_access(Wanted(wanted), held, recorded)
+    end = states(later, held)[-1]
+    recorded = (recorded | later.claims) - later.forgets - set(later.delete_allows) - set(later.delete_denies)
+    assert end == states(first, there)[-1]
+    assert recorded <= end, "what is gone is forgotten"
+    others = frozenset(end) - wanted - recorded
+    assert plan_access(Wanted(wanted), end, recorded) == AccessPlan(others=others), "and then there is nothing to do"

@@ -1,0 +1,49 @@
+"""The bytes of a recorded access rule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core.acls import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, AclBinding
+from connectors.access.records import AclKey, decode_acl_key, encode_acl_key
+from connectors.positions import Kind, UnknownFormat, decode_kind
+
+RULE = AclBinding("TOPIC", "us.o", "PREFIXED", "User:bob", "*", "READ", "DENY")
+BYTES = b"\x01\x05\x02\x04\x03\x02\x00\x01C\x00\x04us.o\x00\x08User:bob\x00\x01*"
+
+
+def test_the_bytes() -> None:
+    assert encode_acl_key(AclKey("C", RULE)) == BYTES
+    assert decode_kind(BYTES) is Kind.ACL
+
+
+@pytest.mark.parametrize("raw", [BYTES[:-1], BYTES + b"x", BYTES[:5]])
+def test_what_is_cut_or_too_long_is_refused(raw: bytes) -> None:
+    with pytest.raises(UnknownFormat):
+        decode_acl_key(raw)
+
+
+def of(words: dict[int, str]) -> st.SearchStrategy[str]:
+    return st.sampled_from(sorted(words.values()))
+
+
+@given(
+    st.builds(
+        AclKey,
+        st.text(max_size=9),
+        st.builds(
+            AclBinding,
+            of(RESOURCE_TYPES),
+            st.text(max_size=9),
+            of(PATTERN_TYPES),
+            st.text(max_size=9),
+            st.text(max_size=9),
+            of(OPERATIONS),
+            of(PERMISSIONS),
+        ),
+    )
+)
+def test_there_and_back(key: AclKey) -> None:
+    assert decode_acl_key(encode_acl_key(key)) == key

@@ -1,0 +1,213 @@
+"""Which rules a flow wants on its target: Java's, the full set, and nothing beyond what the source allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.api.policy import ReplicationPolicy
+from connect.core.acls import AclBinding
+from connect.core.errors import PermanentError
+from connectors.access.rules import RESOURCES, Names, Wanted, full_rules, topic_rules
+from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+from connectors.remote_names import RemoteNames
+
+TOPICS = ("orders", "orders.eu", "audit", "heartbeats", "or")
+PRINCIPALS = ("User:ann", "User:bob", "User:*")
+
+
+class Reversed(DefaultReplicationPolicy):
+    """Remote names share no prefix with each other that their topics share."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        return f"{topic[::-1]}.{source_alias}"
+
+
+class Picky(DefaultReplicationPolicy):
+    """Has no name for one topic."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        if topic == "orders":
+            raise PermanentError("no name for it")
+        return super().format_remote_topic(source_alias, topic)
+
+
+class Careless(Reversed):
+    """Says of its prefixes what does not hold."""
+
+    def format_remote_prefix(self, source_alias: str, prefix: str) -> str | None:
+        return prefix[::-1]
+
+
+POLICIES: dict[str, ReplicationPolicy] = {
+    "default": DefaultReplicationPolicy(),
+    "identity": IdentityReplicationPolicy(source_alias="us"),
+    "reversed": Reversed(),
+    "careless": Careless(),
+}
+PICKY: ReplicationPolicy = Picky()
+
+
+def rule(text: str) -> AclBinding:
+    """``ALLOW READ User:bob TOPIC LITERAL orders``"""
+    permission, operation, principal, kind, pattern, name = text.split()
+    return AclBinding(kind, name, pattern, principal, "*", operation, permission)
+
+
+def names(policy: str = "default", mirrored: tuple[str, ...] = TOPICS) -> Names:
+    names = RemoteNames("us", POLICIES[policy])
+    return Names(names, lambda topic: topic in (*mirrored, "*"), lambda group: group != "secret")
+
+
+def full(
+    *rules: AclBinding, policy: str = "default", writes: bool = False, mirrored: tuple[str, ...] = TOPICS
+) -> Wanted:
+    return full_rules(rules, names(policy, mirrored), resources=RESOURCES, writes=writes, mirrored=mirrored)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("ALLOW READ User:bob TOPIC LITERAL orders", "ALLOW READ User:bob TOPIC LITERAL us.orders"),
+        ("ALLOW ALL User:bob TOPIC LITERAL orders", "ALLOW READ User:bob TOPIC LITERAL us.orders"),
+        ("ALLOW DESCRIBE User:bob TOPIC LITERAL orders", "ALLOW DESCRIBE User:bob TOPIC LITERAL us.orders"),
+        ("DENY ALL User:bob TOPIC LITERAL orders", "DENY ALL User:bob TOPIC LITERAL us.orders"),
+        ("DENY WRITE User:bob TOPIC LITERAL orders", "DENY WRITE User:bob TOPIC LITERAL us.orders"),
+        ("ALLOW READ User:bob TOPIC LITERAL *", "ALLOW READ User:bob TOPIC LITERAL us.*"),
+        ("ALLOW WRITE User:bob TOPIC LITERAL orders", None),
+        ("ALLOW READ User:bob TOPIC LITERAL other", None),
+        ("ALLOW READ User:bob TOPIC PREFIXED or", None),
+        ("ALLOW READ User:bob GROUP LITERAL app", None),
+    ],
+)
+def test_javas_rule(source: str, target: str | None) -> None:
+    assert topic_rules([rule(source)], names()).rules == ({rule(target)} if target else set())
+
+
+@pytest.mark.parametrize(
+    ("policy", "source", "target"),
+    [
+        ("default", "ALLOW READ User:bob TOPIC PREFIXED or", "ALLOW READ User:bob TOPIC PREFIXED us.or"),
+        ("default", "ALLOW READ User:bob TOPIC LITERAL *", "ALLOW READ User:bob TOPIC PREFIXED us."),
+        ("default", "DENY ALL User:* TOPIC PREFIXED audit", "DENY ALL User:* TOPIC PREFIXED us.audit"),
+        ("default", "ALLOW WRITE User:bob TOPIC PREFIXED or", None),
+        ("default", "ALLOW READ User:bob TOPIC PREFIXED x", None),
+        ("identity", "ALLOW READ User:bob TOPIC PREFIXED or", "ALLOW READ User:bob TOPIC PREFIXED or"),
+        ("identity", "ALLOW READ User:bob TOPIC LITERAL *", "ALLOW READ User:bob TOPIC LITERAL *"),
+        ("reversed", "ALLOW READ User:bob TOPIC PREFIXED or", None),
+        ("reversed", "ALLOW READ User:bob TOPIC LITERAL audit", "ALLOW READ User:bob TOPIC LITERAL tidua.us"),
+        ("reversed", "DENY READ User:bob TOPIC PREFIXED aud", "DENY READ User:bob TOPIC LITERAL tidua.us"),
+        ("default", "ALLOW READ User:bob GROUP PREFIXED app", "ALLOW READ User:bob GROUP PREFIXED app"),
+        ("default", "ALLOW READ User:bob GROUP LITERAL secret", None),
+        ("default", "DENY READ User:bob GROUP PREFIXED secret", "DENY READ User:bob GROUP PREFIXED secret"),
+        (
+            "default",
+            "ALLOW WRITE User:bob TRANSACTIONAL_ID PREFIXED app",
+            "ALLOW WRITE User:bob TRANSACTIONAL_ID PREFIXED app",
+        ),
+        (
+            "default",
+            "ALLOW IDEMPOTENT_WRITE User:bob CLUSTER LITERAL kafka-cluster",
+            "ALLOW IDEMPOTENT_WRITE User:bob CLUSTER LITERAL kafka-cluster",
+        ),
+        ("default", "ALLOW DESCRIBE User:bob DELEGATION_TOKEN LITERAL token", None),
+        ("default", "ALLOW CODE_99 User:bob TOPIC LITERAL orders", None),
+    ],
+)
+def test_the_full_rule(policy: str, source: str, target: str | None) -> None:
+    wanted = full(rule(source), policy=policy)
+    assert wanted.rules == ({rule(target)} if target else set())
+    assert bool(wanted.left_out) == (target is None)
+
+
+def test_a_type_that_is_not_named_is_left_out() -> None:
+    group = rule("ALLOW READ User:bob GROUP LITERAL app")
+    wanted = full_rules([group], names(), resources={"topic"}, writes=False, mirrored=TOPICS)
+    assert not wanted.rules and "sync.acls.resources" in wanted.left_out[group]
+
+
+def test_the_right_to_write_where_it_is_asked_for() -> None:
+    source = [rule(f"ALLOW {operation} User:bob TOPIC LITERAL orders") for operation in ("WRITE", "ALL")]
+    assert full(*source, writes=True).rules == {replace(one, resource_name="us.orders") for one in source}
+
+
+def test_a_rule_that_came_back_is_not_sent_again() -> None:
+    group = rule("ALLOW READ User:bob GROUP LITERAL app")
+    wanted = full_rules([group], names(), resources=RESOURCES, writes=False, mirrored=(), mirrored_back={group})
+    assert not wanted.rules
+
+
+def test_a_prefix_without_topics_is_not_made_but_kept() -> None:
+    wanted = full(rule("ALLOW READ User:bob TOPIC PREFIXED or"), mirrored=())
+    assert not wanted.rules and wanted.kept == {rule("ALLOW READ User:bob TOPIC PREFIXED us.or")}
+
+
+def test_a_topic_without_a_remote_name_is_left_out() -> None:
+    literal = rule("ALLOW READ User:bob TOPIC LITERAL orders")
+    deny = rule("DENY READ User:bob TOPIC PREFIXED or")
+    picky = replace(names(), names=RemoteNames("us", PICKY))
+    assert not topic_rules([literal], picky).rules
+    wanted = full_rules([literal, deny], picky, resources=RESOURCES, writes=False, mirrored=TOPICS)
+    assert {one.resource_name for one in wanted.rules} == {"us.orders.eu", "us.or"} and literal in wanted.left_out
+
+
+def allows(rules: set[AclBinding], principal: str, topic: str, operation: str) -> bool:
+    """An authorizer, as simple as one can be."""
+    fitting = [
+        one
+        for one in rules
+        if one.principal in (principal, "User:*")
+        and one.operation in (operation, "ALL")
+        and (
+            topic.startswith(one.resource_name) if one.pattern_type == "PREFIXED" else one.resource_name in (topic, "*")
+        )
+    ]
+    return bool(fitting) and not any(one.is_deny for one in fitting)
+
+
+any_rule = st.builds(
+    AclBinding,
+    st.just("TOPIC"),
+    st.sampled_from((*TOPICS, "*", "orders.", "o", "a")),
+    st.sampled_from(("LITERAL", "PREFIXED")),
+    st.sampled_from(PRINCIPALS),
+    st.just("*"),
+    st.sampled_from(("READ", "WRITE", "ALL", "DESCRIBE")),
+    st.sampled_from(("ALLOW", "DENY")),
+)
+
+
+def test_a_rule_holds_for_both_remote_topics_of_one_that_was_made_anew() -> None:
+    both = replace(names(), renamed={"orders": "us.orders.1c9bd204"})
+    source = rule("ALLOW READ User:bob TOPIC LITERAL orders")
+    assert {one.resource_name for one in topic_rules([source], both).rules} == {"us.orders", "us.orders.1c9bd204"}
+    stranger = rule("ALLOW READ User:bob TOPIC PREFIXED orders.")
+    wanted = full_rules([stranger], both, resources=RESOURCES, writes=False, mirrored=("orders", "orders.eu"))
+    assert not wanted.rules, "it would cover the records of orders too"
+
+
+@given(
+    st.sets(any_rule, max_size=8),
+    st.sampled_from(sorted(POLICIES)),
+    st.booleans(),
+    st.sets(st.sampled_from(TOPICS)),
+    st.sets(st.sampled_from(TOPICS)),
+)
+def test_the_target_allows_nothing_that_the_source_does_not(
+    source: set[AclBinding], policy: str, writes: bool, mirrored: set[str], anew: set[str]
+) -> None:
+    topics = tuple(sorted(mirrored))
+    remotes = {topic: POLICIES[policy].format_remote_topic("us", topic) for topic in topics}
+    renamed = {topic: f"{remotes[topic]}.1c9bd204" for topic in anew & mirrored}
+    known = replace(names(policy, topics), renamed=renamed)
+    wanted = full_rules(source, known, resources=RESOURCES, writes=writes, mirrored=topics)
+    for topic, remote in (*remotes.items(), *renamed.items()):
+        for principal in ("User:ann", "User:bob"):
+            for operation in ("READ", "WRITE", "DESCRIBE"):
+                if allows(wanted.rules, principal, remote, operation):
+                    assert allows(source, principal, topic, operation)
+                elif policy == "default" and writes and not renamed:  # a prefix may cover a renamed one alone
+                    assert not allows(source, principal, topic, operation), "and with these, all that it does"

@@ -1,0 +1,156 @@
+"""What the job does where rules are refused: what gives rights is left, and what was not made is not claimed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connect.core.acls import AclBinding
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.acls import AclFilter, Outcomes, SecurityDisabled
+from connect.kafka.cluster import Cluster
+from connectors.access import sync
+from connectors.access.records import AccessRecords
+from connectors.access.rules import Names
+from connectors.access.settings import AccessSettings
+from connectors.access.sync import AccessFlow, AccessNotSynced, AccessSync
+from connectors.policy import DefaultReplicationPolicy
+from connectors.remote_names import RemoteNames
+
+
+def group(permission: str, principal: str) -> AclBinding:
+    return AclBinding("GROUP", "app", "LITERAL", principal, "*", "READ", permission)
+
+
+DENY, ALLOW, OLD_ALLOW, OLD_DENY = (
+    group("DENY", "User:eve"),
+    group("ALLOW", "User:ann"),
+    group("ALLOW", "User:old"),
+    group("DENY", "User:old"),
+)
+
+
+class Clusters:
+    """A source without topics, a target that refuses some rules, and the flow's records; ``steps`` in order."""
+
+    def __init__(self, refused: Collection[AclBinding] = ()) -> None:
+        self.source: set[AclBinding] | Exception = {DENY, ALLOW}
+        self.target = {OLD_ALLOW, OLD_DENY}
+        self.recorded = {OLD_ALLOW, OLD_DENY}
+        self.refused = refused
+        self.steps: list[str] = []
+        self.asked = 0
+
+    def job(self, monkeypatch: pytest.MonkeyPatch, *, full: bool = True) -> AccessSync:
+        async def describe(cluster: object, wanted: AclFilter | None = None) -> list[AclBinding]:
+            if cluster is not self:
+                return sorted(self.target)
+            self.asked += 1
+            if isinstance(self.source, Exception):
+                raise self.source
+            return sorted(self.source)
+
+        async def create(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
+            assert set(rules) <= self.recorded, "recorded before it is made"
+            return self._change("create", rules)
+
+        async def delete(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
+            return self._change("delete", rules)
+
+        async def nothing(cluster: object, topic: str) -> set[Any]:
+            return set()
+
+        monkeypatch.setattr(sync, "describe_acls", describe)
+        monkeypatch.setattr(sync, "create_acls", create)
+        monkeypatch.setattr(sync, "delete_acls", delete)
+        monkeypatch.setattr(sync, "recorded", nothing)
+        settings = AccessSettings(600, full, frozenset({"group"}), False, False, lambda name: True)
+        flow = AccessFlow(
+            "us->eu", Names(RemoteNames("us", DefaultReplicationPolicy()), lambda topic: True, lambda name: True), "m"
+        )
+        return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))
+
+    def _change(self, verb: str, rules: Sequence[AclBinding]) -> Outcomes:
+        self.steps += [f"{verb} {rule.permission}" for rule in rules]
+        outcomes: Outcomes = {rule: PermanentError("no") if rule in self.refused else None for rule in rules}
+        done = {rule for rule, error in outcomes.items() if error is None}
+        self.target = self.target | done if verb == "create" else self.target - done
+        return outcomes
+
+    async def metadata(self, topics: None) -> Any:
+        return type("Metadata", (), {"topics": {}})
+
+    async def load(self) -> frozenset[AclBinding]:
+        return frozenset(self.recorded)
+
+    async def claim(self, rules: Collection[AclBinding]) -> None:
+        self.recorded |= set(rules)
+
+    async def forget(self, rules: Collection[AclBinding]) -> None:
+        self.recorded -= set(rules)
+
+
+async def test_all_goes_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    await clusters.job(monkeypatch).run()
+    assert clusters.steps == ["create DENY", "delete ALLOW", "create ALLOW", "delete DENY"]
+    assert clusters.target == clusters.recorded == {DENY, ALLOW}
+
+
+@pytest.mark.parametrize("refused", [DENY, OLD_ALLOW])
+async def test_where_taking_rights_is_refused_none_are_given(
+    monkeypatch: pytest.MonkeyPatch, refused: AclBinding
+) -> None:
+    clusters = Clusters({refused})
+    job = clusters.job(monkeypatch)
+    with pytest.raises(AccessNotSynced):
+        await job.run()
+    assert clusters.steps == ["create DENY", "delete ALLOW"]
+    assert ALLOW not in clusters.target and OLD_DENY in clusters.target
+    assert clusters.recorded == clusters.target, "what was not made is not claimed"
+    asked = clusters.asked
+    await job.look()
+    assert clusters.asked == asked + 1, "tried again at its interval, not with every look"
+    clusters.refused = ()
+    await job.run()
+    assert clusters.target == clusters.recorded == {DENY, ALLOW}
+
+
+async def test_a_look_is_one_request_and_syncs_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    await job.run()
+    asked, clusters.steps = clusters.asked, []
+    await job.look()
+    assert (clusters.asked, clusters.steps) == (asked + 1, [])
+    clusters.source = {DENY}
+    await job.look()
+    assert clusters.steps == ["delete ALLOW"]
+
+
+async def test_a_source_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    rules, clusters.source = clusters.source, RetriableError("not now")
+    with pytest.raises(RetriableError):
+        await job.run()
+    clusters.source = rules
+    await job.look()
+    assert clusters.target == {DENY, ALLOW}
+
+
+async def test_without_an_authorizer_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clusters = Clusters()
+    clusters.source = SecurityDisabled("cluster us has no authorizer")
+    job = clusters.job(monkeypatch)
+    for _ in range(3):
+        await job.run()
+        await job.look()
+    assert caplog.messages == ["us->eu: cluster us has no authorizer; access rules are not synced"]
+    assert not clusters.steps

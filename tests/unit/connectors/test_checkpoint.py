@@ -1,0 +1,201 @@
+"""MirrorCheckpoint without a broker: what is worth writing, who is moved, how groups are split among tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core.errors import PermanentError
+from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
+from connectors.checkpoint.connector import MirrorCheckpointConnector
+from connectors.checkpoint.emission import Checkpoints, Found
+from connectors.checkpoint.group_plan import AHEAD, groups_left
+from connectors.checkpoint.groups import decode, encode, split
+from connectors.checkpoint.looking import GroupLook
+from connectors.checkpoint.offset_sync import to_move, why_left
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_records import Checkpoint
+
+CHECKPOINT = {
+    "name": "MirrorCheckpointConnector",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector",
+    "source.cluster.alias": "us",
+    "target.cluster.alias": "eu",
+    "source.cluster.bootstrap.servers": "127.0.0.1:1",
+    "target.cluster.bootstrap.servers": "127.0.0.1:1",
+}
+POSITION = {"group": "g", "topic": "us.t", "partition": 0}
+PLACE = TopicPartition("us.t", 0)
+
+
+def checkpoint(upstream: int, downstream: int) -> Checkpoint:
+    return Checkpoint("g", "us.t", 0, upstream, downstream, "note")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "by_syncs", "by_map"),
+    [
+        (10, 20, False, False),  # the same again
+        (11, 20, False, False),  # went on, and the copy did not
+        (11, 21, True, True),
+        (11, 19, False, True),  # never back while the group goes on, but where the map knows of another copy
+        (9, 19, True, True),  # the group was wound back at the source
+        (9, 25, True, True),
+    ],
+)
+def test_which_checkpoints_are_worth_writing(upstream: int, downstream: int, by_syncs: bool, by_map: bool) -> None:
+    for is_by_map, is_written in ((False, by_syncs), (True, by_map)):
+        known = Checkpoints(["g"])
+        known.take(Checkpoint("another", "us.t", 0, 1, 1))
+        first, later = checkpoint(10, 20), checkpoint(upstream, downstream)
+        assert known.look("g", [Found(first, is_by_map)]) == [first]
+        assert known.look("g", [Found(later, is_by_map)]) == ([later] if is_written else [])
+        assert known.standing("g") == {PLACE: later if is_written else first}
+
+
+def test_what_was_written_before_moves_no_group() -> None:
+    """Its topic may have been made anew since: only what is translated now tells."""
+    known = Checkpoints(["g"])
+    known.take(checkpoint(900, 900))
+    assert known.standing("g") == {}
+    assert known.look("g", [Found(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
+    assert known.standing("g") == {PLACE: checkpoint(1000, 500)}
+    assert known.look("g", []) == []
+    assert known.standing("g") == {}
+    known.forget()
+    assert known.look("g", [Found(checkpoint(1000, 500), by_map=True)]) == [checkpoint(1000, 500)]
+
+
+def test_a_group_is_moved_forward_only() -> None:
+    here = checkpoint(10, 20)
+    to = {("us.t", 0): Committed(20, "note")}
+    assert to_move({PLACE: here}, {}) == to
+    assert to_move({PLACE: here}, {("us.t", 0): Committed(19), ("other", 0): Committed(5)}) == to
+    assert to_move({PLACE: here}, {("us.t", 0): Committed(20)}) == {}
+    assert to_move({PLACE: here}, {("us.t", 0): Committed(21)}) == {}
+
+
+@pytest.mark.parametrize(
+    ("listing", "why"),
+    [
+        (None, ""),
+        (GroupListing(CLASSIC, "consumer", "Empty"), ""),
+        (GroupListing(CLASSIC, "", "Dead"), ""),
+        (GroupListing(CONSUMER, "consumer", "Empty"), ""),
+        (GroupListing(CLASSIC, "consumer", "Stable"), "on the target it has members (it is Stable)"),
+        (GroupListing(CONSUMER, "consumer", "Reconciling"), "on the target it has members (it is Reconciling)"),
+        (GroupListing(SHARE, "share", "Empty"), "on the target it is a group of another kind (share, share)"),
+        (GroupListing(CLASSIC, "connect", "Empty"), "on the target it is a group of another kind (classic, connect)"),
+    ],
+)
+def test_who_is_left_alone(listing: GroupListing | None, why: str) -> None:
+    assert why_left(listing) == why
+
+
+@pytest.mark.parametrize(
+    ("present", "why", "left"),
+    [
+        ({}, "", []),  # a run moves it
+        ({PLACE: Committed(19)}, "", []),
+        ({PLACE: Committed(20)}, "", []),
+        ({PLACE: Committed(21)}, "", [(20, 21, AHEAD)]),
+        ({}, "members", [(20, None, "members")]),
+        ({PLACE: Committed(19)}, "members", [(20, 19, "members")]),
+        ({PLACE: Committed(20)}, "members", []),
+        ({PLACE: Committed(21)}, "members", [(20, 21, "members")]),
+    ],
+)
+def test_which_groups_stay_different(
+    present: dict[tuple[str, int], Committed], why: str, left: list[tuple[int, int | None, str]]
+) -> None:
+    found = groups_left({PLACE: checkpoint(10, 20)}, present, why)
+    assert [(one.expected, one.found, one.why) for one in found] == left
+
+
+def test_groups_are_split_in_runs() -> None:
+    assert split(list("abcdefg"), 3) == [["a", "b", "c"], ["d", "e"], ["f", "g"]]
+    assert split(["a"], 3) == [["a"]]
+    assert split([], 3) == []
+
+
+@given(st.lists(st.text("abc.", min_size=1), unique=True), st.integers(1, 9))
+def test_each_group_has_one_task(groups: list[str], tasks: int) -> None:
+    parts = split(groups, tasks)
+    assert [group for part in parts for group in decode(encode(part))] == groups
+    assert len(parts) == min(tasks, len(groups))
+    assert max(map(len, parts), default=0) - min(map(len, parts), default=0) <= 1
+
+
+async def test_a_flow_that_is_off_has_no_tasks() -> None:
+    connector = MirrorCheckpointConnector()
+    await connector.start({**CHECKPOINT, "enabled": "false"})
+    assert await connector.task_configs(5) == []
+    await connector.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "objections"),
+    [
+        ({}, {}),
+        ({"enabled": "false", "emit.checkpoints.enabled": "false"}, {}),
+        (
+            {"enabled": "true", "emit.checkpoints.enabled": "false"},
+            {
+                "emit.checkpoints.enabled": (
+                    "MirrorCheckpointConnector can't run with emit.checkpoints.enabled set to false"
+                )
+            },
+        ),
+        (
+            {"enabled": "true", "emit.offset-syncs.enabled": "false"},
+            {"emit.offset-syncs.enabled": "MirrorCheckpointConnector can't run without offset syncs"},
+        ),
+    ],
+)
+async def test_checkpoints_need_what_they_are_made_of(settings: dict[str, str], objections: dict[str, str]) -> None:
+    props = {**CHECKPOINT, **settings}
+    values = MirrorCheckpointConnector.config_def().validate(props)
+    amended = await MirrorCheckpointConnector().validate(props, values)
+    assert {name: error for name, value in amended.items() for error in value.errors} == objections
+    assert set(values) <= set(amended)
+
+
+async def test_offsets_of_checkpoints() -> None:
+    connector = MirrorCheckpointConnector()
+    assert await connector.alter_offsets(CHECKPOINT, [(POSITION, {"offset": 0}), ({}, None)])
+    wrong: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({**POSITION, "group": None}, {"offset": 0}),
+        ({**POSITION, "partition": -1}, {"offset": 0}),
+        (POSITION, {"offset": 5}),
+    ]
+    for partition, offset in wrong:
+        with pytest.raises(PermanentError, match=r"^Source (partition|offset) "):
+            await connector.alter_offsets(CHECKPOINT, [(partition, offset)])
+
+
+async def test_a_text_too_long_for_a_checkpoint_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``offset.metadata.max.bytes`` may be larger than a string of a checkpoint."""
+    long = Checkpoint("long", "us.t", 0, 1, 1, "x" * 40_000)
+    task = MirrorCheckpointConnector().make_task()
+    await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "long,short"})
+    by_group = {"long": [long], "short": [checkpoint(1, 1)]}
+
+    async def nothing(_: GroupLook) -> None:
+        return
+
+    async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
+        return by_group[group]
+
+    monkeypatch.setattr(GroupLook, "begin", nothing)
+    monkeypatch.setattr(GroupLook, "follow", nothing)
+    monkeypatch.setattr(GroupLook, "newer", newer)
+    (record,) = await task.poll() or []
+    await task.stop()
+    assert record.source_partition["group"] == "g"
+    assert "group long gets no checkpoint of us.t-0" in caplog.text
+    assert "longer than the 32767 bytes" in caplog.text

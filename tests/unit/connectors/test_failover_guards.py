@@ -1,0 +1,344 @@
+"""Where a failover would skip records, or leave something behind that nobody knows how to lift, it says so instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core.acls import AclBinding
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.offsets import EARLIEST, LATEST
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, undo
+from connectors.failover.behind import Behind, still_open, without_heartbeats
+from connectors.failover.draining import CopiedEnd
+from connectors.failover.group_look import why_doubted
+from connectors.failover.logs import Fate, Log, became
+from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on
+from connectors.failover.own import Own, merged, own_ranges
+from connectors.failover.preflight import Wish, why_several
+from connectors.failover.returning import still_stopped
+from connectors.failover.starting import why_no_start
+from connectors.failover.stranded import HEADER, Stranded, begin_of_stranded, is_same
+from connectors.failover.undo import StartBefore
+from connectors.failover.way_back import WayBack
+from connectors.lag import FlowLag, lag_of
+from connectors.mirror_records import Checkpoint
+from connectors.policy import DefaultReplicationPolicy
+from connectors.positions import Position
+
+ONE, OTHER = UUID(int=1), UUID(int=2)
+ORDERS = TopicPartition("orders", 0)
+MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
+POSITION = Position("orders", 0, ONE, 30, 4, "orders", 0, ONE, 37, "writer", 7, 0, 30)
+
+
+def place(**back: Any) -> Any:
+    """Of flows that keep names, both ways."""
+    flow = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", name="MirrorSourceConnector", changing_key="",
+        policy=DefaultReplicationPolicy(), map_topic="map",
+    )  # fmt: skip
+    other = SimpleNamespace(flow="eu->us", should_mirror=lambda _: True, remote_topic=lambda topic: topic, **back)
+    return SimpleNamespace(flow=flow, back=other, source="us", target="eu", flow_workers="workers")
+
+
+# -- what was copied is not there any more --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "end", "epoch_end", "fate", "same_to"),
+    [
+        (ONE, 50, 30, Fate.SAME, 30),
+        (ONE, 50, -1, Fate.SAME, 30),
+        (None, 30, 30, Fate.SAME, 30),
+        (OTHER, 50, 50, Fate.ANEW, 0),
+        (ONE, 12, 12, Fate.CUT, 12),
+        (ONE, 50, 12, Fate.CUT, 12),
+    ],
+)
+def test_a_log_that_was_made_anew_or_lost_its_end_is_told(
+    topic_id: UUID | None, end: int, epoch_end: int, fate: Fate, same_to: int
+) -> None:
+    found = became(POSITION, topic_id, 0, end, epoch_end)
+    assert (found.fate, found.same_to) == (fate, same_to)
+
+
+def test_the_flow_back_never_begins_behind_what_the_old_primary_lost() -> None:
+    cut = why_no_start(place(), ORDERS, POSITION, Log(Fate.CUT, ONE, 0, 12, 12), None)
+    assert "up to 12 only" in cut and "delete the topic" in cut
+    anew = Log(Fate.ANEW, OTHER, 0, 0)
+    assert why_no_start(place(), ORDERS, POSITION, anew, None) == "", "it begins at the beginning"
+    assert "reset its offsets" in why_no_start(place(), ORDERS, POSITION, anew, 36)
+
+
+@pytest.mark.parametrize(
+    ("log", "is_kept", "begin"),
+    [
+        (Log(Fate.SAME, ONE, 5, 50, 30), True, 30),
+        (Log(Fate.ANEW, OTHER, 0, 50), True, 0),
+        (Log(Fate.CUT, ONE, 0, 50, 12), True, 12),
+        (Log(Fate.SAME, ONE, 5, 50, 30), False, 5),
+    ],
+)
+def test_stranded_is_all_that_the_topic_on_the_target_was_not_given(log: Log, is_kept: bool, begin: int) -> None:
+    assert begin_of_stranded(log, is_kept=is_kept) == begin
+
+
+async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
+    old, now = (SimpleNamespace(target_topic_id=one) for one in (OTHER, ONE))
+
+    async def runs(pair: Any, _: Any) -> Any:
+        first, behind = (0, 50) if pair is old else (10, 20)
+        return [SimpleNamespace(downstream=first, downstream_end=behind)]
+
+    copies: Any = SimpleNamespace(pairs_to=lambda _: [old, now], chunks=lambda _: [0], runs=runs)
+    assert await own_ranges(copies, ORDERS, ONE, 0, 50) == [(0, 10), (20, 50)]
+    assert merged([(7, 9), (1, 3), (3, 5), (4, 4)]) == [(1, 5), (7, 9)]
+
+
+async def test_what_a_writer_left_is_looked_for_where_the_log_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ends(_: Any, partitions: Any, at: int) -> dict[Any, int]:
+        assert at in (EARLIEST, LATEST)
+        return dict.fromkeys(partitions, 50)
+
+    monkeypatch.setattr(draining, "list_offsets", ends)
+    target: Any = None  # nobody has to be asked for records
+    topic: Any = SimpleNamespace(topic_id=ONE, partitions={0: None})
+    assert await draining._end_of(target, POSITION, topic) == CopiedEnd(37)
+    assert await draining._end_of(target, POSITION, None) == CopiedEnd(0)
+    topic.topic_id = OTHER
+    assert await draining._end_of(target, POSITION, topic) == CopiedEnd(0)
+
+
+# -- drained ---------------------------------------------------------------------------------------------------
+
+
+def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
+    lags = [lag_of("orders", 0, "us.orders", 30, 0, 30, -1), lag_of("heartbeats", 0, "us.heartbeats", 5, 0, 9, -1)]
+    kept = without_heartbeats(lags, DefaultReplicationPolicy())
+    assert [one.topic for one in kept] == ["orders"]
+    assert still_open(kept, {("orders", 0): 30}) == ()
+    held = Behind(FlowLag(tuple(kept)), still_open(kept, {("orders", 0): 33}))
+    assert not held.is_copied and "transaction is open in orders-0" in str(held)
+    assert Behind(FlowLag(tuple(kept))).is_copied
+
+
+# -- groups ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "end", "copied", "words"),
+    [
+        (30, 37, 37, 30, ""),
+        (20, 27, 37, None, ""),
+        (30, 38, 37, 30, "which ends at 37"),
+        (31, 37, 37, 30, "copied up to 30 only"),
+        (30, 37, None, 30, "does not tell"),
+    ],
+)
+def test_a_checkpoint_of_a_topic_that_was_there_before_is_doubted(
+    upstream: int, downstream: int, end: int | None, copied: int | None, words: str
+) -> None:
+    why = why_doubted(Checkpoint("readers", "orders", 0, upstream, downstream, ""), end, copied)
+    assert words in why and bool(why) == bool(words)
+
+
+def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
+    both = [("MirrorSourceConnector", ORDERS), ("paid", ORDERS), ("others", TopicPartition("mail", 0))]
+    (why,) = why_several("MirrorSourceConnector", "us->eu", both)
+    assert "connector paid" in why and "delete its offsets" in why
+
+
+def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
+    before = GroupsPlan(("readers",), (MOVE,), (Left("mail", "", "is a share group"),))
+    assert gone_on(before, before) == []
+    (why,) = gone_on(before, replace(before, moves=(replace(MOVE, source_offset=41),)))
+    assert "group readers" in why
+    woken = Left("late", "", "still has members", is_of_source=True)
+    assert len(gone_on(before, replace(before, left=(*before.left, woken)))) == 1
+
+
+# -- stranded --------------------------------------------------------------------------------------------------
+
+
+def record(offset: int, value: bytes = b"v", at_ms: int = 5, headers: Any = ()) -> Any:
+    return SimpleNamespace(offset=offset, key=None, value=value, timestamp=at_ms, timestamp_type=0, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("last_there", "skip"),
+    [(b"second", 2), (b"something else", 0), (None, 0)],
+)
+async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
+    monkeypatch: pytest.MonkeyPatch, last_there: bytes | None, skip: int
+) -> None:
+    async def read(cluster: str, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        if cluster == "us":
+            for offset, value in enumerate((b"first", b"second", b"third")):
+                yield record(30 + offset, value)
+        elif last_there is not None:
+            yield record(38, last_there)
+
+    monkeypatch.setattr(stranded, "read_ranges", read)
+    written = CopiedEnd(39, 2, ((37, 39),))
+    assert await stranded._skip(place(), ORDERS, [(30, 33)], POSITION, written) == skip
+
+
+def test_a_copy_is_told_by_content_and_time() -> None:
+    assert is_same(record(1), record(9))
+    assert not is_same(record(1), record(9, b"w"))
+    assert not is_same(record(1), record(9, at_ms=6))
+    assert not is_same(record(1), record(9, headers=[(HEADER, b"")]))
+    stamped = record(9, at_ms=6)
+    stamped.timestamp_type = 1
+    assert is_same(record(1), stamped), "the log's own time says nothing"
+
+
+def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arrived() -> None:
+    one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
+    assert appending.objection(place(), [one], ()) == ""
+    assert "compacted" in appending.objection(place(), [one], {"orders"})
+    assert "nobody can tell which" in appending.objection(place(), [replace(one, doubtful=2)], ())
+
+
+async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def runs(*_: Any) -> str:
+        return "its connector is RUNNING"
+
+    monkeypatch.setattr(appending, "why_running", runs)
+    with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
+        await appending.append_all(place(), None, print)
+
+
+# -- order, and what takes it back -----------------------------------------------------------------------------
+
+
+def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsPlan) -> list[str]:
+    done: list[str] = []
+
+    def does(name: str, answer: Any = None) -> Any:
+        async def call(*_: Any, **__: Any) -> Any:
+            done.append(name)
+            return answer
+
+        return call
+
+    looked = Preflight("us", "eu", groups=GroupsPlan(("readers",), (MOVE,)))
+    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    answers: dict[str, Any] = {
+        "drain": None,
+        "stop_flow": None,
+        "behind": Behind(FlowLag(())),
+        "copied_ends": {ORDERS: CopiedEnd(37)},
+        "way_back": WayBack([StartBefore("orders", 0, None, 36)], objections),
+        "store_starts": None,
+        "move": {},
+        "committed": {("orders", 0): SimpleNamespace(offset=37)},
+        "prove": [],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(steps, name, does(name, answer))
+    monkeypatch.setattr(preflight, "look", does("look", looked))
+    monkeypatch.setattr(preflight, "groups_now", does("look at the source", now))
+    return done
+
+
+async def go(tmp_path: Path) -> None:
+    async def store(**_: Any) -> None: ...
+
+    site = place()
+    site.flow.read_committed = False
+    lease: Any = SimpleNamespace(lost=None, store=store, record=SimpleNamespace(denied=()))
+    await steps.Failover(site, Wish(lambda _: True), tmp_path / "undo.json", print).run_under(lease)
+
+
+async def test_the_flow_back_is_told_where_to_begin_before_any_group_moves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
+    await go(tmp_path)
+    assert done.index("store_starts") < done.index("move") < done.index("look at the source")
+
+
+async def test_no_group_moves_where_the_flow_back_may_not_begin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = arrange(monkeypatch, ["only eu holds something"], GroupsPlan())
+    with pytest.raises(PermanentError, match="only eu holds something"):
+        await go(tmp_path)
+    assert "move" not in done and "store_starts" not in done
+
+
+async def test_a_consumer_that_comes_to_life_between_look_and_move_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arrange(monkeypatch, [], GroupsPlan(("readers",), (replace(MOVE, source_offset=45),)))
+    with pytest.raises(RetriableError, match="group readers was used at the source"):
+        await go(tmp_path)
+
+
+async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_in: set[str] = set()
+
+    async def allow(_: Any, topics: Any) -> None:
+        let_in.update(topics)
+
+    monkeypatch.setattr(steps, "allow_writes", allow)
+    record = undo.Undo("us", "eu", denied=("a",))
+    assert await steps.take_back(place(), record, print, (None, None), ("b",)) == []
+    assert let_in == {"a", "b"}
+
+
+async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def there(*_: Any) -> list[AclBinding]:
+        return denying.rules(["a"])
+
+    monkeypatch.setattr(denying, "describe_acls", there)
+    cluster: Any = None
+    assert await denying.denied_already(cluster, {"a", "b"}) == {"a"}
+
+
+def test_begins_of_a_failback_are_in_the_undo_file_and_an_old_file_is_put_aside(tmp_path: Path) -> None:
+    file = tmp_path / "undo.json"
+    undo.begin(file, "eu", "us").with_begins([StartBefore("orders", 0, None, 36)]).write()
+    assert undo.begin(file, "eu", "us").begins == (StartBefore("orders", 0, None, 36),)
+    old_s = file.stat().st_mtime - undo.OLD_S - 1
+    os.utime(file, (old_s, old_s))
+    other = undo.begin(file, "eu", "us")
+    assert other.begins == ()
+    other.with_begins([StartBefore("payments", 0, None, 1)]).write()
+    assert undo.read(tmp_path / "undo.1.json").begins
+
+
+# -- one at a time ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say() -> None:
+    mine = lease.Record("ann@here", "here", 1, "failover", 1, 0)
+    theirs = lease.Record("bob@there", "there", 2, "failover", 2, 5)
+    renewed = iter((theirs, theirs, replace(theirs, until_ms=6)))
+    silent = iter([theirs] * 1000)
+
+    async def living() -> lease.Record | None:
+        return next(renewed)
+
+    async def dead() -> lease.Record | None:
+        return next(silent)
+
+    with pytest.raises(lease.InHand, match="bob@there"):
+        await lease.await_free(living, mine, watch_s=60, look_s=0.001)
+    assert await lease.await_free(dead, mine, watch_s=0.05, look_s=0.001) == theirs
+    assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
+
+
+def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:
+    stopped = {"a-0": "it is QUARANTINED", "b-1": "it is QUARANTINED"}
+    assert still_stopped(stopped, {"a"}, str) == {"b-1": "it is QUARANTINED"}

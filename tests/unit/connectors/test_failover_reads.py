@@ -1,0 +1,111 @@
+"""What a failover reads of the clusters: groups of every kind, and logs with gaps."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import group_look, own, returning
+from connectors.failover.model import How, Place
+from connectors.failover.preflight import Wish
+from connectors.partition_states import PartitionState
+
+ORDERS = TopicPartition("orders", 0)
+
+
+async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether somebody is in them or not; a Streams application of the classic protocol is a group like any other."""
+    listed = {
+        "classic": GroupListing(CLASSIC, "consumer", "Empty"),
+        "streams": GroupListing(STREAMS, "streams", "Stable"),
+        "shared": GroupListing(SHARE, "share", "Empty"),
+    }
+
+    async def list_groups(cluster: str) -> dict[str, GroupListing]:
+        return listed if cluster == "us" else {}
+
+    async def committed(cluster: str, group: str) -> dict[Any, Committed]:
+        assert group == "classic", "nobody asks the others for offsets"
+        return {("orders", 0): Committed(40)} if cluster == "us" else {}
+
+    async def told_offsets(*_: Any) -> Any:
+        return {}, {}
+
+    async def where(*_: Any) -> Place:
+        return Place("orders", 0, 37, How.EXACT)
+
+    for name, fake in (("list_groups", list_groups), ("committed", committed), ("told_offsets", told_offsets)):
+        monkeypatch.setattr(group_look, name, fake)
+    us, eu = cast(Any, "us"), cast(Any, "eu")
+    places: Any = SimpleNamespace(place=where)
+    plan, lost = await group_look.GroupsLook(lambda _: True, us, eu, places, "checkpoints").plan()
+    assert ([one.group for one in plan.moves], lost) == (["classic"], ())
+    told = {one.group: one for one in plan.left}
+    assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
+    assert not any(one.is_obstacle for one in plan.left)
+
+
+async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction leaves a range of one offset behind: to begin anew at each takes hours."""
+
+    class Consumer:
+        def __init__(self) -> None:
+            self.at, self.seeks = 0, list[int]()
+
+        async def end_offsets(self, places: Any) -> Any:
+            return dict.fromkeys(places, 100_500)
+
+        def assign(self, _: Any) -> None: ...
+
+        def seek(self, _: Any, offset: int) -> None:
+            self.seeks.append(offset)
+            self.at = offset
+
+        async def position(self, _: Any) -> int:
+            return self.at
+
+        async def getmany(self, place: Any, **_: Any) -> Any:
+            begin, self.at = self.at, min(self.at + 700, 100_500)
+            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
+
+    consumer = Consumer()
+    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(consumer))
+    markers = [(at, at + 1) for at in range(10, 10_000, 10)]
+    ranges = [*markers, (100_000, 101_000)]
+    cluster: Any = SimpleNamespace(name="us")
+    found = [record.offset async for record in own.read_ranges(cluster, ORDERS, ranges, skip=1)]
+    assert found == [*range(20, 10_000, 10), *range(100_000, 100_500)]
+    assert consumer.seeks == [10, 100_000]
+
+
+@pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
+async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, stops: bool
+) -> None:
+    done: list[str] = []
+
+    def does(name: str, answer: Any = None) -> Any:
+        async def call(*_: Any, **__: Any) -> Any:
+            done.append(name)
+            return answer
+
+        return call
+
+    state = PartitionState("QUARANTINED", "refused", refused, 0)
+    monkeypatch.setattr(returning, "allow_writes", does("allow"))
+    monkeypatch.setattr(returning, "read_states", does("look", {ORDERS: state}))
+    monkeypatch.setattr(returning, "record_settings", lambda _: None)
+    monkeypatch.setattr(returning, "stop_flow", does("stop"))
+    flow = SimpleNamespace(flow="eu->us", target_alias="us")
+    site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
+    said: list[str] = []
+    back = returning.Failback(site, Wish(lambda _: True), tmp_path / "undo.json", said.append)
+    await back._let_in(("orders",))
+    assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
+    assert any("is started anew" in line for line in said) == stops

@@ -1,0 +1,135 @@
+"""Which flows are alive, and who reaches whom, from what heartbeats tell; and what that looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connect.cli.topology import topology_as_json
+from connect.cli.topology_view import age_words, show_topology
+from connectors.flow_health import Age, FlowHealth, Seen, State, Told, Wanted, Way, flows_told, ways_told
+from connectors.policy import DefaultReplicationPolicy
+
+NOW_MS = 1_700_000_000_000
+POLICIES = (DefaultReplicationPolicy(),)
+DOCS = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def told(topic: str, read_from_s: float | None = None, **seconds_ago: float) -> Told:
+    """``us_eu=5``: the newest of us->eu is five seconds old."""
+    newest = {tuple(flow.split("_")): NOW_MS - int(ago * 1000) for flow, ago in seconds_ago.items()}
+    since = None if read_from_s is None else NOW_MS - int(read_from_s * 1000)
+    return Told(topic, newest, since)  # type: ignore[arg-type]
+
+
+def seen(alias: str, *topics: Told) -> Seen:
+    return Seen(alias, topics, POLICIES)
+
+
+CLUSTERS = {
+    "us": seen("us", told("heartbeats", eu_us=720.0, ap_us=0.4), told("ap.heartbeats", us_ap=0.9, xx_ap=0.2)),
+    "eu": seen(
+        "eu",
+        told("heartbeats", us_eu=0.6, old_eu=90_000.0),
+        told("us.heartbeats", eu_us=720.8, ap_us=1.2),
+        told("us.ap.heartbeats", xx_ap=1.9),
+    ),
+    "ap": Seen("ap", policies=POLICIES, error="cluster ap: 10.0.0.9:9092 does not answer"),
+}
+WANTED = [
+    Wanted("us", "eu", True, 1),
+    Wanted("eu", "us", True, 1),
+    Wanted("ap", "us", True, 1),
+    Wanted("ap", "eu", False, 1),
+    Wanted("eu", "ap", False, None),
+    Wanted("us", "ap", True, 1),
+]
+
+
+def test_flows_are_told_by_the_heartbeats_at_their_target() -> None:
+    found = {one.name: (one.state, one.age, one.in_file) for one in flows_told(WANTED, CLUSTERS, NOW_MS, 30)}
+    assert found == {
+        "us->eu": (State.ALIVE, Age(0.6), True),
+        "eu->us": (State.STOPPED, Age(720.0), True),
+        "ap->us": (State.ALIVE, Age(0.4), True),
+        "ap->eu": (State.NONE, None, True),
+        "eu->ap": (State.UNKNOWN, None, True),
+        "us->ap": (State.UNKNOWN, None, True),
+        "old->eu": (State.STOPPED, Age(90_000.0), False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("topics", "every_s", "state", "age"),
+    [
+        ((told("heartbeats", us_eu=31),), 1, State.STOPPED, Age(31.0)),
+        ((told("heartbeats", us_eu=31),), 11, State.ALIVE, Age(31.0)),  # three of its own intervals
+        ((told("heartbeats", us_eu=-5),), 1, State.ALIVE, Age(0.0)),  # a clock that is ahead
+        ((told("heartbeats", us_eu=5),), None, State.OFF, Age(5.0)),
+        ((told("heartbeats", 7200, ap_eu=1),), 1, State.STOPPED, Age(7200.0, at_least=True)),
+        ((told("heartbeats", 7, ap_eu=1),), 1, State.STOPPED, Age(7.0, at_least=True)),
+        ((), 1, State.NONE, None),
+        ((told("us.heartbeats", us_eu=5),), 1, State.NONE, None),  # of another cluster that is called so
+    ],
+)
+def test_states_of_a_flow(topics: tuple[Told, ...], every_s: int | None, state: State, age: Age | None) -> None:
+    (found,) = flows_told([Wanted("us", "eu", True, every_s)], {"eu": Seen("eu", topics, POLICIES)}, NOW_MS, 30)[:1]
+    assert (found.state, found.age) == (state, age)
+
+
+def test_ways_are_told_by_names_of_mirrored_topics() -> None:
+    assert [(way.cluster, way.through, way.state) for way in ways_told(CLUSTERS.values(), NOW_MS, 30)] == [
+        ("eu", ("us",), State.ALIVE),
+        ("eu", ("us", "ap"), State.ALIVE),
+        ("us", ("ap",), State.ALIVE),
+    ]
+    empty = ways_told([seen("eu", told("us.heartbeats"))], NOW_MS, 30)
+    assert [(way.state, way.age) for way in empty] == [(State.NONE, None)]
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [
+        (None, "none"),
+        (Age(0.44), "0.4 s ago"),
+        (Age(720), "12 min ago"),
+        (Age(7200, at_least=True), "more than 2 h ago"),
+        (Age(200_000), "2 d ago"),
+    ],
+)
+def test_words_for_ages(age: Age | None, words: str) -> None:
+    assert age_words(age) == words
+
+
+def test_what_is_shown_stands_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    health = flows_told(WANTED, CLUSTERS, NOW_MS, 30)
+    show_topology(list(CLUSTERS.values()), health, ways_told(CLUSTERS.values(), NOW_MS, 30))
+    shown = capsys.readouterr().out
+    kept = "".join(f"    {line.rstrip()}".rstrip() + "\n" for line in shown.strip("\n").splitlines())
+    assert kept in DOCS.read_text(), f"docs/operations.md does not show what heliograph topology prints:\n{kept}"
+
+
+def test_json() -> None:
+    health = [FlowHealth("us", "eu", State.STOPPED, Age(7.5, at_least=True), in_file=True)]
+    ways = [Way("eu", "us.ap.heartbeats", ("us", "ap"), State.NONE, None)]
+    assert topology_as_json([CLUSTERS["us"], CLUSTERS["ap"]], health, ways) == {
+        "format": 1,
+        "complete": False,
+        "clusters": [
+            {"alias": "us", "error": None},
+            {"alias": "ap", "error": "cluster ap: 10.0.0.9:9092 does not answer"},
+        ],
+        "flows": [{"flow": "us->eu", "state": "stopped", "in_file": True, "age_seconds": 7.5, "at_least": True}],
+        "ways": [
+            {
+                "cluster": "eu",
+                "from": "ap",
+                "through": ["us", "ap"],
+                "hops": 2,
+                "topic": "us.ap.heartbeats",
+                "state": "no heartbeats",
+                "age_seconds": None,
+            }
+        ],
+    }

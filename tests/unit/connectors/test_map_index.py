@@ -1,0 +1,120 @@
+"""The reader's index against the naive twin of the map: what it finds chunk by chunk is what all records say."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.map_index import ChunkCache, ChunkPlace, PairIndex, cut_chunk
+from connectors.offset_map import MapWriter, Place, Run, RunList, Translation, decode_chunk_key, first_downstream
+from tests.unit.connectors.test_offset_map import PAIR, Twin, histories
+
+
+class Stored:
+    """The map topic as a reader of it sees it: an index, and values to be loaded."""
+
+    def __init__(self) -> None:
+        self.index = PairIndex()
+        self.values: list[bytes] = []
+
+    def write(self, writer: MapWriter) -> None:
+        for key, value in writer.changes():
+            upstream = decode_chunk_key(key).first_upstream
+            if value is None:
+                self.index.drop(upstream)
+            else:
+                self.index.put(upstream, first_downstream(value), len(self.values))
+                self.values.append(value)
+        writer.written()
+
+    async def load(self, at: int) -> RunList:
+        place = self.index.place(at)
+        return cut_chunk(place, self.values[place.offset])
+
+    def forward(self, upstream: int) -> Translation | None:
+        return asyncio.run(self.index.forward(upstream, self.load))
+
+    def reverse(self, downstream: int) -> Translation | None:
+        return asyncio.run(self.index.reverse(downstream, self.load))
+
+
+@settings(max_examples=60)
+@given(
+    history=histories(max_runs=40),
+    max_runs=st.integers(1, 4),
+    together=st.integers(1, 7),
+    offsets=st.lists(st.integers(0, 250), min_size=1, max_size=8),
+)
+def test_chunk_by_chunk_it_says_what_all_runs_say(
+    history: list[Run], max_runs: int, together: int, offsets: list[int]
+) -> None:
+    writer, stored, twin, whole = MapWriter(PAIR, max_runs=max_runs), Stored(), Twin(), RunList()
+    for turn, run in enumerate(history):
+        writer.append(run)
+        twin.append(run)
+        whole.append(run)
+        if turn % together == 0:
+            stored.write(writer)
+    stored.write(writer)
+    for offset in offsets:
+        assert stored.forward(offset) == whole.forward(offset)
+        assert stored.reverse(offset) == whole.reverse(offset)
+        found = stored.forward(offset)
+        assert found is not None
+        assert found.offset == twin.forward(offset)
+
+
+def test_what_was_trimmed_is_below_the_map() -> None:
+    writer, stored = MapWriter(PAIR, max_runs=2), Stored()
+    for at in range(10):
+        writer.append(Run(11 * at, 10 * at, 10))
+    stored.write(writer)
+    writer.trim(45)
+    stored.write(writer)
+    assert len(stored.index) == 3
+    assert stored.forward(5) == Translation(40, Place.BELOW)
+    assert stored.forward(44) == Translation(40, Place.INSIDE)
+    assert stored.reverse(45) == Translation(49, Place.INSIDE)
+
+
+def test_no_chunk_is_no_answer() -> None:
+    stored = Stored()
+    assert (stored.forward(1), stored.reverse(1)) == (None, None)
+    stored.index.drop(7)
+    assert len(stored.index) == 0
+
+
+def test_the_oldest_are_let_go_first() -> None:
+    index = PairIndex()
+    for at in reversed(range(16)):
+        index.put(at * 10, at * 9, at)
+    assert index.drop_oldest() == 2
+    assert index.place(0) == ChunkPlace((20, 18), (30, 27), 2)
+    assert index.place(len(index) - 1).limit is None
+
+
+def test_the_cache_is_bounded_by_runs_and_keeps_what_is_asked_for() -> None:
+    cache = ChunkCache(max_runs=25)
+    runs = RunList(Run(20 * at, 10 * at, 5) for at in range(10))
+    places = [ChunkPlace((at, at), None, at) for at in range(4)]
+    for place in places[:2]:
+        cache.put(PAIR, place, runs)
+    assert cache.get(PAIR, places[0]) is runs
+    cache.put(PAIR, places[2], runs)
+    assert (cache.get(PAIR, places[1]), cache.get(PAIR, places[0]), cache.runs) == (None, runs, 20)
+    cache.put(PAIR, places[3], RunList(Run(20 * at, 10 * at, 5) for at in range(100)))
+    assert cache.runs == 100, "one is kept whatever its size"
+
+
+def test_a_chunk_counts_for_what_lies_before_the_next_one() -> None:
+    """The target was truncated within a chunk that is closed and not written again."""
+    writer, stored = MapWriter(PAIR, max_runs=2), Stored()
+    for run in (Run(0, 0, 10), Run(20, 20, 10), Run(40, 40, 10), Run(60, 25, 5)):
+        writer.append(run)
+        stored.write(writer)
+    assert len(stored.index) == 2
+    assert stored.forward(24) == Translation(24, Place.INSIDE)
+    assert stored.forward(27) == Translation(25, Place.GAP)
+    assert stored.reverse(27) == Translation(62, Place.INSIDE)

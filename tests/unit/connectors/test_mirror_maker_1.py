@@ -1,0 +1,218 @@
+"""MirrorMaker 1: lists of topics, shares of a group, older keys, what stands beside committed offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core.errors import ConfigError
+from connect.core.properties import parse_properties
+from connect.kafka.group_offsets import Committed
+from connect.kafka.offsets import EARLIEST, LATEST
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1.group_store import start_of
+from connectors.mirror_maker_1.notes import Spread, decode, encode_pair, encode_spread
+from connectors.mirror_maker_1.old_keys import OLD_KEYS
+from connectors.mirror_maker_1.settings import MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.topics import takes
+from connectors.positions import Position
+from connectors.source.store import Start
+
+ONE = TopicPartition("orders", 3)
+POSITION = Position(
+    "orders", 3, UUID(int=1), 40, 2, "orders", 3, UUID(int=2), 41, "group-a-kafka-mirror-maker", 1000, 1, 39
+)
+
+
+# -- topics -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", ["orders,clicks.*", "orders|clicks.*", " 'orders, clicks.*' ", '"orders,clicks.*"'])
+def test_commas_are_alternatives_and_quotes_are_nothing(raw: str) -> None:
+    takes_it = takes(raw, None)
+    assert [topic for topic in ("orders", "clicks", "clicks-eu", "orders2", "click") if takes_it(topic)] == [
+        "orders",
+        "clicks",
+        "clicks-eu",
+    ]
+
+
+def test_a_blacklist_takes_the_others() -> None:
+    takes_it = takes(None, "test.*")
+    assert takes_it("orders") and not takes_it("test-1")
+
+
+@pytest.mark.parametrize(
+    "topic", ["__consumer_offsets", "__transaction_state", "mm2-configs.us.internal", "x-internal"]
+)
+def test_internal_topics_are_never_copied(topic: str) -> None:
+    assert not takes(".*", None)(topic)
+    assert not takes(None, "none")(topic)
+
+
+@pytest.mark.parametrize(("include", "exclude"), [(None, None), ("a", "b"), ("", None), ("(", None), (None, " ")])
+def test_one_list_that_says_something_is_needed(include: str | None, exclude: str | None) -> None:
+    with pytest.raises(ConfigError):
+        takes(include, exclude)
+
+
+# -- shares -------------------------------------------------------------------------------------------
+
+
+def test_range_gives_stretches_of_each_topic() -> None:
+    shares = assignors.assign("range", {"b": ["t", "u"], "a": ["t", "u"]}, {"t": 3, "u": 1})
+    assert shares["a"] == [("t", 0), ("t", 1), ("u", 0)]
+    assert shares["b"] == [("t", 2)]
+
+
+def test_round_robin_passes_over_who_does_not_want_a_topic() -> None:
+    shares = assignors.assign("roundrobin", {"a": ["t"], "b": ["t", "u"]}, {"t": 2, "u": 2})
+    assert shares["a"] == [("t", 0)]
+    assert shares["b"] == [("t", 1), ("u", 0), ("u", 1)]
+
+
+@given(
+    strategy=st.sampled_from(["range", "roundrobin"]),
+    wanted=st.dictionaries(st.text("abc", min_size=1), st.sets(st.sampled_from("tuv")), min_size=1, max_size=5),
+    counts=st.dictionaries(st.sampled_from("tuv"), st.integers(0, 7)),
+)
+def test_every_wanted_partition_has_exactly_one_owner(
+    strategy: str, wanted: dict[str, set[str]], counts: dict[str, int]
+) -> None:
+    shares = assignors.assign(strategy, wanted, counts)
+    given_out = sorted(one for share in shares.values() for one in share)
+    topics = {topic for names in wanted.values() for topic in names}
+    assert given_out == sorted(
+        TopicPartition(topic, index) for topic in topics for index in range(counts.get(topic, 0))
+    )
+    assert all(one.topic in wanted[member] for member, share in shares.items() for one in share)
+
+
+def test_members_and_leaders_speak_javas_bytes() -> None:
+    said = assignors.encode_subscription(["b", "a"])
+    assert said == b"\0\1\0\0\0\2\0\1a\0\1b\xff\xff\xff\xff\0\0\0\0"
+    # As a Java consumer of version 0 and one of version 3, with owned partitions, generation and rack, say it.
+    assert assignors.decode_subscription("m", b"\0\0\0\0\0\1\0\1a\xff\xff\xff\xff") == ["a"]
+    newer = b"\0\3\0\0\0\1\0\1a\xff\xff\xff\xff\0\0\0\0\0\0\0\5\xff\xff"
+    assert assignors.decode_subscription("m", newer) == ["a"]
+    given_out = assignors.encode_assignment([TopicPartition("t", 1), TopicPartition("t", 0)])
+    assert given_out == b"\0\1\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\1\xff\xff\xff\xff"
+    assert assignors.decode_assignment(given_out) == [("t", 0), ("t", 1)]
+    assert assignors.decode_assignment(b"") == []
+
+
+@pytest.mark.parametrize("said", [b"\0", b"\0\1\0\0\0\5"])
+def test_who_is_no_consumer_is_named(said: bytes) -> None:
+    with pytest.raises(assignors.UnreadableMember, match="member m of the group"):
+        assignors.decode_subscription("m", said)
+
+
+# -- what stands beside offsets -----------------------------------------------------------------------
+
+
+def test_a_position_stands_beside_its_offset() -> None:
+    text = encode_pair(POSITION)
+    assert len(text) < 1000
+    assert decode(ONE, text) == POSITION
+    assert start_of(ONE, Committed(40, text)) == Start(POSITION, 39, False)
+
+
+def test_an_offset_that_another_tool_has_set_counts_alone() -> None:
+    assert start_of(ONE, Committed(7, "")) == Start(None, 6, False)
+    assert start_of(ONE, Committed(7, encode_pair(POSITION))) == Start(POSITION, 6, True)
+    assert start_of(ONE, None) == Start(None, None, False)
+
+
+def test_who_spread_records_is_known() -> None:
+    spread = Spread("group-a:b-kafka-mirror-maker", ("orders", "other"), False)
+    assert decode(ONE, encode_spread(spread)) == spread
+    assert start_of(ONE, Committed(40, encode_spread(spread))) == Start(None, 39, False)
+
+
+@pytest.mark.parametrize("text", ["", "somebody's", "heliograph:position:?", "heliograph:position:AAAA"])
+def test_what_is_not_ours_is_passed_over(text: str) -> None:
+    assert decode(ONE, text) is None
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+CONSUMER = "bootstrap.servers=a:9092\ngroup.id=g\n"
+PRODUCER = "bootstrap.servers=b:9092\n"
+
+
+def settings(consumer: str = CONSUMER, producer: str = PRODUCER) -> MirrorSettings:
+    files = parse_properties(consumer, "c.properties"), parse_properties(producer, "p.properties")
+    return mirror_settings([files[0]], files[1], Options(takes(".*", None)))
+
+
+def test_the_old_documentations_files() -> None:
+    """Those of the wiki of 0.8, with brokers beside ZooKeeper."""
+    found = settings(
+        "zookeeper.connect=zk:2181\nbootstrap.servers=a:9092\ngroupid=mirror\nauto.offset.reset=smallest\n"
+        "shallow.iterator.enable=true\nfetch.size=2000000\nconsumer.timeout.ms=-1\n",
+        "metadata.broker.list=1:b:9092,c:9093\nproducer.type=async\ncompression.codec=1\nacks=-1\nretries=2147483647\n"
+        "queue.enqueueTimeout.ms=-1\nblock.on.buffer.full=true\nmax.in.flight.requests.per.connection=1\n",
+    )
+    (source,) = found.sources
+    assert (source.group.group_id, source.group.protocol_type, source.reset_to) == ("mirror", "consumer", EARLIEST)
+    assert source.fetching == {"partition_max_bytes": 2_000_000}
+    assert found.target.bootstrap == (("b", 9092), ("c", 9093))
+    assert found.compression.codec == 1
+    said = [sentence.split(": ")[1] for sentence in found.said]
+    assert said == [
+        *("zookeeper.connect", "groupid", "shallow.iterator.enable", "fetch.size", "consumer.timeout.ms"),
+        *("metadata.broker.list", "producer.type", "compression.codec", "acks", "retries"),
+        *("queue.enqueueTimeout.ms", "block.on.buffer.full", "max.in.flight.requests.per.connection"),
+    ]
+
+
+def test_what_is_not_said_is_javas() -> None:
+    found = settings()
+    (source,) = found.sources
+    assert (source.reset_to, source.strategies, source.read_committed) == (LATEST, ("range",), False)
+    assert (source.group.session_timeout_ms, source.group.heartbeat_interval_ms) == (45_000, 3_000)
+    assert found.said == ()
+
+
+@pytest.mark.parametrize(
+    ("consumer", "message"),
+    [
+        ("group.id=g\nzookeeper.connect=z:1\n", "bootstrap.servers is missing.*in place of zookeeper.connect"),
+        ("bootstrap.servers=a:9092\n", "c.properties: group.id is missing"),
+        (CONSUMER + "auto.offset.reset=none\n", "c.properties:3: .*none"),
+    ],
+)
+def test_what_is_missing_is_named(consumer: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(consumer)
+
+
+def test_keys_of_nobody_are_named() -> None:
+    (sentence,) = settings(CONSUMER + "grup.id=x\n").said
+    assert sentence == "c.properties: grup.id: is no key of a consumer and has no effect"
+
+
+def test_sticky_assignors_are_said_not_to_be_spoken() -> None:
+    roundrobin = "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"
+    assert settings(CONSUMER + roundrobin).sources[0].strategies == ("roundrobin",)
+    sticky = "partition.assignment.strategy=org.apache.kafka.clients.consumer.StickyAssignor\n"
+    found = settings(CONSUMER + sticky)
+    assert found.sources[0].strategies == ("range",)
+    assert "StickyAssignor is not spoken here" in found.said[0]
+
+
+def test_each_old_key_has_one_sentence() -> None:
+    assert len({(one.side, one.name) for one in OLD_KEYS}) == len(OLD_KEYS)
+    for one in OLD_KEYS:
+        assert one.instead.endswith(".") and ". " not in one.instead, one.name
+
+
+def test_the_page_has_the_table_of_older_keys() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "mirrormaker-1.md").read_text().splitlines()
+    shown = [line for line in page if line.startswith("| `")]
+    assert shown == [f"| `{one.name}` | {one.side} | {one.instead} |" for one in OLD_KEYS]

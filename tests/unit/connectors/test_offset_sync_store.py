@@ -1,0 +1,71 @@
+"""Offsets translated by syncs: Java's vectors (``OffsetSyncStoreTest``) and what its store promises."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_records import OffsetSync
+from connectors.offset_sync_store import TOO_OLD, OffsetSyncStore
+
+ORDERS = TopicPartition("orders", 2)
+
+
+def sync(upstream: int, downstream: int) -> OffsetSync:
+    return OffsetSync("orders", 2, upstream, downstream)
+
+
+def store(*syncs: tuple[int, int], only_last: bool = False) -> OffsetSyncStore:
+    made = OffsetSyncStore(only_last=only_last)
+    for offsets in syncs:
+        made.take(sync(*offsets))
+    made.read_to_end()
+    return made
+
+
+def test_javas_vectors() -> None:
+    one = store((100, 200))
+    assert one.translate(ORDERS, 150) == 201
+    one.take(sync(150, 251))
+    assert [one.translate(ORDERS, offset) for offset in (150, 151, 5)] == [251, 252, TOO_OLD]
+    one.take(sync(200, 10))
+    assert [one.translate(ORDERS, offset) for offset in (200, 250)] == [10, 11]
+    one.take(sync(20, 20))
+    assert [one.translate(ORDERS, offset) for offset in (20, 200)] == [20, 21]
+
+
+def test_nothing_is_translated_before_the_end_is_read() -> None:
+    one = OffsetSyncStore(only_last=False)
+    one.take(sync(1, 1))
+    assert one.translate(ORDERS, 1) is None
+    one.read_to_end()
+    assert one.translate(ORDERS, 1) == 1
+    assert one.translate(TopicPartition("orders", 3), 1) is None
+
+
+def test_only_the_last_sync_of_what_was_there_is_used() -> None:
+    one = store((0, 0), (100, 100), only_last=True)
+    assert one.translate(ORDERS, 99) == TOO_OLD
+    one.take(sync(200, 200))
+    assert [one.translate(ORDERS, offset) for offset in (99, 199, 200)] == [TOO_OLD, 101, 200]
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=150), st.integers(0, 50))
+def test_the_newest_and_the_oldest_are_kept_and_none_translates_too_far(steps: list[int], ahead: int) -> None:
+    upstream, syncs = 0, [(0, ahead)]
+    for step in steps:
+        upstream += step
+        syncs.append((upstream, upstream + ahead))
+    one = store(*syncs)
+    known = {up for up, _ in syncs}
+    previous = -1
+    for offset in sorted({0, upstream, upstream + 7, *(known), *(up + 1 for up in known)}):
+        translated = one.translate(ORDERS, offset)
+        assert translated is not None
+        assert previous <= translated <= offset + ahead
+        used = translated - ahead
+        assert used in known or used - 1 in known
+        previous = translated
+    assert one.translate(ORDERS, 0) == ahead
+    assert one.translate(ORDERS, upstream) == upstream + ahead

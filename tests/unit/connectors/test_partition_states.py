@@ -1,0 +1,51 @@
+"""States of partitions as they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import Gap, GapKind
+from connectors.partition_states import (
+    PartitionState,
+    decode_state,
+    decode_state_key,
+    encode_state,
+    encode_state_key,
+)
+from connectors.positions import Kind, UnknownFormat, decode_kind
+
+GAP = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
+STATE = PartitionState("source-gap", "it begins at 27", "us.orders", 1_700_000_000_000, GAP)
+
+
+@given(st.text(max_size=50), st.integers(0, 2**31 - 1), st.booleans())
+def test_what_is_stored_comes_back(reason: str, index: int, has_gap: bool) -> None:
+    partition = TopicPartition("orders", index)
+    state = replace(STATE, reason=reason, gap=GAP if has_gap else None)
+    key = encode_state_key("mirror", partition)
+    assert decode_kind(key) is Kind.STATE
+    assert decode_state_key(key) == ("mirror", partition)
+    assert decode_state(encode_state(state)) == state
+
+
+def test_a_later_version_is_refused_and_a_long_reason_is_cut() -> None:
+    value = encode_state(replace(STATE, reason="x" * 40_000))
+    assert decode_state(value).reason == "x" * 4_000
+    with pytest.raises(UnknownFormat):
+        decode_state(b"\x02" + value[1:])
+
+
+def test_the_time_makes_no_difference() -> None:
+    assert STATE.is_as(replace(STATE, since_ms=1))
+    assert not STATE.is_as(replace(STATE, gap=None))
+    assert not STATE.is_as(None)
+
+
+def test_the_lost_range_is_named() -> None:
+    told = STATE.to_json()["gap"]
+    assert (told["kind"], told["first"], told["last"], told["lost_offsets"]) == ("source-gap", 20, 26, 7)

@@ -1,0 +1,175 @@
+"""Where a group goes on, by the map, before it, and by offset syncs where no map knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connectors.checkpoint.beginnings import Beginnings
+from connectors.checkpoint.translating import Translated, Translator
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_records import OffsetSync
+from connectors.offset_map import Pair, Run, RunList, Translation
+from connectors.offset_sync_store import OffsetSyncStore
+from connectors.policy import DefaultReplicationPolicy
+from connectors.positions import Position
+
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
+#: Copied up to 200, from 100 on; a transaction's marker lay at 150.
+POSITION = Position("orders", 0, IDS["orders"], 200, 2, "us.orders", 0, IDS["us.orders"], 109, "txn", 77, 3, 8)
+RUNS = [Run(100, 10, 50), Run(151, 60, 49)]
+
+
+class Cluster:
+    """Tells the ids of the topics that are there."""
+
+    name = "eu"
+
+    def __init__(self, ids: dict[str, UUID]) -> None:
+        self._ids = ids
+
+    async def metadata(self, topics: set[str]) -> Any:
+        there = {name: SimpleNamespace(topic_id=one, partitions={0: 1}) for name, one in self._ids.items()}
+        return SimpleNamespace(topics={name: one for name, one in there.items() if name in topics})
+
+
+class Maps:
+    def __init__(self, runs: list[Run], position: Position | None = POSITION) -> None:
+        self._runs = RunList(runs)
+        self.position = position
+        self.cannot_be_read = False
+
+    async def follow(self) -> None:
+        if self.cannot_be_read:
+            self.position = None
+            raise RetriableError("no leader")
+
+    def sources(self) -> list[TopicPartition]:
+        return [SOURCE] if self.position else []
+
+    def positions(self, source: TopicPartition) -> list[Position]:
+        return [self.position] if source == SOURCE and self.position else []
+
+    async def forward(self, pair: Pair, offset: int) -> Translation | None:
+        return self._runs.forward(offset)
+
+
+class Syncs:
+    """The record at 40 is at 4."""
+
+    def __init__(self) -> None:
+        self.store = OffsetSyncStore(only_last=False)
+        self.store.take(OffsetSync("orders", 0, 40, 4))
+
+    async def follow(self) -> None:
+        self.store.read_to_end()
+
+
+async def translated(
+    monkeypatch: pytest.MonkeyPatch,
+    offset: int,
+    *,
+    log_start: int = 0,
+    bare: bool = False,
+    runs: list[Run] = RUNS,
+    ids: dict[str, UUID] = IDS,
+) -> list[Translated]:
+    async def follow(self: Beginnings, pairs: list[Pair]) -> None:
+        self._starts = {(pair.target_topic, pair.target_partition): log_start for pair in pairs}
+
+    async def has_nothing(self: Beginnings, pair: Pair, begin: int, end: int) -> bool:
+        return bare
+
+    monkeypatch.setattr(Beginnings, "follow", follow)
+    monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
+    settings: Any = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
+    )
+    clusters: Any = Cluster(ids)
+    maps: Any = Maps(runs)
+    syncs: Any = Syncs()
+    translator = Translator(settings, clusters, clusters, maps, syncs)
+    await translator.follow()
+    return await translator.translate(SOURCE, offset)
+
+
+@pytest.mark.parametrize(
+    ("position", "found"),
+    [
+        (POSITION, [Translated(TARGET, 4, by_map=False)]),
+        (None, [Translated(TARGET, 4, by_map=False)]),
+        (replace(POSITION, target_topic="renamed"), []),
+    ],
+)
+async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copied_to(
+    monkeypatch: pytest.MonkeyPatch, position: Position | None, found: list[Translated]
+) -> None:
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(Beginnings, "follow", nothing)
+    settings: Any = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
+    )
+    clusters: Any = Cluster({**IDS, "renamed": UUID(int=3)})
+    maps: Any = Maps(RUNS, position)
+    syncs: Any = Syncs()
+    translator = Translator(settings, clusters, clusters, maps, syncs)
+    await translator.follow()
+    maps.cannot_be_read = True
+    for _ in range(2):
+        await translator.follow()
+        assert await translator.translate(SOURCE, 40) == found
+
+
+@pytest.mark.parametrize(
+    ("offset", "log_start", "found"),
+    [
+        (100, 0, 10),
+        (149, 0, 59),
+        (150, 0, 60),  # a marker: behind what was copied before it
+        (151, 0, 60),
+        (199, 0, 108),
+        (200, 0, 109),
+        (250, 0, 109),  # not copied yet
+        (120, 55, 55),  # the target's retention has passed it
+        (250, 500, 500),
+    ],
+)
+async def test_by_the_map(monkeypatch: pytest.MonkeyPatch, offset: int, log_start: int, found: int) -> None:
+    wanted = [Translated(TARGET, found, by_map=True)]
+    assert await translated(monkeypatch, offset, log_start=log_start) == wanted
+
+
+@pytest.mark.parametrize(
+    ("offset", "log_start", "bare", "found"),
+    [
+        (50, 0, True, Translated(TARGET, 10, by_map=True)),  # nothing is on the target before the map
+        (50, 10, False, Translated(TARGET, 10, by_map=True)),  # nor is there any more
+        (50, 30, False, Translated(TARGET, 30, by_map=True)),
+        (50, 0, False, Translated(TARGET, 5, by_map=False)),  # Java copied before: by its syncs
+        (40, 0, False, Translated(TARGET, 4, by_map=False)),
+        (39, 0, False, None),  # too old for these
+    ],
+)
+async def test_before_the_map(
+    monkeypatch: pytest.MonkeyPatch, offset: int, log_start: int, bare: bool, found: Translated | None
+) -> None:
+    wanted = [] if found is None else [found]
+    assert await translated(monkeypatch, offset, log_start=log_start, bare=bare) == wanted
+
+
+async def test_without_a_map_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the copy where nothing lies before it, else what syncs say."""
+    assert await translated(monkeypatch, 30, bare=True, runs=[]) == [Translated(TARGET, 109, by_map=True)]
+    assert await translated(monkeypatch, 41, bare=False, runs=[]) == [Translated(TARGET, 5, by_map=False)]
+
+
+@pytest.mark.parametrize("ids", [{**IDS, "orders": UUID(int=9)}, {**IDS, "us.orders": UUID(int=9)}, {}])
+async def test_topics_made_anew_tell_nothing(monkeypatch: pytest.MonkeyPatch, ids: dict[str, UUID]) -> None:
+    assert await translated(monkeypatch, 120, ids=ids) == []

@@ -1,0 +1,435 @@
+"""Rounds of the group: joining, assigning, catching up, and how a membership ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from connect.core import events
+from connect.core.configlog import logger_record, restart_record
+from connect.core.events import (
+    Assign,
+    ClaimWriter,
+    Join,
+    Joined,
+    LeaseLost,
+    Leave,
+    MakeSessionKey,
+    MembershipLost,
+    ReadConfig,
+    RebalanceBegun,
+    SessionKeyMade,
+    StartConnector,
+    StartTask,
+    StopWork,
+    WriteConfig,
+    WriteStatus,
+)
+from connect.core.herder import HerderSettings, Mode
+from connect.core.herding import BadRequest, Signature
+from connect.core.membership import (
+    COMPATIBLE,
+    CONFIG_MISMATCH,
+    EAGER,
+    SESSIONED,
+    Allocation,
+    WorkerMetadata,
+    decode_assignment,
+)
+from connect.core.model import RestartRequest, State, Status, TargetState, TaskId
+from connect.core.statuslog import status_record
+from tests.kit.herding import OTHER_URL, URL, Bench, kinds, none, only
+
+TASKS = (TaskId("c", 0), TaskId("c", 1))
+ALL = Allocation(("c",), TASKS)
+
+
+def at_work(settings: HerderSettings | None = None) -> Bench:
+    """One connector with two tasks, all of it here; somebody else leads."""
+    bench = Bench(settings)
+    bench.connector()
+    bench.tasks([{"n": "0"}, {"n": "1"}])
+    bench.follow(ALL)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("protocol", "offered"),
+    [
+        ("eager", [EAGER]),
+        ("compatible", [COMPATIBLE, EAGER]),
+        ("sessioned", [SESSIONED, COMPATIBLE, EAGER]),
+    ],
+)
+def test_it_joins_once_the_topics_are_read(protocol: str, offered: list[str]) -> None:
+    bench = Bench(HerderSettings(protocol=protocol, lease_ms=5_000))
+    bench.connector()
+    assert bench.herder.next_deadline_ms() is None
+    join = only(bench.step(events.Ready()), Join)
+    assert [name for name, _ in join.protocols] == offered
+    claimed = bench.claimed()
+    assert (claimed.url, claimed.config_offset, claimed.allocation) == (URL, 1, None)
+    assert claimed.lease_ms == (None if protocol == "eager" else 5_000)
+    assert not bench.herder.is_ready
+
+
+def test_what_a_round_gives_is_started_by_the_config_of_now() -> None:
+    bench = Bench()
+    bench.connector()
+    bench.tasks([{"n": "0"}, {"n": "1"}])
+    bench.target(TargetState.PAUSED)
+    bench.ready()
+    effects = bench.joined(ALL)
+    assert effects == [
+        StartConnector("c", TargetState.PAUSED),
+        StartTask(TASKS[0], TargetState.PAUSED),
+        StartTask(TASKS[1], TargetState.PAUSED),
+    ]
+    herder = bench.herder
+    assert (herder.is_ready, herder.is_leader, herder.leader_url, herder.generation) == (True, False, OTHER_URL, 1)
+    assert herder.assignment == ALL == herder.running
+
+
+def test_revoked_work_is_stopped_before_the_rest_starts_and_the_next_round_hands_it_out() -> None:
+    bench = at_work()
+    bench.connector("d")
+    effects = bench.joined(Allocation(("d",)), Allocation(("c",), TASKS[1:]))
+    assert kinds(effects) == ["StopWork", "StartConnector", "Join"]
+    assert only(effects, StopWork) == StopWork(("c",), TASKS[1:])
+    claimed = bench.claimed().allocation
+    assert claimed is not None
+    assert (claimed.connectors, claimed.tasks) == (("d",), TASKS[:1])
+
+
+def test_work_of_a_deleted_connector_forgets_its_topics_once_it_is_down() -> None:
+    bench = at_work()
+    effects = bench.record(("connector-c", None))
+    assert kinds(effects) == ["Join"]
+    effects = bench.joined(revoked=ALL)
+    assert effects[:2] == [StopWork(("c",), TASKS), events.ForgetTopics("c")]
+
+
+def test_eager_members_stop_everything_before_they_join() -> None:
+    bench = Bench(HerderSettings(protocol="eager"))
+    bench.connector()
+    bench.tasks([{"n": "0"}])
+    bench.ready()
+    bench.joined(Allocation(("c",), TASKS[:1]), protocol=EAGER)
+    effects = bench.step(RebalanceBegun())
+    assert kinds(effects) == ["StopWork", "Join"]
+    effects = bench.joined(Allocation(("c",)), protocol=EAGER)
+    assert effects == [StartConnector("c", TargetState.STARTED)]
+
+
+def test_nobody_works_while_a_group_leaves_the_cooperative_protocols() -> None:
+    """Metadata of the eager protocol tells the leader who still does."""
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), Assign)
+    for data in assign.assignments.values():
+        assignment = decode_assignment(data)
+        assert (assignment.error, bool(assignment.assigned)) == (CONFIG_MISMATCH, False)
+    effects = bench.joined(leader="ours", protocol=EAGER, error=CONFIG_MISMATCH)
+    assert only(effects, StopWork) == StopWork(("c",), TASKS)
+    read = only(effects, ReadConfig)
+    only(bench.step(events.ConfigRead(read.token, ok=True)), Join)
+    assign = only(bench.elected([WorkerMetadata(OTHER_URL, 0)], EAGER), Assign)
+    assert all(decode_assignment(data).assigned for data in assign.assignments.values())
+
+
+def test_a_delay_ends_in_another_round() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    bench.joined(delay_ms=5_000)
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 5_000
+    assert bench.tick(4_999) == []
+    only(bench.tick(1), Join)
+
+
+def test_a_change_that_the_assignment_does_not_know_asks_for_another_round() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    behind = bench.herder.snapshot.offset
+    bench.connector("d")
+    effects = bench.joined(Allocation(("d",)), offset=behind)
+    assert kinds(effects) == ["Join"]
+    assert bench.claimed().allocation == Allocation(("c", "d"), TASKS)
+
+
+def test_records_that_share_out_nothing_do_not_ask_for_another_round() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    behind = bench.herder.snapshot.offset
+    bench.key()
+    assert none(bench.joined(offset=behind), Join)
+    assert bench.herder.mode is Mode.MEMBER
+
+
+def test_who_is_behind_reads_before_it_starts_anything() -> None:
+    bench = Bench()
+    bench.ready()
+    read = only(bench.joined(Allocation(("c",)), offset=2), ReadConfig)
+    assert read.timeout_ms == 3_000
+    assert bench.connector() == []
+    assert bench.step(events.ConfigRead(read.token, ok=True)) == [StartConnector("c", TargetState.STARTED)]
+
+
+def test_who_cannot_read_stops_leaves_and_comes_back_later_and_later() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    read = only(bench.joined(offset=99), ReadConfig)
+    effects = bench.step(events.ConfigRead(read.token, ok=False))
+    assert kinds(effects) == ["StopWork", "Leave"]
+    assert bench.herder.leader_url is None
+    pauses = []
+    for _ in range(6):
+        deadline_ms = bench.herder.next_deadline_ms()
+        assert deadline_ms is not None
+        pauses.append(deadline_ms - bench.now_ms)
+        read = only(bench.tick(pauses[-1]), ReadConfig)
+        assert none(bench.step(events.ConfigRead(read.token, ok=False)), Leave)
+    assert pauses == [6_000, 7_500, 10_000, 15_000, 30_000, 6_000]
+    read = only(bench.tick(7_500), ReadConfig)
+    only(bench.step(events.ConfigRead(read.token, ok=True)), Join)
+    assert bench.claimed().allocation == Allocation()
+
+
+def test_eager_members_come_back_after_the_unsync_backoff() -> None:
+    bench = Bench(HerderSettings(protocol="eager", worker_unsync_backoff_ms=1_234))
+    bench.ready()
+    read = only(bench.joined(offset=99, protocol=EAGER), ReadConfig)
+    bench.step(events.ConfigRead(read.token, ok=False))
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 1_234
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_leader_that_is_behind_another_member_reads_first(reads: bool) -> None:
+    bench = Bench()
+    bench.ready()
+    read = only(bench.elected([WorkerMetadata(OTHER_URL, 2)]), ReadConfig)
+    if reads:
+        bench.connector()
+    assign = only(bench.step(events.ConfigRead(read.token, ok=reads)), Assign)
+    assignments = [decode_assignment(data) for data in assign.assignments.values()]
+    assert {each.config_offset for each in assignments} == {2}
+    assert {each.error for each in assignments} == {0 if reads else CONFIG_MISMATCH}
+    assert sum(len(each.assigned.connectors) for each in assignments) == reads
+    assert {(each.leader, each.leader_url) for each in assignments} == {("ours", URL)}
+
+
+def test_a_failed_assignment_is_asked_for_again() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
+    assert bench.herder.running == ALL
+
+
+@pytest.mark.parametrize("event", [LeaseLost(), MembershipLost("UNKNOWN_MEMBER_ID")])
+def test_whoever_may_have_been_dropped_stops_at_once_and_joins_with_nothing(event: events.Event) -> None:
+    bench = at_work()
+    effects = bench.step(event)
+    assert kinds(effects) == ["StopWork", "Join"]
+    assert only(effects, StopWork) == StopWork(("c",), TASKS)
+    assert bench.claimed().allocation == Allocation()
+    assert (bench.herder.is_leader, bench.herder.leader_url, bench.herder.assignment) == (False, None, Allocation())
+
+
+def test_a_join_under_way_does_not_claim_what_was_stopped_meanwhile() -> None:
+    bench = at_work()
+    stale = only(bench.step(RebalanceBegun()), Join)
+    assert kinds(bench.step(LeaseLost())) == ["StopWork", "Join"]
+    assert bench.joined(token=stale.token) == []
+    assert bench.herder.mode is Mode.JOINING
+    assert bench.joined(Allocation(("c",))) == [StartConnector("c", TargetState.STARTED)]
+
+
+@pytest.mark.parametrize("event", [LeaseLost(), MembershipLost("UNKNOWN_MEMBER_ID")])
+def test_an_answer_that_comes_after_the_lease_starts_nothing(event: events.Event) -> None:
+    """Nothing renews a lease that is over, so whatever starts then runs without one."""
+    bench = Bench()
+    bench.connector()
+    bench.tasks([{"n": "0"}])
+    bench.ready()
+    stale = bench.joining()
+    assert kinds(bench.step(event)) == ["Join"]
+    assert bench.joined(ALL, token=stale.token) == []
+    assert not bench.herder.running
+
+
+def test_rounds_that_come_to_nothing_follow_each_other_with_pauses() -> None:
+    """The topic may have been made anew, or a member say what it likes."""
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
+    for _ in range(3):
+        assert bench.joined(error=CONFIG_MISMATCH) == []
+        assert bench.herder.next_deadline_ms() == bench.now_ms + 250
+        assert bench.tick(249) == []
+        assert kinds(bench.tick(1)) == ["Join"]
+    bench.joined()
+    bench.step(RebalanceBegun())
+    assert kinds(bench.joined(error=CONFIG_MISMATCH)) == ["Join"]
+
+
+def test_assignments_that_cannot_be_read_are_asked_for_again_with_pauses() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    garbage = Joined(bench.joining().token, 9, "ours", "other", SESSIONED, b"?")
+    assert kinds(bench.step(garbage)) == ["Join"]
+    assert bench.step(replace(garbage, token=bench.joining().token)) == []
+    assert kinds(bench.tick(250)) == ["Join"]
+
+
+def test_a_name_too_long_for_the_protocol_is_left_out_and_the_others_have_workers() -> None:
+    bench = Bench()
+    bench.connector()
+    bench.connector("x" * 32_768)
+    bench.tasks([{"n": "0"}], "x" * 32_768)
+    bench.connector("y" * 32_767)
+    bench.ready()
+    assign = only(bench.elected(), events.Assign)
+    assert decode_assignment(assign.assignments["ours"]).assigned == Allocation(("c", "y" * 32_767))
+
+
+def test_a_config_topic_that_begins_anew_takes_all_work_until_it_is_read() -> None:
+    bench = Bench()
+    bench.connector("gone")
+    bench.connector()
+    bench.tasks([{"n": "0"}])
+    bench.ready()
+    bench.lead()
+    assert bench.herder.running.connectors == ("c", "gone")
+    bench.connector("new")
+    bench.lead()
+    assert kinds(bench.step(events.ConfigBegunAnew())) == ["StopWork", "Leave"]
+    assert (bench.herder.mode, bench.herder.snapshot.connectors()) == (Mode.AWAY, ())
+    bench.offset = 0
+    history = (restart_record(RestartRequest("c", False, True)), logger_record("root", "DEBUG"))
+    assert bench.connector(config={"name": "c", "v": "2"}) + bench.record(*history) == []
+    read = only(bench.tick(250), ReadConfig)
+    assert kinds(bench.step(events.ConfigRead(read.token, ok=True))) == ["Join"]
+    assert [said.level for said in bench.said] == ["error"]
+    assert "2 connectors any more, which have ended with it: gone, new; created again" in bench.said[0].line
+    assert bench.claimed().config_offset == 3
+    bench.lead()
+    assert bench.herder.running == Allocation(("c",))
+    assert not bench.herder.rebalance_expected
+    # What comes from now on is news again.
+    assert only(bench.record(logger_record("root", "INFO")), events.SetLevel).level == "INFO"
+
+
+def test_a_config_topic_that_begins_anew_before_it_was_read_once_is_just_read() -> None:
+    bench = Bench()
+    bench.connector("gone")
+    assert bench.step(events.ConfigBegunAnew()) == []
+    bench.connector()
+    assert kinds(bench.step(events.Ready())) == ["Join"]
+    assert bench.herder.snapshot.connectors() == ("c",)
+
+
+def test_a_leader_ends_its_write_before_it_joins_a_round() -> None:
+    bench = Bench()
+    bench.ready()
+    bench.lead()
+    effects = bench.ask(events.PutConnector("c", {}, None, True, "source"))
+    assert bench.step(RebalanceBegun()) == []
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 50_000
+    assert kinds(bench.wrote(effects)) == ["Reply", "Join"]
+
+
+def test_whoever_writes_for_too_long_stops_before_the_coordinator_drops_it() -> None:
+    bench = Bench(HerderSettings(rebalance_timeout_ms=15_000, lease_ms=10_000))
+    bench.connector()
+    bench.ready()
+    bench.lead()
+    effects = bench.ask(events.PutConnector("d", {}, None, True, "source"))
+    bench.step(RebalanceBegun())
+    assert bench.tick(4_999) == []
+    assert kinds(bench.tick(1)) == ["StopWork"]
+    write = only(effects, WriteConfig)
+    effects = bench.step(events.ConfigWritten(write.token, TimeoutError("too late")))
+    assert kinds(effects) == ["Reply", "Join"]
+
+
+def test_a_new_leader_claims_the_writer_and_cleans_the_statuses() -> None:
+    bench = Bench()
+    bench.connector()
+    bench.tasks([{"n": "0"}])
+    for item in ("c", TaskId("c", 0), TaskId("c", 1), "gone", TaskId("gone", 0), TaskId("half", 3)):
+        bench.statuses.apply(*status_record(item, Status(State.UNASSIGNED, "w", 1)))
+    bench.ready()
+    effects = bench.lead()
+    cleaned = [effect.work for effect in effects if isinstance(effect, WriteStatus) and effect.state is State.DESTROYED]
+    assert cleaned == [TaskId("c", 1), "gone", TaskId("gone", 0), TaskId("half", 3)]
+    only(effects, ClaimWriter)
+    assert none(at_work().joined(), WriteStatus)
+
+
+def test_stopping_stops_refuses_and_leaves() -> None:
+    bench = at_work()
+    bench.step(RebalanceBegun())
+    assert bench.ask(events.RestartConnector("c")) == []
+    effects = bench.step(events.Stopping())
+    assert kinds(effects) == ["StopWork", "Reply", "Leave"]
+    assert bench.herder.is_stopping
+    assert str(only(effects, events.Reply).error) == "Worker is shutting down"
+    assert str(only(bench.ask(events.RestartConnector("c")), events.Reply).error) == "Worker is shutting down"
+    assert bench.step(events.Stopping()) == []
+    assert bench.joined() == []
+
+
+@pytest.mark.parametrize("protocol", ["sessioned", "compatible"])
+def test_the_leader_of_a_sessioned_group_makes_a_key(protocol: str) -> None:
+    bench = Bench(HerderSettings(protocol=protocol))
+    bench.step(events.Ready())
+    name = SESSIONED if protocol == "sessioned" else COMPATIBLE
+    assign = only(bench.elected(protocol=name), Assign)
+    assert decode_assignment(assign.assignments["ours"]).error == 0
+    effects = bench.joined(leader="ours", protocol=name)
+    missing = Signature(None, None, b"")
+    if protocol == "compatible":
+        assert none(effects, MakeSessionKey)
+        bench.herder.check_signature(missing)
+        return
+    assert only(effects, MakeSessionKey).size == 32
+    effects = bench.step(SessionKeyMade(b"k" * 32))
+    assert only(effects, WriteConfig).steps[0][0][0] == "session-key"
+    assert bench.wrote(effects) == []
+    with pytest.raises(BadRequest):
+        bench.herder.check_signature(missing)
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 3_600_000
+    only(bench.tick(3_600_000), MakeSessionKey)
+
+
+def test_a_key_that_cannot_be_written_is_tried_again_after_a_read() -> None:
+    bench = Bench()
+    bench.step(events.Ready())
+    bench.lead()
+    write = only(bench.step(SessionKeyMade(b"k" * 32)), WriteConfig)
+    effects = bench.step(events.ConfigWritten(write.token, OSError("no")))
+    read = only(effects, ReadConfig)
+    effects = bench.step(events.ConfigRead(read.token, ok=True))
+    # The writer may be somebody else's by now.
+    assert kinds(effects) == ["ClaimWriter"]
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 250
+    assert bench.tick(249) == []
+    assert kinds(bench.tick(1)) == ["MakeSessionKey"]
+    write = only(bench.step(SessionKeyMade(b"k" * 32)), WriteConfig)
+    read = only(bench.step(events.ConfigWritten(write.token, OSError("no"))), ReadConfig)
+    assert kinds(bench.step(events.ConfigRead(read.token, ok=False))) == ["Leave"]
+
+
+def test_a_member_that_cannot_be_read_does_not_stop_the_others() -> None:
+    bench = Bench()
+    bench.connector()
+    bench.ready()
+    members = {"ours": dict(bench.joining().protocols)[SESSIONED], "odd": b"\x00"}
+    assign = only(bench.step(events.LeaderElected(SESSIONED, "ours", members)), Assign)
+    assert list(assign.assignments) == ["ours"]
+    assert decode_assignment(assign.assignments["ours"]).assigned == Allocation(("c",))
+
+
+def test_an_unreadable_assignment_is_asked_for_again() -> None:
+    bench = at_work()
+    join = only(bench.step(RebalanceBegun()), Join)
+    effects = bench.step(events.Joined(join.token, 9, "ours", "other", SESSIONED, b"\x00"))
+    assert kinds(effects) == ["Join"]

@@ -1,0 +1,91 @@
+"""Texts of Java: what ``Double.toString``, ``Float.toString`` and Jackson write."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.core.jackson import float32_text, float64_text, json_text, string_text, to_float32
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (0.001, "0.001"),
+        (0.00099, "9.9E-4"),
+        (9_999_999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (12_345_678.9, "1.23456789E7"),
+        (123456.789, "123456.789"),
+        (2e23, "2.0E23"),
+        (5e-324, "4.9E-324"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (-1.5e-10, "-1.5E-10"),
+        (math.inf, "Infinity"),
+        (-math.inf, "-Infinity"),
+        (math.nan, "NaN"),
+    ],
+)
+def test_doubles(value: float, text: str) -> None:
+    assert float64_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"),
+        (12.34, "12.34"),
+        (16_777_216.0, "1.6777216E7"),
+        (3.4028235e38, "3.4028235E38"),
+        (1.4e-45, "1.4E-45"),
+        (33333.332, "33333.332"),
+        (1e39, "Infinity"),
+    ],
+)
+def test_floats(value: float, text: str) -> None:
+    assert float32_text(to_float32(value)) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_doubles_text_names_it(value: float) -> None:
+    assert float(float64_text(value)) == value
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_floats_text_names_it(value: float) -> None:
+    assert struct.pack(">f", float(float32_text(value))) == struct.pack(">f", value)
+
+
+def test_strings_are_escaped_as_jackson_does() -> None:
+    assert string_text('a"b\\c\n\x01\x1fé/€𝄞') == '"a\\"b\\\\c\\n\\u0001\\u001Fé/€\\uD834\\uDD1E"'
+
+
+def test_json_is_compact_and_keeps_its_order() -> None:
+    value = {"b": [1, None, True, 1.5e10], "a": {"x": "y"}, "nan": math.nan}
+    assert json_text(value) == '{"b":[1,null,true,1.5E10],"a":{"x":"y"},"nan":"NaN"}'
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(json_values)
+def test_what_is_written_is_json(value: object) -> None:
+    assert json.loads(json_text(value)) == value
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1: 2}, object()])
+def test_what_json_cannot_say_is_a_mistake_of_the_caller(value: object) -> None:
+    with pytest.raises(TypeError):
+        json_text(value)

@@ -1,0 +1,88 @@
+"""Our declarations against those of Kafka 4.3.1, read from its classes.
+
+A line of ``java_settings.tsv``: where it is declared, name, type, default (``=`` before a text), importance, group and
+place in it, width, name in a form. ``security`` stands once for all that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connect.core.client_defs import ADMIN, CONSUMER, PRODUCER
+from connect.core.config import ConfigDef
+from connect.core.config_infos import key_info
+from connect.core.connector_defs import CONNECTOR, SOURCE_CONNECTOR
+from connect.core.herding import ConfigKeyInfo
+from connect.core.security_defs import SECURITY
+from connect.core.worker_defs import OWN, WORKER
+from connectors import config_defs
+
+ROWS = [line.split("\t") for line in (Path(__file__).parent / "java_settings.tsv").read_text("utf-8").splitlines()]
+#: Ours, with what belongs to others left out, and the keys that Java's snapshot of the same name lacks or has alone.
+DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
+    "security": (SECURITY, frozenset()),
+    "source": (SOURCE_CONNECTOR, frozenset()),
+    "worker": (WORKER, frozenset({*OWN.settings, "connector.client.config.override.allowlist"})),
+    "mirror-source": (config_defs.SOURCE, frozenset(config_defs.OWN.settings)),
+    "mirror-checkpoint": (config_defs.CHECKPOINT, frozenset()),
+    "mirror-heartbeat": (config_defs.HEARTBEAT, frozenset()),
+    "producer": (PRODUCER, frozenset()),
+    # Two of groups that share partitions, and a hidden one.
+    "consumer": (
+        CONSUMER,
+        frozenset(
+            {
+                "internal.throw.on.fetch.stable.offset.unsupported",
+                "share.acknowledgement.mode",
+                "share.acquire.mode",
+            }
+        ),
+    ),
+    "admin": (ADMIN, frozenset()),
+}
+#: REST shows these in order.
+SHOWN = ("security", "source", "mirror-source", "mirror-checkpoint", "mirror-heartbeat")
+
+
+def ours(name: str) -> Iterator[list[str]]:
+    config, others = DECLARED[name]
+    left_out = {*others, *(() if name == "security" else SECURITY.settings)}
+    if name.startswith("mirror"):
+        left_out |= set(CONNECTOR.settings)
+    for key, setting in config.settings.items():
+        if key not in left_out:
+            yield row(name, key_info(setting))
+
+
+def row(name: str, info: ConfigKeyInfo) -> list[str]:
+    default = "required" if info.required else "null" if info.default_value is None else f"={info.default_value}"
+    return [
+        name,
+        info.name,
+        info.type,
+        default,
+        info.importance,
+        info.group or "-",
+        str(info.order),
+        info.width,
+        info.display_name,
+    ]
+
+
+@pytest.mark.parametrize("name", list(DECLARED))
+def test_every_setting_is_declared_as_in_java(name: str) -> None:
+    left_out = DECLARED[name][1]
+    # Java prints a list of classes as such.
+    java = [
+        [cell.replace("class org.", "org.") for cell in each]
+        for each in ROWS
+        if each[0] == name and each[1] not in left_out
+    ]
+    found = list(ours(name))
+    if name not in SHOWN:
+        java.sort()
+        found.sort()
+    assert found == java

@@ -1,0 +1,29 @@
+"""Listeners and header rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.rest_defs import HeaderRule, Listener, parse_header_rules, parse_listener
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("http://:8083", Listener("http", "", 8083)),
+        ("HTTPS://MyHost:0", Listener("https", "myhost", 0)),
+        ("http://[::1]:8083", Listener("http", "::1", 8083)),
+    ],
+)
+def test_listeners(text: str, listener: Listener) -> None:
+    assert parse_listener(text) == listener
+    assert parse_listener(str(listener)) == listener
+
+
+def test_header_rules() -> None:
+    text = 'add X-XSS-Protection: 1; mode=block, "add Cache-Control: no-cache, no-store", setdate Expires: 7200000'
+    assert parse_header_rules(text) == (
+        HeaderRule("add", "X-XSS-Protection", "1; mode=block"),
+        HeaderRule("add", "Cache-Control", "no-cache, no-store"),
+        HeaderRule("setDate", "Expires", "7200000"),
+    )

@@ -1,0 +1,239 @@
+"""A worker's settings: Java's defaults, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.config import Required
+from connect.core.errors import ConfigError
+from connect.core.properties import parse_properties
+from connect.core.rest_defs import Listener
+from connect.core.worker_config import ExactlyOnce, InternalTopic, WorkerConfig
+from connect.core.worker_defs import WORKER
+
+SMALLEST = {
+    "bootstrap.servers": "broker:9092",
+    "group.id": "workers",
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "config.storage.topic": "configs",
+    "offset.storage.topic": "offsets",
+    "status.storage.topic": "statuses",
+}
+
+
+def parsed(**others: str) -> WorkerConfig:
+    """The smallest file and keys written with underscores instead of dots."""
+    return WorkerConfig.parse({**SMALLEST, **{key.replace("_", "."): value for key, value in others.items()}})
+
+
+def test_defaults_are_those_of_java() -> None:
+    config = parsed()
+    assert (config.session_timeout_ms, config.rebalance_timeout_ms, config.heartbeat_interval_ms) == (
+        10000,
+        60000,
+        3000,
+    )
+    assert (config.sync_timeout_ms, config.unsync_backoff_ms) == (3000, 300_000)
+    assert (config.max_delay_ms, config.max_delay_is_set) == (300_000, False)
+    assert (config.connect_protocol, config.exactly_once) == ("sessioned", ExactlyOnce.DISABLED)
+    assert (config.transactional_leader, config.exactly_once_enabled) == (False, False)
+    assert (config.key_algorithm, config.key_size_bits, config.key_ttl_ms) == ("HmacSHA256", None, 3_600_000)
+    assert config.verification_algorithms == ("HmacSHA256",)
+    assert (config.offset_flush_interval_ms, config.offset_flush_timeout_ms) == (60_000, 5000)
+    assert config.task_shutdown_timeout_ms == 5000
+    assert (config.topic_creation_enable, config.topic_tracking_enable, config.topic_tracking_allow_reset) == (
+        True,
+    ) * 3
+    assert config.listeners == (Listener("http", "", 8083),)
+    assert config.admin_listeners is None
+    assert config.config_topic == InternalTopic("configs", 1, 3, {})
+    assert config.offset_topic == InternalTopic("offsets", 25, 3, {})
+    assert config.status_topic == InternalTopic("statuses", 5, 3, {})
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize("key", list(SMALLEST))
+def test_what_has_no_default_is_asked_for_in_javas_words(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        WorkerConfig.parse({each: value for each, value in SMALLEST.items() if each != key})
+    assert str(caught.value) == f'Missing required configuration "{key}" which has no default value.'
+
+
+#: What two settings owe each other: the keys of a file, and the keys that its refusal names.
+TOGETHER = [
+    (
+        {"inter.worker.signature.algorithm": "HmacSHA512"},
+        ("inter.worker.signature.algorithm", "inter.worker.verification.algorithms"),
+    ),
+    ({"heartbeat.interval.ms": "10000"}, ("heartbeat.interval.ms", "session.timeout.ms")),
+    ({"worker.lease.ms": "10001"}, ("worker.lease.ms", "session.timeout.ms")),
+    ({"status.storage.topic": "configs"}, ("status.storage.topic", "config.storage.topic")),
+]
+
+
+@pytest.mark.parametrize(("props", "named"), TOGETHER, ids=str)
+def test_settings_that_do_not_fit_together_name_each_other(props: dict[str, str], named: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        WorkerConfig.parse({**SMALLEST, **props})
+    assert caught.value.key == named[0]
+    assert all(key in str(caught.value) for key in named)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("bootstrap.servers", "", "must not be empty"),
+        ("bootstrap.servers", "a:1,,b:1", "values must not be empty"),
+        ("listeners", "", "must not be empty"),
+        ("listeners", "ftp://:21", "must be either"),
+        ("listeners", "8083", "right format"),
+        ("listeners", "http://:99999", "between 0 and 65535"),
+        ("admin.listeners", "8083", "right format"),
+        ("rest.advertised.listener", "ftp", "http or https"),
+        ("plugin.path", "", "must not be empty"),
+        ("exactly.once.source.support", "on", r"must be one of \(case insensitive\): DISABLED, ENABLED, PREPARING"),
+        ("connect.protocol", "x", "Invalid Connect protocol"),
+        ("inter.worker.key.generation.algorithm", "AES", "not supported"),
+        ("inter.worker.verification.algorithms", "", "At least one"),
+        ("inter.worker.key.size", "8", "at least 40"),
+        ("offset.storage.partitions", "0", "must be positive"),
+        ("status.storage.replication.factor", "-2", "must be positive"),
+        ("scheduled.rebalance.max.delay.ms", "-1", "at least 0"),
+        ("session.timeout.ms", "0", "above 0"),
+        ("response.http.headers.config", "put X: y", "Invalid header config action: 'put'"),
+        ("response.http.headers.config", "add", "Invalid format of header config"),
+        ("response.http.headers.config", "add X", "Invalid format of header name and header value"),
+        ("response.http.headers.config", "add X Y: z", "cannot contain whitespace"),
+        ("rest.extension.classes", "com.example.Auth", "cannot be loaded"),
+        ("group.id", " ", "group.id is empty"),
+    ],
+)
+def test_refused(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        WorkerConfig.parse({**SMALLEST, key: value})
+
+
+def test_a_mistake_in_a_file_is_told_with_its_line() -> None:
+    text = "".join(f"{key}={value}\n" for key, value in SMALLEST.items())
+    for line, said in (
+        ("connect.protocol=x", r"w\.properties:8: .*connect\.protocol"),
+        ("worker.lease.ms=20000", ":8: "),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            WorkerConfig.parse(parse_properties(f"{text}{line}\n", "w.properties"))
+    with pytest.raises(ConfigError, match=r"^w\.properties: Missing required configuration"):
+        WorkerConfig.parse(parse_properties("group.id=x\n", "w.properties"))
+
+
+@pytest.mark.parametrize(
+    ("session", "heartbeat", "lease"),
+    [
+        ("60000", "3000", 5000),
+        ("10000", "3000", 5000),
+        ("6000", "1000", 3000),
+        ("6000", "3000", 4500),
+        ("4000", "3000", 4000),
+    ],
+)
+def test_a_lease_leaves_work_the_rest_of_the_session_to_end_in(session: str, heartbeat: str, lease: int) -> None:
+    assert parsed(session_timeout_ms=session, heartbeat_interval_ms=heartbeat).lease_ms == lease
+
+
+def test_exactly_once_goes_by_any_case() -> None:
+    config = parsed(exactly_once_source_support="Preparing")
+    assert (config.transactional_leader, config.exactly_once_enabled) == (True, False)
+    assert parsed(exactly_once_source_support="ENABLED").exactly_once_enabled
+
+
+def test_a_delay_that_is_set_to_its_default_is_set() -> None:
+    assert parsed(scheduled_rebalance_max_delay_ms="300000").max_delay_is_set
+
+
+def test_topics_take_further_settings_but_one_partition_and_compaction() -> None:
+    config = parsed(
+        config_storage_partitions="7",
+        config_storage_min_insync_replicas="2",
+        offset_storage_cleanup_policy="delete",
+        offset_storage_partitions="-1",
+        status_storage_replication_factor="-1",
+    )
+    assert config.config_topic == InternalTopic("configs", 1, 3, {"min.insync.replicas": "2"})
+    assert config.offset_topic == InternalTopic("offsets", -1, 3, {})
+    assert config.status_topic == InternalTopic("statuses", 5, -1, {})
+    assert [warning.partition(" ")[0] for warning in config.warnings] == [
+        "config.storage.partitions",
+        "offset.storage.cleanup.policy",
+    ]
+
+
+def test_clients() -> None:
+    config = parsed(client_id="w1", producer_acks="all", security_protocol="SSL", admin_retries="3")
+    assert config.internal_client("configs")["client.id"] == "workers-w1-configs"
+    assert config.internal_client("configs")["security.protocol"] == "SSL"
+    assert parsed().internal_client("offsets")["client.id"] == "workers-offsets"
+    assert config.client_props("producer") == {"bootstrap.servers": "broker:9092", "acks": "all"}
+    admin = config.client_props("admin")
+    assert (admin["retries"], admin["security.protocol"]) == ("3", "SSL")
+    assert "producer.acks" not in admin
+
+
+def test_references_are_resolved_and_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_PASSWORD", "s3cret-word")
+    config = WorkerConfig.parse(
+        {
+            **SMALLEST,
+            "config.providers": "env",
+            "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+            "ssl.key.password": "${env:WORKER_PASSWORD}",
+            "producer.ssl.key.password": "${env:WORKER_PASSWORD}",
+        }
+    )
+    assert config.raw["ssl.key.password"] == "${env:WORKER_PASSWORD}"
+    assert config.client_props("producer")["ssl.key.password"] == "s3cret-word"
+    assert config.transformer.transform({"x": "${env:WORKER_PASSWORD}"}) == {"x": "s3cret-word"}
+    assert "s3cret-word" not in repr(config) + repr(dict(config.values))
+    with pytest.raises(ConfigError, match=r"Invalid value \$\{env:WORKER_PASSWORD\} for configuration connect"):
+        WorkerConfig.parse({**config.raw, "connect.protocol": "${env:WORKER_PASSWORD}"})
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("session.timeot.ms", "is session.timeout.ms meant?"),
+        ("plugin.path", "Python packages"),
+        ("internal.key.converter", "JsonConverter without schemas"),
+    ],
+)
+def test_what_has_no_effect_is_said(key: str, said: str) -> None:
+    (warning,) = WorkerConfig.parse({**SMALLEST, key: "x"}).warnings
+    assert warning.startswith(key)
+    assert said in warning
+
+
+def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
+    config = parsed(bootstrap_servers="a:1,b:1,a:1")
+    assert config.values.strings("bootstrap.servers") == ("a:1", "b:1")
+    assert len(config.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "default.api.timeout.ms",
+        "spark.master",
+        "producer.x",
+        "consumer.x",
+        "admin.x",
+        "key.converter.schemas.enable",
+        "listeners.https.ssl.key.password",
+    ],
+)
+def test_what_is_handed_on_is_known(name: str) -> None:
+    assert WorkerConfig.parse({**SMALLEST, name: "1"}).warnings == ()
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for setting in WORKER.settings.values():
+        if setting.check is not None and not isinstance(setting.default, Required):
+            setting.check(setting.name, setting.default)

@@ -1,0 +1,159 @@
+"""A partition whose records are transformed, with the transformation in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from connect.wire import batch as wire
+from connect.wire.records import Record
+from connectors.dataplane import codes
+from connectors.dataplane.outcomes import Outcome, Unfit
+from connectors.dataplane.plan import (
+    QUARANTINED,
+    STOPPED,
+    PartitionPlan,
+    ProducerIdentity,
+    SliceSettings,
+    TopicPartition,
+    TransactionTerms,
+)
+from connectors.dataplane.records_copier import UNFIT, RecordsCopier, TransactionalRecordsCopier
+from connectors.dataplane.transactional import Filling
+from connectors.gaps import Gap, GapKind
+from tests.kit.logs import TargetPartition, source_batch
+
+SOURCE = TopicPartition("orders", 0)
+GAP = Gap(GapKind.SOURCE_GAP, 20, 29, go_on_at=30)
+
+PLAN = PartitionPlan(SOURCE, None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, pipelined=False)
+
+
+class Stage:
+    """What was given to it and has not come back."""
+
+    def __init__(self, *, skips: bool = False, copier: RecordsCopier | None = None) -> None:
+        self.waiting: list[tuple[Sequence[Record], Callable[[Outcome], None]]] = []
+        self.copier = copier or RecordsCopier(
+            PLAN,
+            ProducerIdentity(7, 0),
+            read_committed=False,
+            skip_refused=skips,
+            submit=self.submit,
+            ready=lambda _: None,
+        )
+
+    def submit(self, _: PartitionPlan, part: Sequence[Record], done: Callable[[Outcome], None]) -> None:
+        self.waiting.append((part, done))
+
+    def read(self, *batches: bytes) -> None:
+        self.copier.take(memoryview(bytearray(b"".join(batches))))
+
+    def give_back(self, *, drops: bool = False, unfit: dict[int, Unfit] | None = None) -> None:
+        part, done = self.waiting.pop(0)
+        done([None] * len(part) if drops else [(unfit or {}).get(record.offset, record) for record in part])
+
+    def gap(self) -> Gap | None:
+        return self.copier.gap
+
+    def copy(self, target: TargetPartition) -> None:
+        outgoing = self.copier.next_batch()
+        assert outgoing is not None
+        error, base = target.append(bytes(outgoing.batch))
+        assert error == 0
+        self.copier.acknowledged(outgoing, base)
+
+
+def test_what_was_read_before_a_gap_is_copied_before_it_stops_of_it() -> None:
+    stage, target = Stage(), TargetPartition()
+    stage.read(source_batch(range(10)), source_batch(range(10, 20)))
+    stage.give_back()
+    stage.copier.stop_reading("begins at offset 30 now", "source-gap", GAP)
+    stage.copy(target)
+    assert stage.gap() is None, "a batch is still being transformed"
+    stage.give_back()
+    stage.copy(target)
+    assert stage.copier.state == STOPPED
+    assert stage.gap() == GAP
+    assert stage.copier.next_source_offset == 20
+    assert len(list(target.records())) == 20
+
+
+def test_it_stops_also_where_the_last_records_are_dropped() -> None:
+    stage = Stage()
+    stage.read(source_batch(range(10)))
+    stage.copier.stop_reading("begins at offset 30 now", "source-gap", GAP)
+    stage.give_back(drops=True)
+    assert stage.copier.stopped
+    assert stage.copier.next_source_offset == 10
+
+
+def test_a_record_that_no_transformation_takes_stops_its_partition_in_its_place() -> None:
+    stage, target = Stage(), TargetPartition()
+    stage.read(source_batch(range(10)), source_batch(range(10, 20)), source_batch(range(20, 30)))
+    stage.give_back()
+    stage.give_back(unfit={14: Unfit("mask: no struct")})
+    assert not stage.copier.is_read
+    stage.copy(target)
+    assert stage.copier.state != QUARANTINED, "what was read before it is copied first"
+    stage.copy(target)
+    assert (stage.copier.state, stage.copier.stopped_error) == (QUARANTINED, UNFIT)
+    assert stage.copier.stopped_reason == (
+        "source orders-0: the record at offset 14 cannot be transformed: mask: no struct; "
+        "errors.tolerance = all leaves such records out"
+    )
+    stage.give_back()
+    assert stage.copier.next_source_offset == 14
+    assert len(list(target.records())) == 14
+    assert not stage.copier.has_unsent
+
+
+def test_where_errors_are_tolerated_it_is_left_out_and_counted() -> None:
+    stage, target = Stage(skips=True), TargetPartition()
+    stage.read(source_batch(range(10)))
+    stage.give_back(unfit={3: Unfit("mask: no struct"), 4: Unfit("mask: no struct"), 9: Unfit("mask: no struct")})
+    stage.copy(target)
+    report = stage.copier.report()
+    assert report is not None
+    assert report.skips == [(3, 4, codes.NOT_TRANSFORMED), (9, 9, codes.NOT_TRANSFORMED)]
+    assert report.next_source_offset == 10
+    assert report.runs == [(0, 0, 3), (5, 3, 4)]
+    assert (report.dropped, report.changed) == (0, 0)
+
+
+def test_what_would_go_elsewhere_is_never_left_out() -> None:
+    stage = Stage(skips=True)
+    stage.read(source_batch(range(10)))
+    stage.give_back(unfit={0: Unfit("a transform sends it to other", stops=True)})
+    assert stage.copier.state == QUARANTINED
+    assert stage.copier.next_source_offset == 0
+
+
+def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transaction() -> None:
+    told: list = []
+    filling = Filling(TransactionTerms("id", 2, 0, 500), send=told.append, collect=list, offer=lambda _: None)
+    stage = Stage()
+    copier = TransactionalRecordsCopier(
+        PLAN,
+        ProducerIdentity(7, 0),
+        SliceSettings("us->eu", 0, {}, {}),
+        filling,
+        submit=stage.submit,
+        ready=lambda _: None,
+    )
+    stage.copier = copier
+    filling.of([copier])
+    stage.read(source_batch(range(10)), source_batch(range(10, 20)))
+    stage.give_back()
+    first = copier.next_batch()
+    assert first is not None
+    copier.acknowledged(first, 0)
+    assert copier.is_settled and copier.next_source_offset == 10
+    filling.finish()
+    stage.give_back()
+    assert copier.next_batch() is None, "the transaction is over"
+    filling.begin(ProducerIdentity(7, 1), restarts=True)
+    outgoing = copier.next_batch()
+    assert outgoing is not None
+    header = wire.read_header(outgoing.batch)
+    assert (header.producer_epoch, header.base_sequence, header.is_transactional) == (1, 0, True)
+    assert wire.checksum(outgoing.batch) == header.crc

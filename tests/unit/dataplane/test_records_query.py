@@ -1,0 +1,98 @@
+"""``transform.sql`` taken apart, and what is refused before Spark is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.core.errors import ConfigError
+from connectors.dataplane.records_query import parse_query
+
+EXAMPLE = "SELECT key, regexp_replace(value, '[0-9]{16}', '****') AS value FROM records WHERE topic <> 'orders.test'"
+
+
+def test_the_example_is_a_column_that_changes_and_a_condition() -> None:
+    query = parse_query(EXAMPLE)
+    assert query.items == ("key", "regexp_replace(value, '[0-9]{16}', '****') AS value")
+    assert query.changing == query.items[1:]
+    assert query.condition == "topic <> 'orders.test'"
+
+
+def test_the_condition_becomes_a_column_so_that_rows_keep_their_places() -> None:
+    query = parse_query(EXAMPLE)
+    text = query.over("stage", query.changing, ("__row",))
+    assert text.startswith("SELECT __row, coalesce(CAST((topic <> 'orders.test'\n) AS BOOLEAN), false) AS __keep, ")
+    assert text.endswith("FROM stage AS records")
+    assert "WHERE" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "changing", "condition"),
+    [
+        ("SELECT * FROM records", (), ""),
+        ("select r.key, `value` from records as r", (), ""),
+        ("SELECT upper(value) v, * FROM records r WHERE r.key > 'a';", ("upper(value) v",), "r.key > 'a'"),
+        ("SELECT substring(value FROM 2) AS value FROM records", ("substring(value FROM 2) AS value",), ""),
+        ("SELECT 'a, FROM x' AS value FROM records -- WHERE", ("'a, FROM x' AS value",), ""),
+        ("SELECT key IS DISTINCT FROM value AS key FROM records", ("key IS DISTINCT FROM value AS key",), ""),
+        ("SELECT key FROM records WHERE -- why\n key > 'a' -- so", (), "-- why\n key > 'a' -- so"),
+        ("SELECT 'rand() now' AS value FROM records", ("'rand() now' AS value",), ""),
+        ("SELECT rand.key AS key FROM records rand", ("rand.key AS key",), ""),
+        ("SELECT replace(value, 'today') AS value FROM records", ("replace(value, 'today') AS value",), ""),
+    ],
+)  # fmt: skip
+def test_what_can_be_used(text: str, changing: tuple[str, ...], condition: str) -> None:
+    query = parse_query(text)
+    assert (query.changing, query.condition) == (changing, condition)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it has to be SELECT"),
+        ("DROP TABLE records", "it has to be SELECT"),
+        ("SELECT key", "it has to be SELECT"),
+        ("SELECT FROM records", "it has to be SELECT"),
+        ("SELECT key FROM other", "FROM records"),
+        ("SELECT key FROM records, records", "only a WHERE can follow"),
+        ("SELECT key FROM records r JOIN records s", "joins"),
+        ("SELECT key FROM records WHERE key IN (SELECT value FROM records)", "subqueries"),
+        ("SELECT count(*) FROM records GROUP BY key", "aggregates"),
+        ("SELECT key FROM records ORDER BY key", "ORDER BY"),
+        ("SELECT key FROM records LIMIT 1", "LIMIT"),
+        ("SELECT DISTINCT key FROM records", "DISTINCT"),
+        ("SELECT key FROM records UNION ALL SELECT key FROM records", "UNION"),
+        ("SELECT sum(offset) OVER (PARTITION BY topic) AS value FROM records", "windows"),
+        ("SELECT key FROM records WHERE", "its WHERE"),
+        ("SELECT key, FROM records", "a column is empty"),
+        ("SELECT (key FROM records", "never closed"),
+        ("SELECT key) FROM records", "closes nothing"),
+        ("SELECT 'key FROM records", "never closed"),
+        ("SELECT key FROM records; SELECT 1 FROM records", "one query"),
+        ("SELECT key FROM records WHERE rand() > 0.5", "rand is refused"),
+        ("SELECT uuid() AS key FROM records", "uuid is refused"),
+        ("SELECT CAST(now() AS string) AS value FROM records", "now is refused"),
+        ("SELECT current_timestamp AS timestamp FROM records", "current_timestamp is refused"),
+        ("SELECT CAST(unix_timestamp() AS string) AS value FROM records", "unix_timestamp is refused"),
+        ("SELECT timestamp'now' AS timestamp FROM records", "another time"),
+        ("SELECT CAST('today' AS timestamp) AS timestamp FROM records", "another time"),
+    ],
+)
+def test_what_is_refused_and_why(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_query(text)
+    assert reason in refused.value.message
+    assert refused.value.key == "transform.sql"
+
+
+@pytest.mark.parametrize(
+    ("items", "routes"),
+    [
+        ("concat(topic, '.x') AS topic", True),
+        ("key, IF(value IS NULL, 'gone', topic) `topic`", True),
+        ("upper(value) AS value, topic", False),
+        ("records.topic, concat(topic) AS key -- AS topic", False),
+        ("*", False),
+    ],
+)
+def test_whether_it_sends_records_elsewhere(items: str, routes: bool) -> None:
+    assert parse_query(f"SELECT {items}\n FROM records").routes is routes

@@ -1,0 +1,144 @@
+"""The two halves of a job whose records are transformed, with a few lines in the place of Spark's JVM between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.wire.records import NO_TIMESTAMP, Record
+from connectors.dataplane.chain_stage import outcome_of
+from connectors.dataplane.outcomes import Outcome, Unfit
+from connectors.dataplane.plan import PartitionPlan, TopicPartition, Ways
+from connectors.dataplane.records_stage import RecordStage, StageBroken, first_half, second_half
+
+PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
+BALANCE = pa.RecordBatch.from_pydict({"topic": ["orders"], "records": [3]})
+
+
+def records(*values: bytes | None) -> list[Record]:
+    return [Record(offset, 1000 + offset, b"k", value, [("h", None)]) for offset, value in enumerate(values)]
+
+
+def evaluated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """SELECT upper(value) AS value FROM records WHERE value <> 'drop', which raises at 'bad'."""
+    for batch in batches:
+        values = batch.column("value").to_pylist()
+        unfit = [value == b"bad" for value in values]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "__row": batch.column("__row"),
+                "__note": batch.column("__note"),
+                "__unfit": pa.array(unfit),
+                "__keep": pa.array(
+                    [None if bad else value != b"drop" for bad, value in zip(unfit, values, strict=True)]
+                ),
+                "value": pa.array([value and value.upper() for value in values], pa.binary()),
+            }
+        )
+
+
+def through(
+    *calls: list[Record],
+    plan: PartitionPlan = PLAN,
+    spark: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] = evaluated,
+) -> list[Outcome]:
+    """What becomes of these, given one call after the other without waiting."""
+    found: list[Outcome] = []
+
+    async def run(stage: RecordStage) -> pa.RecordBatch:
+        await stage.start(lambda error: pytest.fail(str(error)))
+        found.extend(await asyncio.gather(*(outcome_of(stage, plan, call) for call in calls)))
+        await stage.stop()
+        return BALANCE
+
+    (balance,) = second_half(BALANCE.schema, {}, spark(first_half(2, run)))
+    assert balance == BALANCE
+    return found
+
+
+def test_each_record_is_matched_with_its_row() -> None:
+    one, two = records(b"a", b"drop", b"bad", None, b"e"), records(b"f")
+    first, none, second = through(one, [], two)
+    assert first[0] == one[0]._replace(value=b"A")
+    assert first[1] is None
+    assert isinstance(first[2], Unfit)
+    assert first[3:] == [one[3], one[4]._replace(value=b"E")]
+    assert none == []
+    assert second == [two[0]._replace(value=b"F")]
+
+
+def test_a_query_sends_records_to_us_to_others_or_nowhere() -> None:
+    def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in evaluated(batches):
+            topics = [value and value.lower() for value in batch.column("value").to_pylist()]
+            yield batch.append_column("topic", pa.array(topics, pa.binary()))
+
+    ways = replace(PLAN, ways=Ways("us.errors", asked=("errors", "orders")))
+    one = records(b"errors", b"orders", None, b"audit", b"drop", b"bad")
+    (found,) = through(one, plan=ways, spark=sent)
+    assert found[:3] == [one[0]._replace(value=b"ERRORS"), None, None]
+    assert found[3] == Unfit(
+        "transform.sql sends it to audit, which neither transform.topic nor transform.other.topics stands for", True
+    )
+    assert found[4] is None and isinstance(found[5], Unfit) and not found[5].stops
+    long, no_text = through(records(b"a" * 250, b"\xff"), plan=ways, spark=sent)[0]
+    assert long == no_text == Unfit(str(found[3].reason).replace("to audit", "to what is no topic's name"), True)
+    (usual,) = through(one[:3], spark=sent)
+    assert isinstance(usual[0], Unfit) and usual[1:] == [one[1]._replace(value=b"ORDERS"), one[2]]
+
+
+def test_headers_whose_keys_are_no_text_are_of_one_record_alone() -> None:
+    def keyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in evaluated(batches):
+            values = batch.column("value").to_pylist()
+            headers = [[None if value == b"NULL" else {"key": value, "value": b"v"}] for value in values]
+            type_ = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+            yield batch.append_column("headers", pa.array(headers, type_))
+
+    one = records(b"a", b"\xff", None, b"null", b"b")
+    (found,) = through(one, spark=keyed)
+    assert found[0] == one[0]._replace(value=b"A", headers=[("A", b"v")])
+    unfit = Unfit("transform.sql gives it a header whose key is none, or no UTF-8")
+    assert found[1:4] == [unfit] * 3
+    assert isinstance(found[4], Record)
+
+
+def test_times_that_spark_does_not_know_are_kept() -> None:
+    times = NO_TIMESTAMP, 2**62
+    odd = [record._replace(timestamp_ms=time_ms) for record, time_ms in zip(records(b"A", b"B"), times, strict=True)]
+    assert through(odd) == [odd]
+
+
+def test_a_job_that_spark_ends_is_told() -> None:
+    told: list[BaseException] = []
+
+    async def run(stage: RecordStage) -> pa.RecordBatch:
+        ended = asyncio.Event()
+
+        def broken(error: BaseException) -> None:
+            told.append(error)
+            ended.set()
+
+        await stage.start(broken)
+        stage.submit(PLAN, records(b"a"), lambda outcome: None)
+        await ended.wait()
+        await stage.stop()
+        raise RetriableError("the slice is over")
+
+    def killed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in evaluated(batches):
+            if batch.column("value").to_pylist()[0] == b"A":
+                raise OSError("the executor is gone")
+            yield batch
+
+    first = first_half(2, run)
+    with pytest.raises(OSError, match="executor"):
+        list(second_half(BALANCE.schema, {}, killed(first)))
+    with pytest.raises(RetriableError, match="the slice is over"):
+        list(first)
+    assert isinstance(told[0], StageBroken)

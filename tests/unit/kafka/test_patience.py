@@ -1,0 +1,52 @@
+"""Pauses that grow, and a log that is not flooded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from connect.kafka.patience import Patience
+from tests.kit.virtual_time import run
+
+log = logging.getLogger(__name__)
+
+
+async def pauses(patience: Patience, count: int) -> list[float]:
+    clock = asyncio.get_running_loop().time
+    taken = []
+    for _ in range(count):
+        before_s = clock()
+        await patience.after(RuntimeError("it is away"))
+        taken.append((clock() - before_s) * 1000)
+    return taken
+
+
+def test_pauses_double_up_to_the_last() -> None:
+    async def main() -> list[float]:
+        patience = Patience(log, "asking", 100, 1_000)
+        taken = await pauses(patience, 6)
+        patience.over()
+        return taken + await pauses(patience, 1)
+
+    for taken, expected in zip(run(main()), [100, 200, 400, 800, 1_000, 1_000, 100], strict=True):
+        assert expected * 0.79 < taken < expected * 1.21
+
+
+def test_a_trouble_is_said_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        patience = Patience(log, "asking", 1_000, 1_000)
+        await pauses(patience, 20)
+        patience.over()
+        await pauses(patience, 1)
+
+    with caplog.at_level(logging.INFO, __name__):
+        run(main())
+    said = [record for record in caplog.records if record.name == __name__]
+    assert {record.getMessage() for record in said} == {"asking: it is away; trying again"}
+    # What may pass in a moment is no warning; what lasts is one about every fifth second of twenty; then all anew.
+    levels = [record.levelname for record in said]
+    assert (levels[0], levels[-1]) == ("INFO", "INFO")
+    assert 3 <= levels.count("WARNING") <= 5
+    assert levels.count("INFO") <= 4

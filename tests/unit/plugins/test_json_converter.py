@@ -1,0 +1,222 @@
+"""JsonConverter to the byte, after the vectors of Java's ``JsonConverterTest``."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.api.convert import DataError
+from connect.api.source import BYTES, OPTIONAL_STRING, STRING, Schema
+from connect.core.errors import ConfigError
+from connect.plugins.java_values import DATE, DECIMAL_NAME, TIME, TIMESTAMP
+from connect.plugins.json_converter import JsonConverter
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+STRUCT = Schema("struct", fields=(("line", STRING), ("source", OPTIONAL_STRING)))
+DECIMAL = Schema("bytes", name=DECIMAL_NAME, version=1, parameters=(("scale", "2"),))
+
+
+def converter(**settings: str) -> JsonConverter:
+    made = JsonConverter()
+    made.configure({"converter.type": "value", **{key.replace("_", "."): value for key, value in settings.items()}})
+    return made
+
+
+ENVELOPES: list[tuple[Schema | None, Any, str]] = [
+    (Schema("boolean"), True, '{"schema":{"type":"boolean","optional":false},"payload":true}'),
+    (Schema("int8"), 12, '{"schema":{"type":"int8","optional":false},"payload":12}'),
+    (Schema("int64"), 4398046511104, '{"schema":{"type":"int64","optional":false},"payload":4398046511104}'),
+    (Schema("float32"), 12.34, '{"schema":{"type":"float","optional":false},"payload":12.34}'),
+    (Schema("float64"), 1e10, '{"schema":{"type":"double","optional":false},"payload":1.0E10}'),
+    (BYTES, b"test-string", '{"schema":{"type":"bytes","optional":false},"payload":"dGVzdC1zdHJpbmc="}'),
+    (STRING, 'a"é\n', '{"schema":{"type":"string","optional":false},"payload":"a\\"é\\n"}'),
+    (OPTIONAL_STRING, None, '{"schema":{"type":"string","optional":true},"payload":null}'),
+    (
+        Schema("boolean", name="bool", version=3, parameters=(("foo", "bar"),)),
+        True,
+        (
+            '{"schema":{"type":"boolean","optional":false,"name":"bool","version":3,"parameters":{"foo":"bar"}},'
+            '"payload":true}'
+        ),
+    ),
+    (
+        Schema("array", values=Schema("int32")),
+        [1, 2, 3],
+        '{"schema":{"type":"array","items":{"type":"int32","optional":false},"optional":false},"payload":[1,2,3]}',
+    ),
+    (
+        Schema("map", keys=STRING, values=Schema("int32")),
+        {"key1": 12},
+        (
+            '{"schema":{"type":"map","keys":{"type":"string","optional":false},'
+            '"values":{"type":"int32","optional":false},"optional":false},"payload":{"key1":12}}'
+        ),
+    ),
+    (
+        Schema("map", keys=Schema("int32"), values=Schema("int32")),
+        {1: 12, 2: 15},
+        (
+            '{"schema":{"type":"map","keys":{"type":"int32","optional":false},'
+            '"values":{"type":"int32","optional":false},"optional":false},"payload":[[1,12],[2,15]]}'
+        ),
+    ),
+    (
+        STRUCT,
+        {"source": None, "line": "foo"},
+        (
+            '{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"line"},'
+            '{"type":"string","optional":true,"field":"source"}],"optional":false},'
+            '"payload":{"line":"foo","source":null}}'
+        ),
+    ),
+    (
+        DATE,
+        EPOCH + timedelta(days=10000),
+        (
+            '{"schema":{"type":"int32","optional":false,"name":"org.apache.kafka.connect.data.Date","version":1},'
+            '"payload":10000}'
+        ),
+    ),
+    (
+        TIME,
+        EPOCH + timedelta(milliseconds=14400000),
+        (
+            '{"schema":{"type":"int32","optional":false,"name":"org.apache.kafka.connect.data.Time","version":1},'
+            '"payload":14400000}'
+        ),
+    ),
+    (
+        TIMESTAMP,
+        EPOCH + timedelta(milliseconds=4000000000),
+        (
+            '{"schema":{"type":"int64","optional":false,"name":"org.apache.kafka.connect.data.Timestamp","version":1},'
+            '"payload":4000000000}'
+        ),
+    ),
+    (
+        DECIMAL,
+        Decimal("1.56"),
+        (
+            '{"schema":{"type":"bytes","optional":false,"name":"org.apache.kafka.connect.data.Decimal","version":1,'
+            '"parameters":{"scale":"2"}},"payload":"AJw="}'
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "text"), ENVELOPES, ids=lambda each: "")
+def test_values_with_their_schemas(schema: Schema | None, value: Any, text: str) -> None:
+    data = converter().from_connect("t", schema, value)
+    assert data == text.encode()
+    assert converter().to_connect("t", data) == (schema, value)
+
+
+def test_values_without_a_schema() -> None:
+    for value, text in (
+        (True, "true"),
+        ([1, "string", True], '[1,"string",true]'),
+        ({"b": 12, "a": 1.5}, '{"b":12,"a":1.5}'),
+        ({"string": 12, 52: "string"}, '[["string",12],[52,"string"]]'),
+        (math.inf, '"Infinity"'),
+        (b"\0", '"AA=="'),
+    ):
+        assert converter(schemas_enable="false").from_connect("t", None, value) == text.encode()
+        assert converter().from_connect("t", None, value) == f'{{"schema":null,"payload":{text}}}'.encode()
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_tombstone_stays_one(enabled: str) -> None:
+    assert converter(schemas_enable=enabled).from_connect("t", None, None) is None
+    assert converter(schemas_enable=enabled).to_connect("t", None) == (None, None)
+
+
+def test_decimals_as_numbers() -> None:
+    made = converter(schemas_enable="false", decimal_format="numeric")
+    assert made.from_connect("t", DECIMAL, Decimal("1.56")) == b"1.56"
+    with pytest.raises(ConfigError, match=r"String must be one of \(case insensitive\): BASE64, NUMERIC"):
+        converter(decimal_format="text")
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=2))
+def test_decimals_come_back(value: Decimal) -> None:
+    made = converter()
+    assert made.to_connect("t", made.from_connect("t", DECIMAL, value)) == (DECIMAL, value)
+
+
+def test_what_does_not_fit_is_refused_in_javas_words() -> None:
+    for schema, value, words in (
+        (STRING, None, "Conversion error: null value for field that is required and has no default value"),
+        (Schema("float64"), True, "Invalid type for FLOAT64: class java.lang.Boolean"),
+        (STRING, 1, "Invalid type for STRING: class java.lang.Long"),
+        (None, Decimal(1), "Java class class java.math.BigDecimal does not have corresponding schema type."),
+        (
+            DATE,
+            EPOCH + timedelta(hours=1),
+            "Kafka Connect Date type should not have any time fields set to non-zero values.",
+        ),
+        (
+            TIME,
+            EPOCH + timedelta(hours=25),
+            "Kafka Connect Time type should not have any date fields set to non-zero values.",
+        ),
+        (DATE, 5, "Invalid type for Date, expected Date but was class java.lang.Long"),
+    ):
+        with pytest.raises(DataError) as refused:
+            converter().from_connect("t", schema, value)
+        assert str(refused.value) == words
+    with pytest.raises(DataError, match="half of a surrogate pair at character"):
+        converter().from_connect("t", STRING, "\ud800")
+
+
+def test_reading_what_is_no_envelope() -> None:
+    for data, words in (
+        (b"{", "Converting byte\\[\\] to Kafka Connect data failed due to serialization error"),
+        (b"true", 'requires "schema" and "payload" fields'),
+        (b'{"schema":null,"payload":1,"more":2}', 'requires "schema" and "payload" fields'),
+        (b'{"schema":{},"payload":1}', "Schema must contain 'type' field"),
+        (b'{"schema":{"type":"odd"},"payload":1}', "Unknown schema type: odd"),
+        (b'{"schema":{"type":"array"},"payload":[]}', "Array schema did not specify the element type"),
+        (b'{"schema":{"type":"string"},"payload":null}', "Invalid null value for required STRING field"),
+        (
+            b'{"schema":{"type":"map","keys":{"type":"int8"},"values":{"type":"int8"}},"payload":[[1]]}',
+            "Found invalid map entry",
+        ),
+        (b'{"schema":{"type":"int8"},"payload":300}', "Invalid type for INT8"),
+        (b"[" * 100_000, "serialization error"),
+    ):
+        with pytest.raises(DataError, match=words):
+            converter().to_connect("t", data)
+
+
+def test_a_schema_from_the_settings() -> None:
+    made = converter(schema_content='{"type":"int32"}')
+    assert made.to_connect("t", b"5") == (Schema("int32"), 5)
+    assert made.from_connect("t", STRING, "x") == converter().from_connect("t", STRING, "x")
+    assert converter(schema_content="").to_connect("t", b'{"schema":null,"payload":1}') == (None, 1)
+    assert converter(schema_content='{"type":"int32"}', schemas_enable="false").to_connect("t", b"5") == (None, 5)
+    for content, words in (("{", "Failed to parse schema in converter config"), ("{}", "Schema must contain 'type'")):
+        with pytest.raises(DataError, match=words):
+            converter(schema_content=content)
+
+
+def test_plain_json_is_read_without_a_schema() -> None:
+    assert converter(schemas_enable="false").to_connect("t", b'{"a":[1,2.5]}') == (None, {"a": [1, 2.5]})
+
+
+plain = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner | st.none(), max_size=3) | st.dictionaries(st.text(), inner | st.none(), max_size=3),
+    max_leaves=8,
+)
+
+
+@given(plain)
+def test_plain_values_come_back(value: Any) -> None:
+    made = converter(schemas_enable="false")
+    assert made.to_connect("t", made.from_connect("t", None, value)) == (None, value)

@@ -1,0 +1,292 @@
+"""Requests that another worker must answer: two hops at most, and what is passed on each way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from connect.core.herding import NotFound, NotLeader
+from rest.errors import RestError
+from rest.forward import Forwarder, InternalClient, Unreachable
+from rest.server import RestServer
+from rest.settings import RestSettings
+from tests.kit.raw_http import Raw, ask
+from tests.kit.rest_herder import DictHerder
+from tests.unit.rest.conftest import ANYWHERE
+
+Handle = Callable[[bytes], bytes]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def second() -> AsyncIterator[RestServer]:
+    server = RestServer(RestSettings((ANYWHERE,)))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+def other(second: RestServer) -> tuple[RestServer, DictHerder]:
+    """A second worker."""
+    herder = DictHerder()
+    second.serve(herder)
+    return second, herder
+
+
+class Listening:
+    """A worker that answers everything with the same bytes, and keeps what it was sent."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.received = b""
+        self._answer = answer
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+        )
+        self.received = head + await reader.readexactly(length)
+        writer.write(self._answer)
+        writer.close()
+
+
+def answered(status: int, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def test_a_request_goes_on_as_it_came(port: int, herder: DictHerder) -> None:
+    listening = Listening(answered(202, b'{"name":"a"}'))
+    async with listening as url:
+        herder.refusals["restart"] = NotLeader("Only the leader", url)
+        path = "/connectors/a%2Fb%20c/restart?onlyFailed=true&x=%26&includeTasks=true"
+        headers = {"Authorization": "Basic dTpw", "Cookie": "c", "X-Other": "o"}
+        answer = await ask(port, "POST", path, headers=headers)
+    assert (answer.status, answer.json) == (202, {"name": "a"})
+    line, *sent = listening.received.decode().split("\r\n")
+    assert line == "POST /connectors/a%2Fb%20c/restart?onlyFailed=true&x=%26&includeTasks=true&forward=true HTTP/1.1"
+    fields = {name.lower(): value for name, _, value in (each.partition(": ") for each in sent)}
+    assert fields["user-agent"] == "kafka-connect" and fields["authorization"] == "Basic dTpw"
+    assert fields["accept"] == "application/json"
+    assert not {"cookie", "x-other"} & set(fields)
+
+
+async def test_a_body_goes_on_byte_by_byte(port: int, herder: DictHerder) -> None:
+    listening = Listening(answered(200, b"{}"))
+    body = b' {"name":"a", "config":{"n":1.50}} '
+    async with listening as url:
+        herder.refusals["put_connector"] = NotLeader("Only the leader", url)
+        assert (await ask(port, "POST", "/connectors", body)).status == 200
+    assert listening.received.endswith(b"\r\n\r\n" + body)
+    assert b"content-type: application/json" in listening.received.lower()
+
+
+async def test_created_elsewhere(port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]) -> None:
+    server, leader = other
+    herder.refusals["put_connector"] = NotLeader("Only the leader", server.advertised_url)
+    answer = await ask(port, "POST", "/connectors", {"name": "a/b", "config": {}})
+    assert answer.status == 201 and list(leader.configs) == ["a/b"]
+    assert answer.header("location") == f"http://127.0.0.1:{port}/connectors/a%2Fb"
+    assert (await ask(port, "PUT", "/connectors/a%2Fb/config", {"k": "v"})).status == 200
+
+
+async def test_errors_of_the_target_are_passed_through(
+    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]
+) -> None:
+    server, leader = other
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", server.advertised_url)
+    leader.refusals["delete_connector"] = NotFound("Connector a not found")
+    answer = await ask(port, "DELETE", "/connectors/a")
+    assert (answer.status, answer.json) == (404, {"error_code": 404, "message": "Connector a not found"})
+
+
+async def test_two_hops_and_no_third(
+    port: int, server: RestServer, herder: DictHerder, other: tuple[RestServer, DictHerder]
+) -> None:
+    second, leader = other
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", second.advertised_url)
+    leader.refusals["delete_connector"] = NotLeader("Only the leader", server.advertised_url)
+    answer = await ask(port, "DELETE", "/connectors/a")
+    assert answer.status == 409
+    text = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+    assert answer.json == {"error_code": 409, "message": text}
+    assert len(herder.done) == 2 and len(leader.done) == 1
+
+
+@pytest.mark.parametrize("forward", ["false", "yes", "1"])
+async def test_any_value_but_true_counts_as_false(
+    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder], forward: str
+) -> None:
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", other[0].advertised_url)
+    assert (await ask(port, "DELETE", f"/connectors/a?forward={forward}")).status == 409
+    assert other[1].done == []
+
+
+async def test_a_blank_value_counts_as_none(
+    port: int, herder: DictHerder, other: tuple[RestServer, DictHerder]
+) -> None:
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", other[0].advertised_url)
+    other[1].add("a")
+    assert (await ask(port, "DELETE", "/connectors/a?forward=")).status == 204
+
+
+async def test_nobody_knows_the_leader(port: int, herder: DictHerder) -> None:
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", None)
+    answer = await ask(port, "DELETE", "/connectors/a")
+    text = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+    assert (answer.status, answer.json["message"]) == (409, text)
+
+
+async def test_what_is_read_here_is_never_forwarded(port: int, herder: DictHerder) -> None:
+    herder.refusals["connector_info"] = NotLeader("Only the leader", "http://127.0.0.1:1/")
+    assert (await ask(port, "GET", "/connectors/a")).status == 409
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "NOTUSED", "http://[bad/"])
+async def test_a_target_that_cannot_be_reached(port: int, herder: DictHerder, url: str) -> None:
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", url)
+    answer = await ask(port, "DELETE", "/connectors/a")
+    assert answer.status == 500
+    assert answer.json["message"].startswith("IO Error trying to forward REST request: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "text"),
+    [
+        (answered(302, b"", "Location: http://127.0.0.1:1/"), 500, "Unexpected status code when handling forwarded"),
+        (answered(400, b"<html>no</html>"), 400, "The worker at 127.0.0.1:"),
+        (answered(503, b"[]"), 503, "The worker at 127.0.0.1:"),
+        (b"nonsense\r\n\r\n", 500, "IO Error trying to forward REST request: "),
+    ],
+)
+async def test_answers_that_no_worker_gives(
+    port: int, herder: DictHerder, given: bytes, status: int, text: str
+) -> None:
+    async with Listening(given) as url:
+        herder.refusals["delete_connector"] = NotLeader("Only the leader", url)
+        answer: Raw = await ask(port, "DELETE", "/connectors/a")
+    assert answer.status == status and answer.json["message"].startswith(text)
+
+
+# -- between workers ---------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def forwarder() -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder()
+    yield forwarder
+    await forwarder.close()
+
+
+def sign(body: bytes) -> Mapping[str, str]:
+    return {"X-Connect-Authorization": str(len(body)), "X-Connect-Request-Signature-Algorithm": "HmacSHA256"}
+
+
+async def test_task_configs_are_signed_as_they_are_sent(
+    forwarder: Forwarder, other: tuple[RestServer, DictHerder]
+) -> None:
+    server, leader = other
+    client = InternalClient(forwarder)
+    await client.post_task_configs(server.advertised_url, "a/b", [{"k": "ü"}], sign)
+    _, name, configs, signature = leader.done[-1]
+    assert (name, configs, signature.body) == ("a/b", [{"k": "ü"}], '[{"k":"ü"}]'.encode())
+    assert signature.signature == str(len(signature.body)) and signature.algorithm == "HmacSHA256"
+    await client.put_fence(server.advertised_url, "a", sign)
+    assert leader.done[-1][2].signature == "0"
+    await client.put_fence(server.advertised_url, "a", None)
+    assert leader.done[-1][2].signature is None
+
+
+async def test_a_refusal_keeps_its_status(forwarder: Forwarder, other: tuple[RestServer, DictHerder]) -> None:
+    server, leader = other
+    leader.refusals["put_task_configs"] = NotFound("Connector a not found")
+    with pytest.raises(RestError, match="Connector a not found") as refused:
+        await InternalClient(forwarder).post_task_configs(server.advertised_url, "a", [], sign)
+    assert refused.value.status == 404 and not isinstance(refused.value, Unreachable)
+    with pytest.raises(Unreachable):
+        await InternalClient(forwarder).put_fence("http://127.0.0.1:1", "a", sign)
+
+
+async def test_signatures_are_not_passed_on(
+    port: int, herder: DictHerder, forwarder: Forwarder, other: tuple[RestServer, DictHerder]
+) -> None:
+    herder.refusals["fence_zombies"] = NotLeader("Only the leader", other[0].advertised_url)
+    await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", sign)
+    _, _, signature = other[1].done[-1]
+    assert signature.signature is None
+
+
+async def _flows(action: Callable[[RestServer, dict[tuple[str, str], Any]], Awaitable[None]], *, public: bool) -> None:
+    server = RestServer(RestSettings((ANYWHERE,)), metrics=lambda: b"m 1\n")
+    flows: dict[tuple[str, str], Any] = {}
+    await server.start()
+    server.serve_flows(flows, public=public)
+    try:
+        await action(server, flows)
+    finally:
+        await server.stop()
+
+
+async def test_a_dedicated_mirror_serves_its_workers_only(forwarder: Forwarder) -> None:
+    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+        port, herder = server.ports[0], DictHerder()
+        flows["us west", "eu/1"] = herder
+        client = InternalClient(forwarder, ("us west", "eu/1"))
+        await client.post_task_configs(server.advertised_url, "MirrorSourceConnector", [{"k": "v"}], sign)
+        assert herder.done[-1][:3] == ("put_task_configs", "MirrorSourceConnector", [{"k": "v"}])
+        unknown = await ask(port, "PUT", "/us/zz/connectors/a/fence")
+        text = "No replication flow found for source 'us' and target 'zz'"
+        assert (unknown.status, unknown.json["message"]) == (404, text)
+        assert (await ask(port, "GET", "/admin/loggers")).json["message"] == "HTTP 404 Not Found"
+        for path in ("/", "/health", "/metrics", "/us%20west/eu%2F1", "/us%20west/eu%2F1/connectors", "/docs"):
+            assert (await ask(port, "GET", path)).status == 404
+
+    await _flows(check, public=False)
+
+
+async def test_a_dedicated_mirror_serves_the_whole_api_of_each_flow() -> None:
+    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+        port, west, east = server.ports[0], DictHerder(), DictHerder()
+        assert (await ask(port, "GET", "/health")).status == 503
+        flows["us", "eu"], flows["eu", "us"] = west, east
+        west.add("a")
+        assert (await ask(port, "GET", "/us/eu/connectors")).json == ["a"]
+        assert (await ask(port, "GET", "/eu/us/connectors/")).json == []
+        for path in ("/us/eu", "/us/eu/"):
+            assert (await ask(port, "GET", path)).json["kafka_cluster_id"] == "cluster-1"
+        created = await ask(port, "POST", "/eu/us/connectors", {"name": "b", "config": {}})
+        assert created.header("location") == f"http://127.0.0.1:{port}/eu/us/connectors/b"
+        allowed = await ask(port, "OPTIONS", "/us/eu/connectors/a/config")
+        assert allowed.header("allow") == "HEAD,GET,OPTIONS,PUT,PATCH"
+        assert (await ask(port, "GET", "/metrics")).body == b"m 1\n"
+        assert (await ask(port, "GET", "/health")).json["status"] == "healthy"
+        assert (await ask(port, "POST", "/health")).status == 405
+        docs = await ask(port, "GET", "/us/eu/docs")
+        assert b"/us/eu/openapi.json" in docs.body
+
+    await _flows(check, public=True)
+
+
+async def test_a_forwarded_request_keeps_its_flow() -> None:
+    async def check(server: RestServer, flows: dict[tuple[str, str], Any]) -> None:
+        herder = flows["us", "eu"] = DictHerder()
+        listening = Listening(answered(204))
+        async with listening as url:
+            herder.refusals["delete_connector"] = NotLeader("Only the leader", url)
+            assert (await ask(server.ports[0], "DELETE", "/us/eu/connectors/a")).status == 204
+        assert listening.received.startswith(b"DELETE /us/eu/connectors/a?forward=true HTTP/1.1\r\n")
+
+    await _flows(check, public=True)

@@ -1,0 +1,225 @@
+"""Listeners: where they are bound, what is served where, what is advertised, and how all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from connect.core.errors import ConfigError
+from connect.core.rest_defs import REST, Listener
+from rest.protocol import BoundedProtocol
+from rest.server import CannotListen, RestServer
+from rest.settings import RestSettings, RestTls
+from tests.kit.certificates import make_party
+from tests.kit.members import until
+from tests.kit.raw_http import ask, connected, read_answer
+from tests.kit.rest_herder import DictHerder
+from tests.unit.rest.conftest import ANYWHERE
+
+HTTPS = Listener("https", "127.0.0.1", 0)
+
+
+@asynccontextmanager
+async def started(
+    settings: RestSettings, herder: DictHerder | None = None, tls: RestTls | None = None
+) -> AsyncIterator[RestServer]:
+    server = RestServer(settings, tls=tls)
+    await server.start()
+    try:
+        if herder is not None:
+            server.serve(herder)
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> RestTls:
+    authority = make_party("authority", None)
+    party = make_party("worker", authority, "127.0.0.1")
+    pem = tmp_path / "worker.pem"
+    pem.write_text(party.key_pem() + party.pem)
+
+    def server_context(prefix: str) -> ssl.SSLContext:
+        assert prefix in ("listeners.https.", "admin.listeners.https.")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        return context
+
+    return RestTls(server_context, lambda: ssl.create_default_context(cadata=authority.pem))
+
+
+async def test_nothing_is_there_before_the_herder_is() -> None:
+    async with started(RestSettings((ANYWHERE,))) as server:
+        for path in ("/", "/health", "/connectors"):
+            answer = await ask(server.ports[0], "GET", path)
+            assert answer.status == 404
+            assert answer.header("content-type") == "text/html;charset=iso-8859-1"
+            assert b"HTTP ERROR 404 Not Found" in answer.body
+
+
+async def test_http_and_https_side_by_side(tls: RestTls) -> None:
+    herder = DictHerder()
+    herder.add("a")
+    async with started(RestSettings((HTTPS, ANYWHERE)), herder, tls) as server:
+        https, http = server.ports
+        assert server.advertised_url == f"http://127.0.0.1:{http}/"
+        assert (await ask(http, "GET", "/connectors")).json == ["a"]
+        async with httpx.AsyncClient(verify=tls.client(), trust_env=False) as client:
+            assert (await client.get(f"https://127.0.0.1:{https}/connectors")).json() == ["a"]
+            created = await client.post(f"https://127.0.0.1:{https}/connectors", json={"name": "b", "config": {}})
+            assert created.headers["location"] == f"https://127.0.0.1:{https}/connectors/b"
+        answer = await server.forwarder.send("GET", f"https://127.0.0.1:{https}/connectors")
+        assert answer.body == b'["a","b"]'
+
+
+async def test_https_without_keys_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"listeners: an https listener needs the ssl\.keystore keys"):
+        await RestServer(RestSettings((ANYWHERE, HTTPS))).start()
+
+
+async def test_loggers_have_a_server_of_their_own(tls: RestTls) -> None:
+    settings = RestSettings((ANYWHERE,), admin_listeners=(ANYWHERE, HTTPS), allowed_origins=("*",))
+    async with started(settings, DictHerder(), tls) as server:
+        main, (admin, _) = server.ports[0], server.admin_ports
+        assert (await ask(main, "GET", "/admin/loggers")).status == 404
+        assert (await ask(main, "GET", "/connectors")).header("vary") == "Origin"
+        loggers = await ask(admin, "GET", "/admin/loggers")
+        assert loggers.status == 200 and loggers.header("vary") is None
+        for path in ("/connectors", "/health", "/docs"):
+            assert (await ask(admin, "GET", path)).status == 404
+
+
+async def test_empty_admin_listeners_are_no_loggers() -> None:
+    async with started(RestSettings((ANYWHERE,), admin_listeners=()), DictHerder()) as server:
+        assert (await ask(server.ports[0], "GET", "/admin/loggers")).status == 404
+
+
+async def test_an_address_in_use(tls: RestTls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = RestServer(RestSettings((ANYWHERE, Listener("http", "127.0.0.1", port))))
+        with pytest.raises(CannotListen, match=f"cannot listen on http://127.0.0.1:{port}: .*in use"):
+            await server.start()
+        assert server.ports == []
+
+
+async def test_a_host_that_is_not_ours() -> None:
+    with pytest.raises(CannotListen, match=r"cannot listen on http://192\.0\.2\.1:0"):
+        await RestServer(RestSettings((Listener("http", "192.0.2.1", 0),))).start()
+
+
+@pytest.mark.parametrize(
+    ("properties", "url"),
+    [
+        ({}, "http://127.0.0.1:{port}/"),
+        ({"rest.advertised.port": "99"}, "http://127.0.0.1:99/"),
+        ({"rest.advertised.host.name": "worker.example"}, "http://worker.example:{port}/"),
+        ({"rest.advertised.listener": "HTTPS", "rest.advertised.host.name": "::1"}, "https://[::1]:{port}/"),
+    ],
+)
+async def test_what_is_advertised(properties: dict[str, str], url: str) -> None:
+    values = REST.parse({"listeners": "HTTP://127.0.0.1:0", **properties})
+    async with started(RestSettings.of(values)) as server:
+        assert server.advertised_url == url.format(port=server.ports[0])
+
+
+async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:
+    async with started(RestSettings((Listener("http", "", 0),)), DictHerder()) as server:
+        host = httpx.URL(server.advertised_url).host
+        assert host not in ("", "0.0.0.0", "::")
+        assert (await ask(server.ports[0], "GET", "/connectors")).json == []
+
+
+async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.server._STOPS_WITHIN_S", 60)
+    herder = DictHerder()
+    server = RestServer(RestSettings((ANYWHERE,)))
+    await server.start()
+    server.serve(herder)
+    port = server.ports[0]
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def connectors() -> list[str]:
+        begun.set()
+        await may_end.wait()
+        return ["late"]
+
+    herder.connectors = connectors  # type: ignore[method-assign]
+    async with connected(port) as (reader, writer):
+        writer.write(b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n")
+        await begun.wait()
+        stopping = asyncio.create_task(server.stop())
+        while await can_connect(port):  # noqa: ASYNC110 - a port tells nobody that it closes
+            await asyncio.sleep(0.01)
+        may_end.set()
+        assert (await read_answer(reader)).json == ["late"]
+        await stopping
+    await server.stop()
+
+
+async def can_connect(port: int) -> bool:
+    try:
+        async with connected(port):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+async def test_stopping_waits_for_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.server._STOPS_WITHIN_S", 0.2)
+    herder = DictHerder()
+    herder.hangs.add("connectors")
+    server = RestServer(RestSettings((ANYWHERE,)))
+    await server.start()
+    server.serve(herder)
+    port = server.ports[0]
+    async with connected(port) as (_, hanging), connected(port) as (_, halfway), connected(port), asyncio.timeout(60):
+        hanging.write(b"GET /connectors HTTP/1.1\r\nHost: h\r\n\r\n")
+        halfway.write(b"GET /conn")
+        await until(lambda: herder.done, "the request to reach the herder")
+        await server.stop()
+    left = [each.get_name() for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+    assert left == []
+
+
+async def test_stopping_leaves_no_answer_behind_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.server._STOPS_WITHIN_S", 0.2)
+    cut = asyncio.Event()
+    lost = BoundedProtocol.connection_lost
+
+    def noted(self: BoundedProtocol, error: Exception | None) -> None:
+        lost(self, error)
+        cut.set()
+
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", noted)
+    herder = DictHerder()
+    herder.add("a", value="x" * 30_000_000)
+    async with (
+        started(RestSettings((ANYWHERE,)), herder) as server,
+        connected(server.ports[0], limit=1024) as (_, writer),
+    ):
+        writer.write(b"GET /connectors/a HTTP/1.1\r\nHost: h\r\n\r\n")
+        await until(lambda: herder.done, "the request to reach the herder")
+        async with asyncio.timeout(60):
+            await server.stop()
+            await cut.wait()
+
+
+async def test_connections_have_an_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rest.server.MAX_CONNECTIONS", 2)
+    async with started(RestSettings((ANYWHERE,)), DictHerder()) as server:
+        port = server.ports[0]
+        async with connected(port):
+            assert (await ask(port, "GET", "/connectors")).status == 503
+        # The server hears of an end a moment later.
+        async with asyncio.timeout(60):
+            while (await ask(port, "GET", "/connectors")).status == 503:
+                pass

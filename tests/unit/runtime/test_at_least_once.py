@@ -1,0 +1,330 @@
+"""At-least-once: offsets follow acknowledgements, in order, and errors are not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from connect.api.source import RecordMetadata, SourceRecord, SourceTask
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.model import TaskId
+from connect.runtime.at_least_once import AtLeastOnce
+from connect.runtime.counters import TaskCounters
+from connect.runtime.delivery import SendFailed
+from connect.runtime.error_handling import ErrorHandler, ErrorSettings
+from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.record_producer import OutgoingRecord
+from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
+from connect.runtime.traces import Secrets
+from tests.kit import virtual_time
+from tests.kit.work import Heard, ObedientProducer, memory_topic, record
+
+TASK = TaskId("c", 0)
+
+
+class Quiet(SourceTask):
+    """Hears only of commits."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+
+    async def start(self, props: object) -> None: ...
+
+    async def poll(self) -> None: ...
+
+    async def commit(self) -> None:
+        self.commits += 1
+
+
+class Curious(Quiet):
+    """Hears of every record, and takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[SourceRecord, RecordMetadata | None]] = []
+
+    async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        await asyncio.sleep(0.01)
+        self.told.append((record, metadata))
+
+
+class Bench:
+    """A delivery on its own; flushes every second and gives up after half of one."""
+
+    def __init__(self, task: Quiet | None = None, errors: ErrorSettings | None = None) -> None:
+        self.task = task or Quiet()
+        self.producer = ObedientProducer()
+        self.topic, self.log = memory_topic()
+        self.counters = TaskCounters()
+        self.heard = Heard()
+        handler = ErrorHandler(TASK, errors or ErrorSettings(), self.counters, Secrets(), asyncio.Event())
+        self.delivery = AtLeastOnce(
+            TASK,
+            self.producer,
+            ConnectorOffsets("c", self.topic),
+            TaskCallbacks(TASK, self.task, Secrets()),
+            TopicsInUse(TASK, self.heard, tracked=True),
+            handler,
+            self.counters,
+            flush_interval_ms=1000,
+            flush_timeout_ms=500,
+        )
+
+    async def send(self, *records: SourceRecord) -> None:
+        for one in records:
+            await self.delivery.send(one, OutgoingRecord(one.topic, None, str(one.value).encode()))
+
+    def stored(self) -> dict[int, int]:
+        """The last stored number of each source partition."""
+        found = {}
+        for batch in self.log.writes:
+            for written in batch:
+                assert written.value is not None
+                found[json.loads(written.key)[1]["p"]] = json.loads(written.value)["n"]
+        return found
+
+
+def on_bench(main: Coroutine[Any, Any, None]) -> None:
+    virtual_time.run(main)
+
+
+def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.delivery.start()
+        bench.delivery.enter()
+        assert bench.producer.log == []
+        await bench.send(record(1), record(2), record(3), record(7, partition=1))
+        assert bench.producer.log.count("start") == 1
+        bench.producer.ack(1)
+        bench.producer.ack(2)
+        await asyncio.sleep(1.1)
+        assert bench.stored() == {1: 7}
+        bench.producer.ack()
+        await asyncio.sleep(1)
+        assert bench.stored() == {0: 2, 1: 7}
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert bench.stored() == {0: 3, 1: 7}
+        assert bench.counters.written == 4
+        await bench.delivery.close(3)
+        assert bench.producer.closed_with_s == 3
+
+    on_bench(main())
+
+
+def test_the_task_hears_of_commits_also_where_nothing_was_stored() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.delivery.enter()
+        bench.delivery.enter()
+        await asyncio.sleep(3.5)
+        assert bench.task.commits == 3
+        assert bench.log.writes == []
+        await bench.delivery.close(0)
+        await asyncio.sleep(5)
+        assert bench.task.commits == 3
+
+    on_bench(main())
+
+
+def test_a_record_counts_once_the_task_has_heard_of_it() -> None:
+    async def main() -> None:
+        task = Curious()
+        bench = Bench(task)
+        bench.delivery.enter()
+        first, second, third = record(1), record(2), record(3)
+        await bench.send(first, second)
+        bench.producer.ack(1)
+        bench.producer.ack(0)
+        await bench.delivery.dropped(third)
+        await bench.delivery.finish(failed=False)
+        assert [(one, metadata is None) for one, metadata in task.told[:2]].count((third, True)) == 1
+        assert {id(one) for one, _ in task.told} == {id(first), id(second), id(third)}
+        assert bench.stored() == {0: 2}
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_a_send_that_fails_for_good_fails_the_next_send_and_poll() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.delivery.enter()
+        await bench.send(record(1), record(2))
+        bench.producer.fail(PermanentError("too large"))
+        bench.producer.ack()
+        with pytest.raises(SendFailed, match="from producer send callback") as raised:
+            bench.delivery.before_poll()
+        assert str(raised.value.__cause__) == "too large"
+        with pytest.raises(SendFailed):
+            await bench.send(record(3))
+        began_s = asyncio.get_running_loop().time()
+        await bench.delivery.finish(failed=True)
+        # What has failed is not waited for, and stays in the way of what was sent after it.
+        assert asyncio.get_running_loop().time() - began_s < 0.5
+        assert bench.stored() == {}
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_a_tolerated_failure_is_passed_over() -> None:
+    async def main() -> None:
+        task = Curious()
+        bench = Bench(task, ErrorSettings(tolerates_all=True))
+        bench.delivery.enter()
+        await bench.send(record(1), record(2))
+        bench.producer.fail(PermanentError("too large"))
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert bench.stored() == {0: 2}
+        assert [metadata is None for _, metadata in task.told] == [True, False]
+        assert (bench.counters.skipped, bench.counters.written) == (1, 1)
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_what_the_producer_does_not_take_is_not_waited_for() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.delivery.enter()
+        await bench.send(record(1))
+        bench.producer.refusing.extend([RetriableError("no metadata"), PermanentError("never")])
+        with pytest.raises(RetriableError):
+            await bench.send(record(2))
+        with pytest.raises(SendFailed, match="trying to send"):
+            await bench.send(record(2))
+        await bench.send(record(2))
+        bench.producer.ack()
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert bench.stored() == {0: 2}
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_the_end_does_not_wait_for_ever() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.delivery.enter()
+        await bench.send(record(1))
+        await bench.delivery.finish(failed=False)
+        assert asyncio.get_running_loop().time() == pytest.approx(0.5)
+        assert bench.stored() == {}
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.log.refusing = RetriableError("away")
+        bench.log.slow_s = 0.8 if slow else 0
+        bench.delivery.enter()
+        await bench.send(record(1), record(1, partition=1))
+        bench.producer.ack()
+        bench.producer.ack()
+        await asyncio.sleep(2)
+        assert bench.counters.commits_well.last == 0
+        assert bench.task.commits == 0
+        await bench.send(record(2))
+        bench.producer.ack()
+        bench.log.refusing, bench.log.slow_s = None, 0
+        await asyncio.sleep(2)
+        assert bench.stored() == {0: 2, 1: 1}
+        assert bench.task.commits == 2
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_topics_are_told_once() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.send(record(1), record(2), record(3, topic="u"))
+        assert bench.heard.topics == []
+        for _ in range(3):
+            bench.producer.ack()
+        assert bench.heard.topics == [("t", TASK), ("u", TASK)]
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_records_under_way_are_bounded() -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.delivery.enter()
+        sending = asyncio.create_task(bench.send(*(record(number) for number in range(10_050))))
+        await asyncio.sleep(0.01)
+        assert len(bench.producer.under_way) == 10_000
+        for _ in range(60):
+            bench.producer.ack()
+        await asyncio.sleep(0.01)
+        assert sending.done()
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)], ids=repr)
+def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(error: BaseException) -> None:
+    class Broken(Curious):
+        async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+            if not self.told:
+                self.told.append((record, metadata))
+                raise error
+            await super().commit_record(record, metadata)
+
+    async def main() -> None:
+        task = Broken()
+        bench = Bench(task)
+        bench.delivery.enter()
+        await bench.send(record(1), record(2))
+        bench.producer.ack()
+        bench.producer.ack()
+        await bench.delivery.finish(failed=False)
+        assert len(task.told) == 2
+        assert bench.stored() == {0: 2}
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_producer() -> None:
+    class Deaf(Curious):
+        async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+            self.told.append((record, metadata))
+            for _ in range(3):
+                try:
+                    await asyncio.sleep(100)
+                except asyncio.CancelledError:
+                    continue
+
+    async def main() -> None:
+        task = Deaf()
+        bench = Bench(task)
+        bench.delivery.enter()
+        await bench.send(record(1), record(2))
+        bench.producer.ack()
+        bench.producer.ack()
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(bench.delivery.close(0))
+        await asyncio.sleep(0.1)
+        assert bench.producer.closed_with_s == 0
+        await closing
+        await bench.delivery.finish(failed=False)
+        # Neither told of more, nor anything stored.
+        assert len(task.told) == 1
+        assert bench.log.writes == []
+
+    on_bench(main())

@@ -1,0 +1,130 @@
+"""How effects are performed: in order, nothing of what is no longer ours, and nobody waits for an answer in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from connect.core import events
+from connect.core.errors import RetriableError
+from connect.core.events import Effect, Event
+from connect.core.model import TargetState
+from connect.runtime.driver import Driver, WorkerFailed
+from connect.runtime.stage import Stages
+
+START = events.StartConnector("lines", TargetState.STARTED)
+
+
+class Herder:
+    """Answers each event as ``answers`` says by its class, and remembers what it was told."""
+
+    def __init__(self, answers: dict[type, list[Effect]]) -> None:
+        self.heard: list[Event] = []
+        self._answers = answers
+        self.is_stopping = False
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        if not isinstance(event, events.Tick):
+            self.heard.append(event)
+        if isinstance(event, events.Stopping):
+            self.is_stopping = True
+            return [events.Leave("stopping")]
+        return self._answers.get(type(event), [])
+
+    def next_deadline_ms(self) -> None:
+        return None
+
+
+class Surroundings:
+    """Remembers what was done, and is the worker and the group as well."""
+
+    def __init__(self, hold: asyncio.Event | None = None) -> None:
+        self.done: list[str] = []
+        self._hold = hold
+
+    def start_connector(self, effect: events.StartConnector) -> None:
+        self.done.append(f"start {effect.name}")
+
+    async def stop_work(self, connectors: tuple[str, ...], tasks: tuple[object, ...]) -> None:
+        self.done.append("stopping")
+        if self._hold is not None:
+            await self._hold.wait()
+        self.done.append("stopped")
+
+    def wind_up(self, within_s: float) -> None:
+        self.done.append(f"wind up within {within_s:g} s")
+
+    def stepped(self) -> None: ...
+
+    async def leave(self, reason: str) -> None:
+        self.done.append("left")
+
+
+def driven(herder: Herder, around: Surroundings) -> Driver:
+    driver = Driver(cast(Any, herder), cast(Any, None), Stages(lambda: 0), lambda: 0, name="group g", last_grace_s=4.0)
+    driver.connect(cast(Any, around), cast(Any, around), cast(Any, around))
+    driver.start()
+    return driver
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not seen():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_for() -> None:
+    hold = asyncio.Event()
+    around = Surroundings(hold)
+    stop_then_start: list[Effect] = [events.StopWork(("old",), ()), START]
+    herder = Herder({events.RebalanceBegun: stop_then_start})
+    driver = driven(herder, around)
+    driver.rebalance_begun()
+    await until(lambda: "stopping" in around.done)
+    driver.put(events.TaskConfigsWanted("lines"))
+    driver.lease_lost()
+    assert around.done == ["stopping", "wind up within 4 s"]
+    hold.set()
+    await driver.turn()
+    assert "start lines" not in around.done, "it was no longer ours when its turn came"
+    assert [type(event) for event in herder.heard] == [
+        events.RebalanceBegun,
+        events.LeaseLost,
+        events.TaskConfigsWanted,
+    ], "what was lost is heard of first"
+    await driver.stop()
+    assert around.done[-1] == "left"
+
+
+async def test_nobody_waits_for_a_worker_that_has_failed() -> None:
+    around = Surroundings()
+    driver = driven(Herder({}), around)
+    waiting = asyncio.create_task(driver.request(events.DeleteConnector("lines")))
+    await driver.turn()
+    assert not waiting.done()
+    driver.fail(WorkerFailed("the topic is gone"))
+    with pytest.raises(RetriableError, match="shutting down"):
+        await waiting
+    with pytest.raises(RetriableError, match="shutting down"):
+        await driver.request(events.DeleteConnector("lines"))
+    with pytest.raises(RetriableError, match="shutting down"):
+        await driver.turn()
+    assert around.done == ["wind up within 4 s"], "what it ran is no longer anybody's"
+    with pytest.raises(WorkerFailed, match="the topic is gone"):
+        await driver.ended
+    await driver.stop()
+
+
+async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
+    class Broken(Herder):
+        def step(self, event: Event, now_ms: int) -> list[Effect]:
+            raise ZeroDivisionError("x")
+
+    driver = driven(Broken({}), Surroundings())
+    driver.rebalance_begun()
+    with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
+        await driver.ended
+    await driver.stop()

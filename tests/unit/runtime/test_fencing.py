@@ -1,0 +1,93 @@
+"""Rounds of fencing: shared by the tasks of a generation, and by no others."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from connect.core import events
+from connect.core.herding import BadRequest, NotFound, NotLeader, RequestConflict
+from connect.runtime.fencing import ZombieFence
+
+
+class Group:
+    """A leader's herder, its config topic and its driver in one."""
+
+    def __init__(self) -> None:
+        self.is_leader, self.leader_url = True, "http://leader/"
+        self.generation, self.count, self.before, self.pending = 3, 2, None, True
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.reads = 0
+        self.written: list[events.PutTaskCount] = []
+        self.snapshot = SimpleNamespace(
+            connector_config=lambda name: {"name": name} if name != "unknown" else None,
+            pending_fencing=lambda name: self.pending,
+            task_generation=lambda name: self.generation,
+            task_count=lambda name: self.count,
+            task_count_record=lambda name: self.before,
+        )
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        self.reads += 1
+        await self.reading.wait()
+
+    async def request(self, operation: events.PutTaskCount) -> None:
+        self.written.append(operation)
+
+
+def fence_of(group: Group) -> ZombieFence:
+    any_ = cast(Any, group)
+    return ZombieFence("g", any_, any_, any_, cast(Any, None), lambda props: props["name"] != "sink")
+
+
+async def test_tasks_of_a_generation_share_a_round_and_newer_ones_begin_another() -> None:
+    group = Group()
+    fence = fence_of(group)
+    group.reading.clear()
+    older = [asyncio.create_task(fence.fence("lines")) for _ in range(2)]
+    await asyncio.sleep(0)
+    group.generation = 4
+    newer = asyncio.create_task(fence.fence("lines"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    group.reading.set()
+    await asyncio.gather(*older, newer)
+    assert group.reads == 2
+    assert {put.generation for put in group.written} == {4}
+
+
+async def test_what_is_fenced_off_already_is_not_again() -> None:
+    group = Group()
+    group.pending = False
+    await fence_of(group).fence("lines")
+    assert group.written == []
+
+
+async def test_tasks_that_were_configured_anew_meanwhile_are_a_conflict() -> None:
+    group = Group()
+
+    async def changed_later(timeout_s: float) -> None:
+        return
+
+    group.read_to_end = changed_later  # type: ignore[method-assign]
+    generations = iter((3, 3, 4))
+    group.snapshot.task_generation = lambda name: next(generations)
+    with pytest.raises(RequestConflict, match="anew"):
+        await fence_of(group).fence("lines")
+    assert group.written == []
+
+
+@pytest.mark.parametrize(
+    ("name", "leads", "refusal"),
+    [("unknown", True, NotFound), ("sink", True, BadRequest), ("lines", False, NotLeader)],
+)
+async def test_who_is_refused(name: str, leads: bool, refusal: type[Exception]) -> None:
+    group = Group()
+    group.is_leader = leads
+    with pytest.raises(refusal):
+        await fence_of(group).fence(name)
+    assert group.reads == 0

@@ -1,0 +1,45 @@
+"""A loop that stands still is told of once, with whom holds it up; one that runs never is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from connect.runtime.loop_watch import LoopWatch, culprit
+from tests.kit.members import until
+
+_DEADLINE_S = 60.0
+
+
+async def block_until_told(watch: LoopWatch) -> None:
+    """What a careless plugin does."""
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not watch.stalls and time.monotonic() < deadline_s:
+        time.sleep(0.01)  # noqa: ASYNC251
+
+
+async def test_who_holds_up_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    watch = LoopWatch()
+    watch.start()
+    try:
+        await asyncio.create_task(block_until_told(watch), name="task lines-0")
+        await until(lambda: "runs again" in caplog.text, "that it runs again")
+    finally:
+        await watch.stop()
+    assert watch.stalled_s > 1.0
+    told = [each.getMessage() for each in caplog.records if "has stood still" in each.getMessage()]
+    assert len(told) == watch.stalls, "once each; a busy machine may hold it up again"
+    assert "task lines-0 holds it up in" in told[0]
+    assert "block_until_told" in told[0].splitlines()[0]
+    await until(lambda: "loop watch" not in [each.name for each in threading.enumerate()], "its thread has ended")
+
+
+def test_the_innermost_frame_of_a_plugin_is_the_culprit() -> None:
+    frames = [("time", "sleep"), ("plugin.io", "read"), ("plugin", "poll"), ("connect.runtime.source_task", "_poll")]
+    assert culprit(frames) == "read"
+    assert culprit([("selectors", "select"), ("asyncio.base_events", "run")]) == "select"

@@ -1,0 +1,103 @@
+"""Topics of connectors' own: followed once for all who use them, and one that hangs is in nobody else's way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.runtime import offset_stores
+from connect.runtime.offset_stores import OffsetStores
+from connect.runtime.offsets import ConnectorOffsets
+from tests.kit import virtual_time
+from tests.kit.work import MemoryLog, memory_topic, worker_config
+
+
+class Follower(MemoryLog):
+    """Knows what is followed now; a topic called ``dead`` never gets that far, ``broken`` not the first time."""
+
+    now: list[str]
+    begun: list[str]
+
+    def __init__(self, cluster: object, topic: str, *callbacks: Any, read_committed: bool) -> None:
+        super().__init__(*callbacks)
+        self._topic = topic
+
+    async def start(self, timeout_s: float) -> None:
+        self.begun.append(self._topic)
+        if self._topic == "dead":
+            await asyncio.sleep(1000)
+        if self.begun == ["broken"]:
+            raise RetriableError("away")
+        await asyncio.sleep(0.1)
+        self.now.append(self._topic)
+
+    async def stop(self) -> None:
+        self.now.remove(self._topic)
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> OffsetStores:
+    async def there(*arguments: Any, **settings: Any) -> None: ...
+
+    Follower.now, Follower.begun = [], []
+    monkeypatch.setattr(offset_stores, "CompactedLog", Follower)
+    monkeypatch.setattr(offset_stores, "ensure_compacted_topic", there)
+    return OffsetStores(worker_config(), memory_topic()[0])
+
+
+async def opened(stores: OffsetStores, topic: str, within_s: float | None = 5) -> ConnectorOffsets:
+    async with asyncio.timeout(within_s):
+        return await stores.open(topic, {"name": topic, "connector.class": "x", "offsets.storage.topic": topic})
+
+
+def test_a_topic_is_followed_once_as_long_as_somebody_uses_it(stores: OffsetStores) -> None:
+    async def main() -> None:
+        many = await asyncio.gather(*(opened(stores, "own") for _ in range(3)))
+        for each in many:
+            assert Follower.now == ["own"]
+            await each.close()
+        assert (Follower.now, Follower.begun) == ([], ["own"])
+        again = await opened(stores, "own")
+        assert Follower.now == ["own"]
+        await again.close()
+
+    virtual_time.run(main())
+
+
+def test_a_cluster_that_does_not_answer_holds_up_nobody_else(stores: OffsetStores) -> None:
+    async def main() -> None:
+        before = await opened(stores, "before")
+        hanging, waiting = (asyncio.create_task(opened(stores, "dead", None)) for _ in range(2))
+        await asyncio.sleep(1)
+        assert Follower.begun == ["before", "dead"]
+        after = await opened(stores, "after")
+        async with asyncio.timeout(1):
+            await before.close()
+        assert Follower.now == ["after"]
+        hanging.cancel()
+        waiting.cancel()
+        await asyncio.wait({hanging, waiting})
+        async with asyncio.timeout(1):
+            await after.close()
+        assert Follower.now == []
+
+    virtual_time.run(main())
+
+
+def test_who_waits_goes_on_where_the_first_has_failed_or_given_up(stores: OffsetStores) -> None:
+    async def main() -> None:
+        outcomes = await asyncio.gather(
+            opened(stores, "broken"), opened(stores, "broken"), opened(stores, "broken"), return_exceptions=True
+        )
+        assert str(outcomes[0]) == "away"
+        assert Follower.begun == ["broken", "broken"]
+        for offsets in outcomes[1:]:
+            assert Follower.now == ["broken"]
+            assert isinstance(offsets, ConnectorOffsets)
+            await offsets.close()
+        assert Follower.now == []
+
+    virtual_time.run(main())

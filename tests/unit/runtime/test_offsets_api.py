@@ -1,0 +1,75 @@
+"""What a connector says when it is asked whether its offsets may be altered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from connect.api.connector import Props
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.herding import SourceOffset
+from connect.runtime.fencing import ZombieFence
+from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.offsets_api import OffsetsApi, OffsetsRefused
+from connect.runtime.plugin_calls import PluginBroke
+from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
+
+
+class Refusing(TestConnector):
+    error: ClassVar[BaseException]
+
+    async def alter_offsets(
+        self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    ) -> bool:
+        assert props["password"] == "hunter2"
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("hunter2 is wrong"), OffsetsRefused("the connector refuses these offsets: [hidden] is wrong")),
+        (RetriableError("hunter2 times out"), RetriableError("[hidden] times out")),
+        (PermanentError("hunter2 is wrong"), PermanentError("[hidden] is wrong")),
+        (SystemExit("hunter2"), PermanentError("it wants to end the whole process: SystemExit('[hidden]')")),
+    ],
+    ids=repr,
+)
+async def test_no_secret_is_in_a_refusal(error: BaseException, told: Exception, tmp_path: Path) -> None:
+    Refusing.error = error
+    file = tmp_path / "secrets.properties"
+    file.write_text("password=hunter2\n")
+    config = worker_config(
+        config_providers="file",
+        config_providers_file_class="org.apache.kafka.common.config.provider.FileConfigProvider",
+    )
+    topic, log = memory_topic()
+
+    @asynccontextmanager
+    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
+        yield ConnectorOffsets(name, topic)
+
+    # Asked only under exactly-once.
+    api = OffsetsApi(config, plugins(Refusing), opened, cast(ZombieFence, None))
+    raw = {"name": "c", "connector.class": "Test", "password": f"${{file:{file}:password}}"}
+    with pytest.raises(type(told)) as raised:
+        await api.modify("c", raw, [SourceOffset({"p": 0}, {"n": 1})])
+    assert str(raised.value).endswith(str(told))
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert log.writes == []
+
+
+async def test_a_constructor_that_wants_to_end_the_process() -> None:
+    class Broken(TestConnector):
+        def __init__(self) -> None:
+            raise SystemExit(1)
+
+    config = worker_config()
+    api = OffsetsApi(config, plugins(Broken), cast(Any, None), cast(ZombieFence, None))
+    with pytest.raises(PluginBroke):
+        await api.modify("c", {"name": "c", "connector.class": "Test"}, None)

@@ -1,0 +1,216 @@
+"""What becomes of statuses whose writing fails: tried again, replaced by newer ones, or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.model import State, Status, TaskId
+from connect.core.statuslog import Record, status_record
+from connect.core.worker_config import InternalTopic
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord
+from connect.kafka.topiclog import LogRecord
+from connect.runtime.stores import status as module
+from connect.runtime.stores.status import StatusStore
+from tests.kit.members import until
+
+
+class Log:
+    """A log in memory. Each write is answered by the next of ``answers``: what it raises, or None; then all succeed."""
+
+    def __init__(self, on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> None:
+        self._on_record = on_record
+        self.begin_anew = on_begin_anew
+        self.answers: list[BaseException | None] = []
+        self.tries = 0
+        self.written: list[Record] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def start(self, timeout_s: float) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        return
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        wanted = list(records)
+        self.tries += bool(wanted)
+        await self.may_go_on.wait()
+        if wanted and self.answers and (error := self.answers.pop(0)) is not None:
+            raise error
+        for record in wanted:
+            self.say((record.key.decode(), record.value))
+
+    def say(self, record: Record) -> None:
+        """Somebody has written this."""
+        self.written.append(record)
+        self._on_record(LogRecord(record[0].encode(), record[1], 0, len(self.written), 0))
+
+
+@pytest.fixture
+async def store(monkeypatch: pytest.MonkeyPatch) -> StatusStore:
+    async def ensure(*_: object, **__: object) -> None:
+        return
+
+    monkeypatch.setattr(module, "CompactedLog", lambda cluster, topic, *told: Log(*told))
+    monkeypatch.setattr(module, "ensure_compacted_topic", ensure)
+    monkeypatch.setattr(module, "_RETRY_FIRST_MS", 1)
+    return StatusStore(cast(Cluster, None), cast(Admin, None), InternalTopic("statuses", 5, 1, {}))
+
+
+def log_of(store: StatusStore) -> Log:
+    return cast(Any, store)._followed  # type: ignore[no-any-return]
+
+
+def running(generation: int, worker: str = "me:1") -> Status:
+    return Status(State.RUNNING, worker, generation)
+
+
+FAILED = RetriableError("no answer")
+
+
+async def test_a_topic_made_anew_is_told_our_statuses_and_no_others(store: StatusStore) -> None:
+    await store.start()
+    log = log_of(store)
+    log.say(status_record("gone", running(1, "other:1")))
+    store.put("c", running(2))
+    store.put(TaskId("c", 0), running(2))
+    await until(lambda: store.log.status(TaskId("c", 0)), "all is written and read back")
+    log.written.clear()
+    log.begin_anew()
+    assert store.log.connectors() == ()
+    await store.stop()
+    assert log.written == [status_record("c", running(2)), status_record(TaskId("c", 0), running(2))]
+    assert (store.log.connectors(), store.log.status(TaskId("c", 0))) == (("c",), running(2))
+
+
+async def test_a_write_that_fails_is_tried_again(store: StatusStore) -> None:
+    log = log_of(store)
+    log.answers = [FAILED, FAILED]
+    store.put("c", running(1))
+    await store.start()
+    await store.stop()
+    assert log.tries == 3
+    assert log.written == [status_record("c", running(1))]
+
+
+async def test_a_newer_status_takes_the_place_of_one_that_fails(store: StatusStore) -> None:
+    log = log_of(store)
+    log.answers = [FAILED]
+    log.may_go_on.clear()
+    store.put("c", running(1))
+    await store.start()
+    await asyncio.sleep(0)
+    assert log.tries == 1
+    store.put("c", running(2))
+    log.may_go_on.set()
+    await store.stop()
+    assert log.written == [status_record("c", running(2))]
+
+
+async def test_a_newer_status_is_written_behind_one_that_is_being_written(store: StatusStore) -> None:
+    log = log_of(store)
+    log.may_go_on.clear()
+    store.put("c", running(1))
+    await store.start()
+    await asyncio.sleep(0)
+    store.put("c", running(2))
+    log.may_go_on.set()
+    await store.stop()
+    assert log.written == [status_record("c", running(1)), status_record("c", running(2))]
+
+
+@pytest.mark.parametrize("other_generation", [0, 1, 2])
+async def test_a_repeat_is_left_out_where_a_newer_owner_has_spoken(store: StatusStore, other_generation: int) -> None:
+    log = log_of(store)
+    log.answers = [FAILED]
+    log.may_go_on.clear()
+    store.put("c", running(1))
+    await store.start()
+    await asyncio.sleep(0)
+    other = status_record("c", running(other_generation, "other:1"))
+    log.say(other)
+    log.may_go_on.set()
+    await store.stop()
+    assert log.written == [other, *([status_record("c", running(1))] if other_generation < 2 else [])]
+
+
+async def test_a_first_write_is_made_whoever_has_spoken_unless_it_is_safe(store: StatusStore) -> None:
+    log = log_of(store)
+    newer = [status_record(work, running(9, "other:1")) for work in ("c", "d")]
+    for record in newer:
+        log.say(record)
+    store.put("c", running(1))
+    store.put("d", running(1), safe=True)
+    await store.start()
+    await store.stop()
+    assert log.written == [*newer, status_record("c", running(1))]
+
+
+async def test_a_repeat_does_not_bring_back_what_was_deleted(store: StatusStore) -> None:
+    log = log_of(store)
+    log.answers = [FAILED]
+    log.may_go_on.clear()
+    store.put("c", running(1))
+    await store.start()
+    await asyncio.sleep(0)
+    log.say(("status-connector-c", None))
+    log.may_go_on.set()
+    await store.stop()
+    assert log.written == [("status-connector-c", None)]
+
+
+async def test_what_may_not_be_written_is_said_and_given_up(
+    store: StatusStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_of(store)
+    log.answers = [PermanentError("grant WRITE on topic statuses")]
+    store.put("c", running(1))
+    await store.start()
+    await store.stop()
+    assert log.written == []
+    assert "1 statuses are not written to statuses: grant WRITE on topic statuses" in caplog.text
+
+
+async def test_one_that_may_not_be_written_does_not_keep_the_others_back(
+    store: StatusStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_of(store)
+    log.answers = [PermanentError("too large"), None, PermanentError("too large")]
+    for work in ("a", "b", "c"):
+        store.put(work, running(1))
+    await store.start()
+    await store.stop()
+    assert log.written == [status_record(work, running(1)) for work in ("a", "c")]
+    assert "1 statuses are not written to statuses: too large" in caplog.text
+
+
+async def test_the_end_does_not_wait_for_ever(
+    store: StatusStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_FLUSH_TIMEOUT_S", 0.01)
+    log_of(store).may_go_on.clear()
+    store.put("c", running(1))
+    await store.start()
+    await store.stop()
+    assert "1 statuses were not written to statuses before the end" in caplog.text
+
+
+async def test_a_defect_is_not_kept_quiet(store: StatusStore, caplog: pytest.LogCaptureFixture) -> None:
+    log_of(store).answers = [ZeroDivisionError("what")]
+    store.put("c", running(1))
+    with caplog.at_level(logging.CRITICAL):
+        await store.start()
+        await until(lambda: "statuses are written no longer" in caplog.text, "it is said")
+    await store.stop()

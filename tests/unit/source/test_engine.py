@@ -1,0 +1,104 @@
+"""The worker's hold on Spark where its child process ends: with a script for a Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from connectors.dataplane.failures import Failure
+from connectors.source import engine as engine_module
+from connectors.source.engine import EngineBroken, EngineLost, SparkEngine
+from connectors.source.spark_settings import SparkSettings
+
+READY = 'echo \'{"type": "ready", "spark": "none"}\''
+
+
+def children(folder: Path, then: str) -> Path:
+    """From now on they read their settings, say that they are ready, and do what is to come ``then``."""
+    script = folder / "spark"
+    script.write_text(f"#!/bin/sh\nread -r settings\necho started >> {folder / 'starts'}\n{READY}\n{then}\n")
+    script.chmod(0o700)
+    return script
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts").read_text().splitlines())
+
+
+async def test_a_child_that_ends_between_ready_and_the_first_job_is_lost_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(children(tmp_path, "exit 3")))
+    engine = SparkEngine(SparkSettings(None, {}))
+    ensure = SparkEngine._ensure
+
+    async def ensured_and_then_gone(self: SparkEngine) -> None:
+        await ensure(self)
+        await asyncio.wait(self._readers)
+
+    with monkeypatch.context() as late:
+        late.setattr(SparkEngine, "_ensure", ensured_and_then_gone)
+        with pytest.raises(EngineLost, match="ended just after its start"):
+            await asyncio.wait_for(engine.start_job({}, ""), 60)
+    children(tmp_path, "read -r job")  # ends with its first job
+    job = await asyncio.wait_for(engine.start_job({}, ""), 60)
+    with pytest.raises(EngineLost, match="Spark's driver process ended"):
+        await asyncio.wait_for(job.finished, 60)
+    assert starts(tmp_path) == 2
+    await engine.stop()
+
+
+def without_a_jvm(folder: Path, said: str) -> Path:
+    script = folder / "spark"
+    text = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    failure = orjson.dumps({"type": "broken", "failure": Failure(text).to_wire()}).decode()
+    script.write_text(f"#!/bin/sh\nread -r settings\necho '{said}' >&2\necho '{failure}'\n")
+    script.chmod(0o700)
+    return script
+
+
+async def test_a_jvm_that_ends_without_a_word_is_started_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(without_a_jvm(tmp_path, "WARNING: Using incubator modules")))
+    engine = SparkEngine(SparkSettings(None, {}))
+    for _ in range(2):
+        with pytest.raises(EngineLost, match="JVM ended while it started"):
+            await asyncio.wait_for(engine.start_job({}, ""), 60)
+    with pytest.raises(EngineBroken, match="Spark does not start"):
+        await asyncio.wait_for(engine.start_job({}, ""), 60)
+    await engine.stop()
+
+
+async def test_a_jvm_that_says_why_it_ends_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(without_a_jvm(tmp_path, "Error: Could not create the Java VM")))
+    engine = SparkEngine(SparkSettings(None, {}))
+    with pytest.raises(EngineBroken, match="Could not create the Java VM; check the spark"):
+        await asyncio.wait_for(engine.start_job({}, ""), 60)
+    await engine.stop()
+
+
+async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine so busy that a Spark takes minutes to start would never run one else."""
+    monkeypatch.setattr(engine_module, "_kill_group", lambda _: None)
+    engine = SparkEngine(SparkSettings(None, {}))
+    engine._process = cast(Any, SimpleNamespace(pid=0))
+    given = []
+    for _ in range(5):
+        assert engine.abandon_if_frozen()
+        assert engine.abandon_if_frozen(), "a second task that finds the same one takes nothing more"
+        given.append(engine.patience)
+        engine._is_abandoned = False  # as the next launch leaves it
+    assert given == [2, 4, 8, 8, 8]
+    engine.has_run()
+    assert engine.patience == 1
+    engine._process = None
+    await engine.stop()

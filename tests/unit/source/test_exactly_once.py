@@ -1,0 +1,205 @@
+"""The task under exactly-once: what it commits on, and what it trusts after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.kafka.transactions import ProducerIdentity as Identity
+from connectors.dataplane.plan import (
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    SliceSettings,
+    TopicPartition,
+    TransactionTerms,
+)
+from connectors.exactly_once import Rhythm
+from connectors.source import exactly_once, task
+from connectors.source.exactly_once import ExactlyOnceTask
+from connectors.source.ledger import Entry, Pair
+from connectors.source.slice import SliceLost
+from connectors.source.store import Commit, PositionStore, Start
+from connectors.source.takeover import Clusters, Takeover
+from connectors.source.task import MirrorSourceTask
+from connectors.source.task_parts import TaskServices, TaskSettings
+
+SOURCE = TopicPartition("orders", 0)
+PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
+
+
+class Transactions:
+    """A transactional id whose every commit raises the epoch."""
+
+    transactional_id = "mm2-0"
+    version = 2
+    restarts = True
+
+    def __init__(self) -> None:
+        self.identity = Identity(5, 0)
+
+    def adopt(self, producer_id: int, epoch: int) -> None:
+        self.identity = Identity(producer_id, epoch)
+
+
+class World:
+    """Slices, store and takeover in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.transactions = Transactions()
+        self.stored: Start = Start(None, None, False)
+        self.commits: list[Commit] = []
+        self.loads = 0
+        self.fails: Exception | None = None
+        self.slices: list[Any] = []
+        self._changed = asyncio.Event()
+        world = self
+
+        class Slice:
+            def __init__(self, _engine: object, _links: object, _settings: object, epoch: int, _: object) -> None:
+                self.epoch = epoch
+                self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                self.on_transaction: Callable[[dict[str, Any]], None] | None = None
+                self.went: list[tuple[int, list[PartitionPlan]]] = []
+                self.began: list[int] = []
+                world.slices.append(self)
+
+            async def open(self) -> None:
+                """It comes up at once."""
+
+            def go(
+                self, producer: ProducerIdentity, plans: Sequence[PartitionPlan], _: TransactionTerms | None
+            ) -> None:
+                self.went.append((producer.epoch, list(plans)))
+                world.changed()
+
+            def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
+                assert restarts
+                self.began.append(producer.epoch)
+                world.changed()
+
+            def give_up(self, error: Exception) -> None:
+                self.ended.set_result(error)
+
+            async def stop(self) -> list[TopicPartition]:
+                if not self.ended.done():
+                    self.ended.set_result(None)
+                if error := self.ended.result():
+                    raise error
+                return []
+
+            async def close(self) -> None:
+                """Nothing is open."""
+
+            def drained(self, next_source_offset: int) -> None:
+                progress = PartitionProgress(SOURCE, next_source_offset, 0, 50, 0, 100, 0, 0, 1, 1, {})
+                assert self.on_transaction is not None
+                self.on_transaction({"type": "drained", "partitions": [progress.to_wire()]})
+
+        async def claimed(*_: object) -> None:
+            """Nobody else claims anything here."""
+
+        monkeypatch.setattr(task, "SliceHandle", Slice)
+        monkeypatch.setattr(task, "take_over", self._take_over)
+        monkeypatch.setattr(task, "_RETRY_S", 0.001)
+        monkeypatch.setattr(exactly_once, "init_producer_id", claimed)
+        monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
+
+    def task(self) -> ExactlyOnceTask:
+        settings = TaskSettings("us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+        services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
+        store, transactions = cast(PositionStore, self), cast(Any, self.transactions)
+        return ExactlyOnceTask(settings, services, store, transactions, Rhythm(0, 0), "mm2-0-commit", None)
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        async with asyncio.timeout(60):
+            while not happened():
+                await self._changed.wait()
+                self._changed.clear()
+
+    async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        self.loads += 1
+        return dict.fromkeys(partitions, self.stored)
+
+    async def commit(self, commits: Sequence[Commit]) -> None:
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
+        self.commits += commits
+        (commit,) = commits
+        self.stored = Start(commit.position, commit.position.next_source_offset - 1, False)
+        self.transactions.adopt(5, self.transactions.identity.epoch + 1)
+
+    async def runs_of(self, *_: object) -> list[Any]:
+        return []
+
+    def map_begin(self, *_: object) -> tuple[int, int]:
+        return 0, 0
+
+    async def close(self) -> None:
+        self.changed()
+
+    async def _pairs(self) -> list[Pair]:
+        return [PAIR]
+
+    async def _take_over(self, _: object, own: str, __: Sequence[Entry], starts: Any, **___: object) -> Takeover:
+        position = starts[SOURCE].position
+        offset = position.next_source_offset if position else 0
+        plan = PartitionPlan(SOURCE, None, PAIR.target, None, offset, -1, 0, 0, pipelined=False)
+        return Takeover(ProducerIdentity(5, 100 * (1 + self.loads)), (plan,), own)
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_it_commits_what_is_drained_and_nothing_else(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: world.slices and world.slices[0].went)
+    (slice_,) = world.slices
+    assert [commit.position.next_source_offset for commit in world.commits] == [0], "where it begins"
+    assert slice_.went[0][0] == world.transactions.identity.epoch, "as whom that commit has left it"
+    slice_.drained(7)
+    await world.until(lambda: slice_.began)
+    assert world.commits[-1].position.next_source_offset == 7
+    assert world.commits[-1].position.is_atomic
+    assert slice_.began == [world.transactions.identity.epoch]
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert world.commits[-1].position.is_handed_over
+
+
+@pytest.mark.parametrize("error", [RetriableError("no answer to EndTxn"), KeyError("a mistake of ours")])
+async def test_what_is_stored_counts_when_a_commit_fails(world: World, error: Exception) -> None:
+    """The answer may be what was lost, so memory says nothing."""
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: world.slices and world.slices[0].went)
+    world.fails = error
+    world.slices[0].drained(7)
+    await world.until(lambda: len(world.slices) == 2 and world.slices[1].went)
+    assert world.loads == 2
+    assert world.slices[1].went[0][1][0].next_source_offset == 0
+    assert [commit.position.next_source_offset for commit in world.commits] == [0, 0]
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
+async def test_a_slice_that_is_lost_leaves_nothing_to_commit(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: world.slices and world.slices[0].went)
+    one._progressed(PartitionProgress(SOURCE, 3, 0, 50, 0, 100, 0, 0, 0, 0, {}))  # told while nothing was filled
+    world.slices[0].give_up(SliceLost("killed"))
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert len(world.commits) == 1, "a transaction may be open, and a commit would end it"

@@ -1,0 +1,177 @@
+"""Where a partition goes on whose log is not what it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import Cluster
+from connectors.dataplane import verdicts
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import Gap, GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.offset_map import Run
+from connectors.positions import Position
+from connectors.source import gap_policy
+from connectors.source.gap_policy import GapPasser, Rewind, advice, rewound
+from connectors.source.ledger import Entry, Ledger, Pair, Passing
+from connectors.source.store import Start
+
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+POSITION = Position(*SOURCE, UUID(int=1), 100, 3, *TARGET, UUID(int=2), 50, "mm2-0", 5, 1, 8)
+#: 40 records from 0, ten offsets that were not copied, and 50 more up to the position.
+RUNS = (Run(0, 0, 30), Run(80, 30, 20))
+GENEROUS = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
+NO_SOURCE = cast(Cluster, None)
+
+
+def stopped(gap: Gap) -> Entry:
+    entry = Entry(Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2)))
+    entry.stop("for a reason", gap=gap)
+    return entry
+
+
+async def begun(
+    monkeypatch: pytest.MonkeyPatch, entry: Entry, start: int, policy: GapPolicy = GENEROUS
+) -> dict[TopicPartition, Start]:
+    async def list_offsets(_: Cluster, partitions: list[TopicPartition], __: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, start)
+
+    monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
+    passer = GapPasser("us->eu", policy, lambda _: RUNS, 1234)
+    return await passer.begin(NO_SOURCE, [entry], {SOURCE: Start(POSITION, 99, False)})
+
+
+async def test_behind_what_the_source_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may have become more since the slice saw it."""
+    gap = verdicts.source_gap(SOURCE, 100, 107).gap
+    assert gap is not None
+    entry = stopped(gap)
+    found = await begun(monkeypatch, entry, 110)
+    assert found[SOURCE] == Start(POSITION, 109, True, True)
+    assert entry.is_healing
+    assert entry.passing is not None
+    assert (entry.passing.gap.first, entry.passing.gap.last, entry.passing.found_ms) == (100, 109, 1234)
+
+
+async def test_where_the_source_parts_the_map_ends_and_both_sides_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = verdicts.source_truncated(SOURCE, 100, 2, 90).gap
+    assert gap is not None
+    entry = stopped(gap)
+    found = await begun(monkeypatch, entry, 0)
+    assert found[SOURCE].committed_source_offset == 89
+    assert entry.passing is not None
+    assert entry.passing.source_truncated_to == 90
+    passed = entry.passing.gap
+    assert (passed.first, passed.last, passed.target_first, passed.target_last) == (90, 99, 40, 49)
+
+
+async def test_what_was_aborted_after_a_slice_told_of_a_gap_is_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under exactly-once the stored position may lie before the gap."""
+    gap = verdicts.source_truncated(SOURCE, 130, 2, 120).gap
+    assert gap is not None
+    assert (await begun(monkeypatch, stopped(gap), 0))[SOURCE].committed_source_offset == 99
+    gap = verdicts.source_gap(SOURCE, 120, 150).gap
+    assert gap is not None
+    entry = stopped(gap)
+    assert (await begun(monkeypatch, entry, 150))[SOURCE].committed_source_offset == 149
+    assert entry.passing is not None
+    assert entry.passing.gap.lost_offsets == 50
+
+
+async def test_a_topic_made_anew_begins_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = verdicts.made_anew("source", "orders", UUID(int=9), UUID(int=1), SOURCE, 100, 120).gap
+    assert source is not None
+    entry = stopped(source)
+    assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
+    assert entry.passing is not None
+    assert entry.passing.gap.lost_offsets == 20  # what the old one was seen to have
+    target = verdicts.made_anew("target", "us.orders", UUID(int=9), UUID(int=2), SOURCE).gap
+    assert target is not None
+    entry = stopped(target)
+    assert (await begun(monkeypatch, entry, 4))[SOURCE].committed_source_offset == 3
+    assert entry.passing is not None
+    assert (entry.passing.gap.first, entry.passing.gap.last) == (0, 3)
+
+
+@pytest.mark.parametrize("kind", [GapKind.SOURCE_GAP, GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED])
+async def test_by_default_it_stays_stopped(monkeypatch: pytest.MonkeyPatch, kind: GapKind) -> None:
+    entry = stopped(Gap(kind, 100, 106, go_on_at=107))
+    assert await begun(monkeypatch, entry, 107, GapPolicy()) == {}
+    assert entry.is_stopped
+    assert entry.state == kind.label
+
+
+@pytest.mark.parametrize(
+    ("end", "hint", "expected"),
+    [
+        (50, None, Rewind(100, 50)),
+        (45, None, Rewind(95, 45)),
+        (30, None, Rewind(30, 30)),
+        (12, 3, Rewind(12, 12)),
+        (0, None, None),  # nothing of what is known is left
+        (-1, 4, Rewind(97, 47)),  # grown again: three records of ours are missing
+        (-1, 7, Rewind(100, 50)),
+        (-1, None, None),
+        (-1, 2**31 - 20, Rewind(23, 23)),
+        (-1, 2**31 - 60, None),
+    ],
+)
+def test_what_a_truncated_target_still_has(end: int, hint: int | None, expected: Rewind | None) -> None:
+    assert rewound(RUNS, POSITION, end, hint) == expected
+
+
+def test_a_truncated_target_is_copied_to_again_whatever_the_policy() -> None:
+    gap = verdicts.target_truncated(TARGET, 50, 45, SOURCE, 100, "its end is lower").gap
+    assert gap is not None
+    entry = stopped(gap)
+    passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
+    found = passer.rewind([entry], {SOURCE: Start(POSITION, 99, False)}, {})
+    assert found[SOURCE] == Start(POSITION, 94, True, True)
+    assert entry.passing is not None
+    assert entry.passing.target_truncated_to == 45
+
+
+def test_one_of_which_the_logs_say_nothing_any_more_stays_stopped() -> None:
+    """A slice was told of it, and at the take-over nothing shows where it was."""
+    entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=99, target_last=49))
+    entry.heal()
+    passer = GapPasser("us->eu", GapPolicy(), lambda _: RUNS, 1234)
+    assert passer.rewind([entry], {SOURCE: Start(POSITION, 99, False)}, {}) == {}
+    assert entry.state == "target-truncated"
+
+
+@pytest.mark.parametrize(("end", "goes_on"), [(101, True), (107, True), (100, False), (99, False), (-1, False)])
+def test_what_was_not_committed_may_be_gone(end: int, goes_on: bool) -> None:
+    """A slice was acknowledged more than its last commit, up to 110; the target's log ended at ``end`` then."""
+    entry = stopped(Gap(GapKind.TARGET_TRUNCATED, last=119, target_first=end, target_last=109))
+    entry.heal()
+    position = replace(POSITION, target_end=100, is_atomic=True)
+    assert (
+        GapPasser("us->eu", GapPolicy(), lambda _: [Run(0, 0, 100)], 1).rewind(
+            [entry], {SOURCE: Start(position, 99, False)}, {}
+        )
+        == {}
+    )
+    assert entry.is_stopped is not goes_on
+
+
+def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error() -> None:
+    ledger = Ledger([Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2))])
+    entry = ledger.entries[SOURCE]
+    gap = Gap(GapKind.SOURCE_GAP, 100, 106, go_on_at=107)
+    entry.passing = Passing(1234, gap, source_truncated_to=100)
+    ledger.begin(SOURCE, POSITION)
+    assert entry.lost == 7
+    (commit,) = ledger.take_commits()
+    assert (commit.gaps, commit.source_truncated_to) == (((1234, gap),), 100)
+    ledger.give_back([commit])
+    assert ledger.take_commits() == [commit]
+    assert ledger.take_commits() == []
+
+
+def test_the_advice_is_what_is_sent_over_rest() -> None:
+    said = advice("MirrorSourceConnector", "us", SOURCE)
+    assert '{"offsets":[{"partition":{"cluster":"us","topic":"orders","partition":0},"offset":{"offset":N}}]}' in said

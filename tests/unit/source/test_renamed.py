@@ -1,0 +1,31 @@
+"""Names of remote topics of source topics that were made anew."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from connectors.source.renamed import LONGEST_NAME, name_of_new
+
+ID = UUID("1c9bd204-0000-4000-8000-000000000000")
+
+
+@pytest.mark.parametrize(
+    ("remote", "named"),
+    [
+        ("us.orders", "us.orders.1c9bd204"),
+        ("n" * 240, "n" * 240 + ".1c9bd204"),
+        ("n" * 241, "n" * 231 + ".a3938a15.1c9bd204"),
+    ],
+)
+def test_the_id_stands_behind_as_much_of_the_name_as_kafka_takes(remote: str, named: str) -> None:
+    assert name_of_new(remote, ID) == named
+    assert len(named) <= LONGEST_NAME
+
+
+def test_long_names_of_several_connectors_stay_apart() -> None:
+    """Those of one source topic, which has one id."""
+    names = {name_of_new(remote, ID) for remote in ("n" * 241, "n" * 241 + ".errors", "n" * LONGEST_NAME)}
+    assert len(names) == 3
+    assert all(len(name) == LONGEST_NAME for name in names)

@@ -1,0 +1,51 @@
+"""What a mirror tells over REST of its partitions and its lag."""
+
+from __future__ import annotations
+
+import pytest
+
+from connect.api.source import TaskReport
+from connect.core.errors import ConfigError
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import Gap, GapKind
+from connectors.lag import FlowLag, lag_of
+from connectors.partition_states import PartitionState
+from connectors.settings import MirrorSourceSettings, source_settings
+from connectors.source.reports import lag_report, partition_rows
+
+
+def settings() -> MirrorSourceSettings:
+    props = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
+    return source_settings(props, {"offset.storage.topic": "offsets"})
+
+
+def task(number: int, state: str, partitions: str) -> TaskReport:
+    return TaskReport(number, state, "w:8083", {"task.assigned.partitions": partitions})
+
+
+def test_a_partition_is_as_noted_or_as_its_task() -> None:
+    gap = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
+    noted = {
+        TopicPartition("a", 1): PartitionState("source-gap", "it begins at 27", "us.a.1c9bd204", 5, gap),
+        TopicPartition("gone", 0): PartitionState("stopped", "of a topic that no task has", "us.gone", 5),
+    }
+    tasks = [task(0, "RUNNING", "a-0,a-1"), task(1, "PAUSED", "b-0"), TaskReport(2, "UNASSIGNED", "", {})]
+    rows = partition_rows(settings(), tasks, noted)
+    assert [(row["topic"], row["partition"], row["state"], row["target_topic"]) for row in rows] == [
+        ("a", 0, "running", "us.a"),
+        ("a", 1, "source-gap", "us.a.1c9bd204"),
+        ("b", 0, "paused", "us.b"),
+    ]
+    assert (rows[1]["gap"]["first"], rows[1]["gap"]["last"]) == (20, 26)
+    assert "PATCH /connectors/us-eu/offsets" in rows[1]["advice"]
+    assert rows[0]["advice"] == ""
+
+
+def test_a_lag_names_as_many_as_are_asked_for() -> None:
+    lag = FlowLag(tuple(lag_of("a", index, "us.a", 0, 0, index, 100) for index in range(5)), {"a-9": "no leader"})
+    told = lag_report(settings(), lag, {"top": "2"})
+    assert (told["flow"], told["records"], told["unknown"]) == ("us->eu", 10, {"a-9": "no leader"})
+    assert [one["partition"] for one in told["furthest"]] == [4, 3]
+    for wrong in ("", "-1", "x", "٣"):
+        with pytest.raises(ConfigError, match="how many partitions are named"):
+            lag_report(settings(), lag, {"top": wrong})

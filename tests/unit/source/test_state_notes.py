@@ -1,0 +1,106 @@
+"""Records of partitions that are not copied, and the end of a task that has no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connectors.dataplane.plan import RUNNING, TopicPartition
+from connectors.gaps import Gap, GapKind
+from connectors.partition_states import PartitionState, StateRecords
+from connectors.source import state_notes
+from connectors.source.ledger import Entry, Pair
+from connectors.source.state_notes import PartitionsStopped, StateNotes, end_when_all_stopped
+
+
+def entry(index: int, state: str = RUNNING) -> Entry:
+    source = TopicPartition("orders", index)
+    return Entry(Pair(source, None, TopicPartition("us.orders", index), None), state=state)
+
+
+class Records:
+    """What is stored, and how often somebody wrote."""
+
+    def __init__(self, *states: int) -> None:
+        old = PartitionState("stopped", "old", "us.orders", 1)
+        self.stored = {TopicPartition("orders", index): old for index in states}
+        self.writes = 0
+        self.error: Exception | None = None
+
+    async def load(self) -> dict[TopicPartition, PartitionState]:
+        return dict(self.stored)
+
+    async def store(self, states: Mapping[TopicPartition, PartitionState | None]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.writes += 1
+        for one, state in states.items():
+            if state is None:
+                self.stored.pop(one)
+            else:
+                self.stored[one] = state
+
+    def reasons(self) -> dict[int, str]:
+        return {one.partition: f"{state.state}: {state.reason}" for one, state in self.stored.items()}
+
+
+async def test_what_changes_is_stored_once_and_what_is_copied_again_forgotten() -> None:
+    records, entries = Records(0, 1, 7), [entry(0), entry(1, "starting"), entry(2)]
+    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: entries)
+    assert await notes.note()
+    assert records.reasons() == {1: "stopped: old", 7: "stopped: old"}, "what is not decided, or not ours, stays"
+    entries[2].stop("its source begins later", gap=Gap(GapKind.SOURCE_GAP, 1, 2))
+    entries[1].wait("no leader")
+    for _ in range(3):
+        assert await notes.note()
+    assert records.reasons() == {
+        1: "waiting: no leader",
+        2: "source-gap: its source begins later",
+        7: "stopped: old",
+    }
+    assert records.writes == 2
+
+
+async def test_what_cannot_be_stored_is_said_once_and_kept_for_later(caplog: pytest.LogCaptureFixture) -> None:
+    records, stopped = Records(), entry(0)
+    stopped.stop("damaged")
+    notes = StateNotes("us->eu task 0", cast(StateRecords, records), lambda: [stopped])
+    records.error = RetriableError("the target does not answer")
+    assert [await notes.note() for _ in range(2)] == [False, False]
+    assert len(caplog.records) == 1
+    records.error = None
+    assert await notes.note()
+    assert records.reasons() == {0: "stopped: damaged"}
+
+
+async def test_a_task_ends_when_none_of_its_partitions_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+    entries, settled = [entry(0), entry(1), entry(2)], []
+
+    async def settle() -> None:
+        settled.append(True)
+
+    ending = asyncio.create_task(end_when_all_stopped("us->eu task 0", lambda: entries, settle))
+    entries[0].stop("damaged")
+    entries[1].wait("no leader")
+    entries[2].state = "healing"
+    await asyncio.sleep(0.02)
+    assert not ending.done(), "two of them go on by themselves"
+    entries[1].stop("gone", gap=Gap(GapKind.SOURCE_DELETED))
+    entries[2].stop("lost", gap=Gap(GapKind.SOURCE_GAP))
+    with pytest.raises(PartitionsStopped, match=r"all of its 3 partitions .* orders-1 is source-deleted: gone; "):
+        await asyncio.wait_for(ending, 60)
+    assert settled
+
+
+async def test_a_task_without_partitions_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+
+    async def settle() -> None: ...
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(end_when_all_stopped("us->eu task 0", list[Entry], settle), 0.02)

@@ -1,0 +1,102 @@
+"""Offset syncs beside a copy: written in order, tried again, given up only at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.kafka.producer import OutRecord
+from connectors.dataplane.plan import TopicPartition
+from connectors.mirror_records import OffsetSync
+from connectors.source import sync_writer
+from connectors.source.sync_writer import SyncWriter
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class Topic:
+    """Takes records unless there is something in the way."""
+
+    def __init__(self) -> None:
+        self.records: list[OutRecord] = []
+        self.tries = 0
+        self.error: Exception | None = None
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.changed = asyncio.Event()
+
+    async def write(self, records: Iterable[OutRecord]) -> None:
+        await self.is_open.wait()
+        self.tries += 1
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        self.records += records
+
+    async def until_tried(self, times: int) -> None:
+        async with asyncio.timeout(60):
+            while self.tries < times:
+                self.changed.clear()
+                await self.changed.wait()
+
+    @property
+    def syncs(self) -> list[tuple[int, int]]:
+        decoded = [OffsetSync.decode(record.key, record.value) for record in self.records]
+        return [(sync.upstream_offset, sync.downstream_offset) for sync in decoded]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_RETRY_S", 0.001)
+
+
+def writer(topic: Topic, lag_max: int = 100) -> SyncWriter:
+    return SyncWriter("us->eu task 0", "syncs", lag_max, topic.write)
+
+
+async def test_the_end_writes_what_waits() -> None:
+    topic = Topic()
+    async with writer(topic) as syncs:
+        syncs.acknowledged(ORDERS, [(5, 7, 200)])
+        syncs.commit()
+    assert topic.syncs == [(5, 7), (106, 108), (204, 206)]
+    assert {(record.topic, record.partition) for record in topic.records} == {("syncs", 0)}
+
+
+@pytest.mark.parametrize("error", [RetriableError("no leader"), SecurityError("grant WRITE"), ValueError("a mistake")])
+async def test_what_fails_is_said_once_and_written_later(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    topic = Topic()
+    topic.error = error
+    async with writer(topic, lag_max=0) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 2)])
+        await topic.until_tried(3)
+        syncs.acknowledged(ORDERS, [(2, 2, 1)])
+        topic.error = None
+        await topic.until_tried(5 if topic.tries > 3 else 4)
+    assert topic.syncs == [(0, 0), (1, 1), (2, 2)]
+    told = [record for record in caplog.records if "not written" in record.message]
+    assert len(told) == 1
+    assert isinstance(error, HeliographError) != bool(told[0].exc_info)
+
+
+async def test_the_end_does_not_wait_for_what_fails() -> None:
+    topic = Topic()
+    topic.error = RetriableError("the cluster is away")
+    async with asyncio.timeout(60), writer(topic) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 1)])
+        await topic.until_tried(2)
+    assert topic.records == []
+
+
+async def test_the_end_waits_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sync_writer, "_LAST_WRITE_S", 0.01)
+    topic = Topic()
+    topic.is_open.clear()
+    async with asyncio.timeout(60), writer(topic) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 1)])
+    assert "the last offset syncs were not written to syncs" in caplog.text

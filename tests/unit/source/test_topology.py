@@ -1,0 +1,66 @@
+"""Which task copies which partition: complete, disjoint, balanced, and moved as little as possible."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.dataplane.plan import TopicPartition
+from connectors.source.topology import assign, assigned_before, encode_partitions
+
+POOL = [TopicPartition(topic, index) for topic in ("a", "b-c", "d") for index in range(5)]
+SETS = st.sets(st.sampled_from(POOL))
+TASKS = st.integers(1, 6)
+
+
+def shares(found: list[list[TopicPartition]]) -> list[str]:
+    return [encode_partitions(share) for share in found]
+
+
+def test_the_first_assignment_is_round_robin_as_in_java() -> None:
+    assert shares(assign(POOL[:5], 2)) == ["a-0,a-2,a-4", "a-1,a-3"]
+    assert assign([], 3) == []
+    assert shares(assign(POOL[:1], 3, [[TopicPartition("gone", 0)]])) == ["a-0"]
+
+
+def test_what_comes_goes_to_the_emptiest_and_the_others_stay() -> None:
+    before = assign(POOL[:5], 2)
+    assert shares(assign(POOL[:7], 2, before)) == ["a-0,a-2,a-4,b-c-0", "a-1,a-3,b-c-1"]
+    assert shares(assign([one for one in POOL[:5] if one != POOL[0]], 2, before)) == ["a-2,a-4", "a-1,a-3"]
+
+
+@given(wanted=SETS, before=st.lists(SETS, max_size=6), tasks_max=TASKS)
+def test_complete_disjoint_balanced_and_with_the_fewest_moves(
+    wanted: set[TopicPartition], before: list[set[TopicPartition]], tasks_max: int
+) -> None:
+    found = assign(sorted(wanted), tasks_max, before)
+    assert sorted(one for share in found for one in share) == sorted(wanted)
+    assert len(found) == min(tasks_max, len(wanted))
+    if not found:
+        return
+    sizes = [len(share) for share in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(share == sorted(share) for share in found)
+    # What a task has in excess of the largest share that balance allows it moves, and nothing else.
+    seen: set[TopicPartition] = set()
+    kept = []
+    for own in before[: len(found)]:
+        kept.append((own & wanted) - seen)
+        seen |= own & wanted
+    kept += [set()] * (len(found) - len(kept))
+    if any(kept):
+        least, more = divmod(len(wanted), len(found))
+        full = sorted((len(own) for own in kept), reverse=True)
+        stay = sum(min(size, least + (rank < more)) for rank, size in enumerate(full))
+        assert sum(len(own & set(share)) for own, share in zip(kept, found, strict=True)) == stay
+
+
+@given(wanted=SETS, tasks_max=TASKS)
+def test_nothing_moves_where_nothing_has_changed(wanted: set[TopicPartition], tasks_max: int) -> None:
+    first = assign(sorted(wanted), tasks_max)
+    assert assign(sorted(wanted), tasks_max, first) == first
+
+
+def test_the_last_assignment_is_read_from_task_configs() -> None:
+    configs = [{"task.assigned.partitions": "a-0,b-c-3"}, {}, {"task.assigned.partitions": "nonsense"}]
+    assert assigned_before(configs) == [[TopicPartition("a", 0), TopicPartition("b-c", 3)], [], []]

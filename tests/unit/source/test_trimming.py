@@ -1,0 +1,116 @@
+"""What the map may let go of is told by the target's log alone, and never by another log under its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connectors.dataplane.plan import TopicPartition
+from connectors.positions import Position
+from connectors.source import trimming
+from connectors.source.ledger import Entry, Ledger, Pair
+from connectors.source.trimming import note_log_starts, trim_forever
+
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+PAIR = Pair(SOURCE, UUID(int=1), TARGET, UUID(int=2))
+
+
+def position(target_end: int) -> Position:
+    return Position(*SOURCE, UUID(int=1), 60, 0, *TARGET, UUID(int=2), target_end, "mm2-0", 5, 1, 8)
+
+
+class Target:
+    """Answers with one topic id after the other, and one log start."""
+
+    def __init__(self, *topic_ids: int, leader: int = 1) -> None:
+        self.topic_ids = list(topic_ids)
+        self.leader = leader
+
+    async def metadata(self, topics: Collection[str]) -> ClusterMetadata:
+        assert set(topics) == {TARGET.topic}
+        topic_id = self.topic_ids.pop(0)
+        partitions = {0: PartitionMetadata(self.leader, 0, (), 0)}
+        known = TopicMetadata(TARGET.topic, UUID(int=topic_id), 0, partitions)
+        return ClusterMetadata(None, 1, {}, {TARGET.topic: known})
+
+
+@pytest.fixture(autouse=True)
+def log_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def list_offsets(cluster: object, partitions: Collection[TopicPartition], at: int) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 40)
+
+    monkeypatch.setattr(trimming, "list_offsets", list_offsets)
+
+
+@pytest.mark.parametrize(
+    ("target", "target_end", "told"),
+    [
+        (Target(2, 2), 50, 40),
+        (Target(2, 3), 50, None),  # made anew while it was asked
+        (Target(3, 3), 50, None),
+        (Target(2, 2, leader=-1), 50, None),
+        (Target(2, 2), 39, None),  # behind all that was ever acknowledged
+    ],
+)
+async def test_a_log_start_counts_for_the_pairs_own_topic(target: Target, target_end: int, told: int | None) -> None:
+    entry = Entry(PAIR, position(target_end))
+    await note_log_starts(cast("Cluster", target), [entry])
+    assert entry.target_log_start == told
+
+
+async def test_a_partition_that_begins_anew_meanwhile_is_not_told_of_its_old_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = Entry(PAIR, position(50))
+
+    async def remade(cluster: object, partitions: Collection[TopicPartition], at: int) -> dict[Any, int]:
+        entry.pair = Pair(SOURCE, UUID(int=1), TARGET, UUID(int=3))
+        return dict.fromkeys(partitions, 40)
+
+    monkeypatch.setattr(trimming, "list_offsets", remade)
+    await note_log_starts(cast("Cluster", Target(2, 3)), [entry])
+    assert entry.target_log_start is None
+
+
+def test_it_goes_along_with_commits_until_the_partition_begins_anew() -> None:
+    ledger = Ledger([PAIR])
+    ledger.begin(SOURCE, position(50))
+    entry = ledger.entries[SOURCE]
+    entry.target_log_start = 40
+    assert [commit.target_log_start for commit in ledger.take_commits()] == [40]
+    ledger.begin(SOURCE, position(50))
+    assert [commit.target_log_start for commit in ledger.take_commits()] == [None]
+
+
+async def test_it_asks_again_where_it_could_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, tried = Ledger([PAIR]), 0
+    ledger.begin(SOURCE, position(50))
+    done = asyncio.Event()
+    looked_at: list[Entry] = []
+
+    async def look(entries: list[Entry]) -> None:
+        looked_at.extend(entries)
+
+    async def note(target: object, entries: list[Entry]) -> bool:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            raise RetriableError("no leader now")
+        done.set()
+        return True
+
+    monkeypatch.setattr(trimming, "note_log_starts", note)
+    monkeypatch.setattr(trimming, "_SOON_S", 0.001)
+    task = asyncio.create_task(trim_forever(cast("Cluster", None), lambda: ledger, "us->eu task 0", look))
+    await asyncio.wait_for(done.wait(), 60)
+    await asyncio.sleep(0)
+    assert (tried, task.done()) == (3, False)
+    assert looked_at == list(ledger.entries.values())
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
