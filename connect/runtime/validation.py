@@ -99,7 +99,7 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
     values = framework.validate(given)
     _check_exactly_once(values, props, connector, worker)
     _check_boundaries(values, props, connector)
-    own = plugins.connector(name, version).config_def
+    own = _with_versions_shown(plugins.connector(name, version).config_def, props, plugins)
     own_values = await connector.validate(props, own.validate(given))
     converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
     # As in Java, what the connector says of a key stands in for what the framework says of it.
@@ -117,9 +117,10 @@ def _only_framework(
     name: str, props: _Props, nulls: list[str], plugins: Plugins, errors: Mapping[str, str]
 ) -> ConfigInfos:
     """The outcome where there is no connector to ask."""
-    found = CONNECTOR.validate({**props, **dict.fromkeys(nulls)})
+    config = _with_versions_shown(CONNECTOR, props, plugins)
+    found = config.validate({**props, **dict.fromkeys(nulls)})
     found |= {key: found[key].with_error(error) for key, error in errors.items()}
-    return _infos(name, CONNECTOR, _with_nulls(found, nulls))
+    return _infos(name, config, _with_nulls(found, nulls))
 
 
 def _with_nulls(values: _Values, nulls: Iterable[str]) -> _Values:
@@ -170,6 +171,17 @@ def _with_plugins(base: ConfigDef, name: str, props: _Props, plugins: Plugins, w
             visible=plugins.full_name(named) is not None,
         )
     return ConfigDef(found)
+
+
+def _with_versions_shown(own: ConfigDef, props: _Props, plugins: Plugins) -> ConfigDef:
+    """A form shows a converter's version where its converter is named (Kafka's ``ConverterPluginVersionRecommender``);
+    to a connector that declares these keys itself only its own config names one."""
+    shown = {
+        f"{key}.plugin.version": replace(own.settings[f"{key}.plugin.version"], visible=True)
+        for key, _, _ in _CONVERTERS
+        if f"{key}.plugin.version" in own and key in props and plugins.full_name(props[key]) is not None
+    }
+    return ConfigDef({**own.settings, **shown})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ class _Nothing:
 
 NOTHING: Final = _Nothing()
 JSON_TYPE: Final = "application/json"
+_BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+#: Of a mirror on a worker with other converters: Java would write other bytes, ours refuses it.
+COPIED: Final[Mapping[str, str]] = {f"{part}.converter": _BYTES for part in ("key", "value", "header")}
 
 
 @dataclass(frozen=True, slots=True)

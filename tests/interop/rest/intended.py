@@ -9,6 +9,7 @@ from tests.interop.rest.compare import Intended
 
 _READABLE: Final = "whoever can make a connector of a name can also read and delete it"
 _OURS: Final = "a setting of our own"
+_COPIED: Final = "records are copied as they are, so converters that change them are refused"
 _HASH: Final = "Java keeps a converter's settings in the order of a hash"
 
 INTENDED: Final[tuple[Intended, ...]] = (
@@ -40,6 +41,10 @@ INTENDED: Final[tuple[Intended, ...]] = (
     Intended("validate, a transform, a wrong cast", "body.errors.*", "Java mixes up the parts of its sentence"),
     Intended("validate, converter's setting*", "body.groups.*", _HASH),
     Intended("validate, converter's setting*", "body.keys#order", _HASH),
+    *(
+        Intended("validate, mirror source, converters of the worker", f"body.{field}", _COPIED)
+        for field in ("error_count", "values.key.converter", "errors.key.converter")
+    ),
     Intended("validate, mirror source, policy nobody has", "body.errors.*", "ours names the policies that there are"),
     Intended("missing, patch null", "status", "a body is refused before its connector is looked for"),
     Intended("task configs, null, unsigned", "status", "a body is refused before its signature is checked"),

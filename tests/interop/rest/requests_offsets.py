@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.interop.rest.asks import NOTHING, Ask, Until, delete, file_source, get, patch, post, put, states
+from tests.interop.rest.asks import COPIED, NOTHING, Ask, Until, delete, file_source, get, patch, post, put, states
 
 _PARTITION: Final = {"filename": "$FOLDER/lines.txt"}
 _OFFSETS: Final = "/connectors/reader/offsets"
@@ -98,6 +98,7 @@ _MIRROR: Final = {
     "source.cluster.bootstrap.servers": "$BOOTSTRAP",
     "target.cluster.bootstrap.servers": "$BOOTSTRAP",
     "topics": "none-of-them",
+    **COPIED,
 }
 _TOPIC: Final = {"cluster": "us", "topic": "orders", "partition": 0}
 

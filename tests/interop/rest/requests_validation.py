@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.interop.rest.asks import NOTHING, Ask, file_source, post, put
+from tests.interop.rest.asks import COPIED, NOTHING, Ask, file_source, post, put
 
 _FILE_CLASS: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
@@ -30,6 +30,7 @@ def _mirror(name: str, kind: str, /, **changes: Any) -> Ask:
         "target.cluster.alias": "eu",
         "source.cluster.bootstrap.servers": "$BOOTSTRAP",
         "target.cluster.bootstrap.servers": "$BOOTSTRAP",
+        **COPIED,
         **{key.replace("__", "."): value for key, value in changes.items()},
     }
     config = {key: value for key, value in config.items() if value is not None}
@@ -269,6 +270,7 @@ _TRANSFORMS: Final = (
 
 _MIRRORS: Final = (
     _mirror("mirror source", "Source"),
+    _mirror("mirror source, converters of the worker", "Source", **dict.fromkeys(COPIED)),
     _mirror("mirror source, no aliases", "Source", source__cluster__alias=None, target__cluster__alias=None),
     _mirror("mirror source, no brokers", "Source", source__cluster__bootstrap__servers=None),
     _mirror("mirror source, an empty topic", "Source", topics="a,,b"),
