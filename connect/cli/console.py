@@ -37,6 +37,11 @@ _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo
 _REVEALING_LOGGERS: Final = ("aiokafka.conn", "kafka.net")
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 partition``, ``2 partitions``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 class OneLineFormatter(logging.Formatter):
     """Time, level and message in one line, whatever a message or an exception holds.
 

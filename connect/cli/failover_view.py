@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
+from connect.cli.console import counted
 from connectors.failover.model import GroupMove, Preflight, Proof
 from connectors.failover.proving import DIFFERS, NOT_COMPARED, SAME
 from connectors.lag import together
@@ -60,7 +61,7 @@ def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False
     _say(f"from {looked.source} to {looked.target}: {_summary(looked, is_done=is_done)}")
     if looked.lag is not None:
         whole = together(looked.lag.partitions)
-        count = f"{whole.partitions} partition{'' if whole.partitions == 1 else 's'}"
+        count = counted(whole.partitions, "partition")
         behind = f"{whole.records} records behind" if whole.records else "all is copied"
         _say(f"  {looked.source}->{looked.target}: {behind} in {count}")
         if whole.lost:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from connect.cli.connectors_view import console, printable
+from connect.cli.console import counted
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 #: Below it offsets are left out.
@@ -67,7 +68,7 @@ def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iter
 
 def _headline(one: Mapping[str, Any]) -> str:
     lost = f", {one['lost']:,} lost" if one["lost"] else ""
-    count = f"{one['partitions']} partition{'' if one['partitions'] == 1 else 's'}"
+    count = counted(one["partitions"], "partition")
     if not one["records"]:
         return f"all is copied in {count}{lost}"
     size, age = bytes_text(one["bytes"]), age_text(one["ms"])

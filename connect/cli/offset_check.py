@@ -58,15 +58,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is printed; ``unknown`` are partitions that could not be looked at, with the reason."""
+    """What is printed; ``unknown`` are partitions that could not be looked at, with the reason, ``nothing`` the groups
+    that have neither stored an offset nor a member."""
 
     rows: tuple[Row, ...]
     brokers: tuple[tuple[str, int, str], ...] = ()
     unknown: tuple[str, ...] = ()
+    nothing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         brokers = [{"cluster": cluster, "id": node, "address": at} for cluster, node, at in self.brokers]
-        return {"partitions": [row.to_json() for row in self.rows], "brokers": brokers, "unknown": list(self.unknown)}
+        rows = [row.to_json() for row in self.rows]
+        return {"partitions": rows, "brokers": brokers, "unknown": list(self.unknown), "nothing": list(self.nothing)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ def lines(told: Told) -> Iterator[str]:
     for row in told.rows:
         numbers = (_UNKNOWN if number < 0 else str(number) for number in (row.offset, row.log_size, row.lag))
         yield printable(_LINE.format(row.group, row.topic, row.pid, *numbers, row.owner))
+    for group in told.nothing:
+        yield printable(f"group {group} has stored no offset and has no member")
     for why in told.unknown:
         yield printable(f"not looked at: {why}")
     if told.brokers:
@@ -160,15 +165,18 @@ def _cluster(question: Question) -> Cluster:
 async def _of_groups(cluster: Cluster, question: Question) -> Told:
     rows: list[Row] = []
     unknown: dict[str, None] = {}
+    nothing: list[str] = []
     for group in question.groups:
         stored = await committed(cluster, group)
         held = await owners(cluster, group)
+        if not stored and not held:
+            nothing.append(group)
         asked = [one for one in sorted(stored.keys() | held.keys()) if not question.topics or one[0] in question.topics]
         ends, endless = await told_offsets(cluster, asked, LATEST)
         unknown |= dict.fromkeys(endless.values())
         rows += (_row(group, one, stored.get(one), ends.get(one, -1), held.get(one, _NOBODY)) for one in asked)
     brokers = await _brokers([cluster]) if question.with_brokers else ()
-    return Told(tuple(rows), brokers, tuple(unknown))
+    return Told(tuple(rows), brokers, tuple(unknown), tuple(nothing))
 
 
 def _row(group: str, partition: Partition, stored: Committed | None, end: int, owner: str) -> Row:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connect.cli.connectors_view import console, show_json
-from connect.cli.console import EXIT_ERROR, EXIT_OK
+from connect.cli.console import EXIT_ERROR, EXIT_OK, counted
 
 if TYPE_CHECKING:
     from connectors.flows import Flow
@@ -107,7 +107,7 @@ def _show(flow: str, views: list[PairView], question: Question) -> None:
         for view in views:
             print(f"{flow}: {_answer(view, question.offset, is_reverse=question.is_reverse)}")
         return
-    print(f"{flow}: {len(views)} pairs of partitions")
+    print(f"{flow}: {counted(len(views), 'pair')} of partitions")
     table = Table(box=None)
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in _COLUMNS[:2] else "right")

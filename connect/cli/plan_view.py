@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
+from connect.cli.console import counted
 from connectors.changes import (
     AddPartitions,
     AlterConfig,
@@ -136,7 +137,7 @@ def change_as_json(one: Planned) -> dict[str, Any]:
 def _count(partitions: int) -> str:
     if partitions < 0:
         return "partitions as the cluster has it"
-    return f"{partitions} partition{'' if partitions == 1 else 's'}"
+    return counted(partitions, "partition")
 
 
 def _factor(factor: int) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from connect.cli.console import counted
+
 if TYPE_CHECKING:
     from connectors.source.progress import FlowProgress, PartitionView
 
@@ -140,8 +142,8 @@ def flow_line(rates: FlowRates) -> str:
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
     return (
-        f"{rates.flow} {rates.state}: {_counted(len(rates.topics), 'topic')}, "
-        f"{_counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
+        f"{rates.flow} {rates.state}: {counted(len(rates.topics), 'topic')}, "
+        f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
         f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, "
         f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind, "
         f"batches shallow {rates.batches('shallow'):,} deep {rates.batches('deep'):,} "
@@ -151,8 +153,8 @@ def flow_line(rates: FlowRates) -> str:
 
 def troubles(rates: FlowRates) -> str:
     """What is not as it should be, behind a comma; nothing where all is well."""
-    stopped = f", {_counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
-    return stopped + (f", {_counted(rates.skipped, 'record')} skipped" if rates.skipped else "")
+    stopped = f", {counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
+    return stopped + (f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else "")
 
 
 def bytes_text(count: float) -> str:
@@ -162,10 +164,6 @@ def bytes_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:,.1f} GB"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _by_topic(partitions: Iterable[PartitionView]) -> dict[tuple[str, str], list[PartitionView]]:

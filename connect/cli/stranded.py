@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connect.cli.connectors_view import printable, show_json
-from connect.cli.console import EXIT_OK
+from connect.cli.console import EXIT_OK, counted
 from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, tell_on_stderr
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
     if not found:
         print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")
         return
-    count = f"{len(found)} partition{'' if len(found) == 1 else 's'}"
+    count = counted(len(found), "partition")
     print(f"only cluster {source} holds {sum(one.own.records for one in found)} records, in {count}:")
     for one in found:
         print(f"  {printable(str(one.own))}")

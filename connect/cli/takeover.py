@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from connect.cli.connectors_view import console, printable, show_json
+from connect.cli.console import counted
 from connect.cli.flow_worker import worker_config
 from connect.cli.plan import chosen_flows, exit_code
 from connect.core.errors import ConfigError, HeliographError
@@ -95,7 +96,8 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
         out.print(printable(line), markup=False, soft_wrap=True, style=style)
 
     behind = sum(one.lag for one in checked.partitions)
-    say(f"{checked.flow}: {len(checked.partitions)} partitions, {behind} records to copy from where a run would begin")
+    partitions, records = counted(len(checked.partitions), "partition"), counted(behind, "record")
+    say(f"{checked.flow}: {partitions}, {records} to copy from where a run would begin")
     if checked.partitions:
         out.print(_table(checked.partitions, everything=everything))
     for group in checked.groups:

@@ -12,7 +12,7 @@ from tests.kit import group_blows as blows
 from tests.kit.group_stage import GroupStage
 from tests.kit.mirror_group import MirrorGroup
 
-pytestmark = [pytest.mark.kill, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.kill, pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
 
 #: Promised are 10 s with these sessions, which ``make group`` holds us to; a machine that runs tests may be very busy.
 #: Without leases, work would wait for 300 s.
@@ -20,7 +20,6 @@ RECOVERED_S = 40.0
 LEASE_S = 5.0
 
 
-@pytest.mark.long
 def test_workers_killed_and_frozen_under_load_lose_nothing(us: KafkaCluster, tmp_path: Path) -> None:
     with GroupStage(us.bootstrap, f"struck-{uuid.uuid4().hex[:8]}", tmp_path) as stage:
         stage.create()

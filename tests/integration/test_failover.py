@@ -60,6 +60,8 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
         assert {one["group"] for one in told(capsys)["moves"]} == set(two.groups.values())
         running = Running(replace(back, executes=True), run_failback)
         await_said(capsys, "has to run now")
+        assert run_failback(replace(back, executes=True)) == EXIT_NO_GO
+        assert any("is at it" in obstacle and "failback" in obstacle for obstacle in told(capsys)["obstacles"])
         mirror.start()
         await_said(capsys, "stop it now")
         assert mirror.stop() == 0

@@ -12,6 +12,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.mirror import Mirror
 from tests.kit.processes import wait_until
+from tests.kit.secured import Secured, set_password, start_secured
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -39,6 +40,45 @@ spec:
       sourceConnector:
         tasksMax: 1
         state: {state}
+        config:
+          replication.factor: -1
+          offset-syncs.topic.replication.factor: -1
+          sync.topic.acls.enabled: "false"
+      topicsPattern: {topic}
+"""
+
+PASSWORD = "of-carol-alone"
+#: SCRAM over TLS at the source, mutual TLS at the target.
+SECURED = """\
+apiVersion: kafka.strimzi.io/v1beta2
+kind: KafkaMirrorMaker2
+metadata: {{name: guarded}}
+spec:
+  replicas: 1
+  connectCluster: eu
+  clusters:
+    - alias: us
+      bootstrapServers: {us}
+      tls: {{trustedCertificates: [{{secretName: us-ca, certificate: ca.crt}}]}}
+      authentication:
+        type: scram-sha-512
+        username: carol
+        passwordSecret: {{secretName: us-carol, password: password}}
+    - alias: eu
+      bootstrapServers: {eu}
+      tls: {{trustedCertificates: [{{secretName: eu-ca, certificate: ca.crt}}]}}
+      authentication:
+        type: tls
+        certificateAndKey: {{secretName: eu-user, certificate: user.crt, key: user.key}}
+      config:
+        config.storage.replication.factor: -1
+        offset.storage.replication.factor: -1
+        status.storage.replication.factor: -1
+  mirrors:
+    - sourceCluster: us
+      targetCluster: eu
+      sourceConnector:
+        tasksMax: 1
         config:
           replication.factor: -1
           offset-syncs.topic.replication.factor: -1
@@ -78,3 +118,43 @@ def test_a_resource_is_run_and_its_state_heeded(us: KafkaCluster, eu: KafkaClust
         assert mirror.stop() == 0
         mirror.assert_gone()
     assert theirs.end(remote) == end
+
+
+@pytest.mark.long
+def test_a_resource_of_secured_clusters_is_run(tmp_path: Path) -> None:
+    topic, remote = "seen-guarded", "us.seen-guarded"
+    secrets, log = tmp_path / "secrets", tmp_path / "mirror"
+    for folder in (tmp_path / "us", tmp_path / "eu", secrets, log):
+        folder.mkdir()
+    with start_secured("us", tmp_path / "us") as us, start_secured("eu", tmp_path / "eu") as eu:
+        set_password(us.cluster, "carol", PASSWORD)
+        mounted = {
+            "us-ca": {"ca.crt": us.authority.pem},
+            "us-carol": {"password": PASSWORD},
+            "eu-ca": {"ca.crt": eu.authority.pem},
+            "eu-user": {"user.crt": eu.client.pem, "user.key": eu.client.key_pem()},
+        }
+        for secret, files in mounted.items():
+            (secrets / secret).mkdir()
+            for name, text in files.items():
+                (secrets / secret / name).write_text(text)
+        _run_secured(us, eu, topic, remote, secrets, log)
+    shown = (log / "mirror.log").read_text()
+    assert PASSWORD not in shown and "PRIVATE KEY" not in shown
+
+
+def _run_secured(us: Secured, eu: Secured, topic: str, remote: str, secrets: Path, directory: Path) -> None:
+    ours, theirs = Broker(us.cluster, 0), Broker(eu.cluster, 0)
+    ours.make_topic(topic, [[1]])
+    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
+    ours.produce(topic, 0, RECORDS)
+    program = str(Path(sys.executable).parent / "heliograph")
+    rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
+    with Mirror({}, directory, [program, "mirror", "--set", rest, "--secrets", str(secrets), "-f"]) as mirror:
+        ways = {"us": us.cluster.bootstrap_of("SCRAM_TLS"), "eu": eu.cluster.bootstrap_of("MUTUAL")}
+        mirror.properties_file.write_text(SECURED.format(topic=topic, **ways))
+        mirror.start()
+        mirror.await_line(0, ["us->eu.MirrorSourceConnector: created"], DEADLINE_S)
+        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
+        assert mirror.stop() == 0, mirror.log_lines()[-20:]
+        mirror.assert_gone()

@@ -25,7 +25,7 @@ from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.workers import OurWorker, worker_properties
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.long]
 
 _CONNECTORS = 4
 _DEADLINE_S = 120.0
@@ -102,7 +102,6 @@ async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> N
         await asyncio.to_thread(_story, lines, tmp_path, stack)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -118,7 +117,6 @@ async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_pat
         await asyncio.to_thread(_short_story, lines, tmp_path, stack)
 
 
-@pytest.mark.long
 async def test_exactly_once_with_zombies_of_either_kind(us: KafkaCluster, tmp_path: Path) -> None:
     """Whoever leads fences the other's tasks before new ones start; what a thawed worker still sends counts for
     nothing."""

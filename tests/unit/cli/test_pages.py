@@ -47,6 +47,12 @@ def test_offsets_are_printed_as_the_page_shows_them() -> None:
     assert "".join(f"    {line.rstrip()}\n" for line in told) in page
 
 
+def test_a_group_that_nobody_knows_is_named() -> None:
+    told = Told((), nothing=("nobody",))
+    assert list(lines(told))[1:] == ["group nobody has stored no offset and has no member"]
+    assert told.to_json()["nothing"] == ["nobody"]
+
+
 def test_the_flow_of_the_schema_page_keeps_one_name_and_goes_one_way() -> None:
     page = (DOCS / "schema-registry.md").read_text("utf-8")
     settings = "\n".join(line.strip() for line in page.splitlines() if re.match(r" {4}\w+->\w+\.", line))
