@@ -77,11 +77,13 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class GroupsPlan:
-    """What is to become of the groups. ``found`` are those that were looked at."""
+    """What is to become of the groups. ``found`` are those that were looked at; ``ahead`` are moves that would take a
+    group back, and are not made."""
 
     found: tuple[str, ...] = ()
     moves: tuple[GroupMove, ...] = ()
     left: tuple[Left, ...] = ()
+    ahead: tuple[GroupMove, ...] = ()
 
     @property
     def due(self) -> tuple[GroupMove, ...]:
@@ -151,7 +153,7 @@ def with_rewinds(plan: GroupsPlan, *, allowed: bool, keeps: bool = False) -> Gro
     to say that it ``keeps`` its place."""
     if allowed:
         return plan
-    back = [one for one in plan.moves if one.goes_back]
+    back = tuple(one for one in plan.moves if one.goes_back)
     left = [
         Left(
             one.group,
@@ -163,7 +165,7 @@ def with_rewinds(plan: GroupsPlan, *, allowed: bool, keeps: bool = False) -> Gro
         for one in back
     ]
     kept = tuple(one for one in plan.moves if not one.goes_back)
-    return replace(plan, moves=kept, left=(*plan.left, *left))
+    return replace(plan, moves=kept, left=(*plan.left, *left), ahead=back)
 
 
 def with_moved(plan: GroupsPlan, moved: Mapping[tuple[str, Partition], int]) -> GroupsPlan:
@@ -179,9 +181,9 @@ def with_moved(plan: GroupsPlan, moved: Mapping[tuple[str, Partition], int]) -> 
 
 
 def gone_on(before: GroupsPlan, now: GroupsPlan) -> list[str]:
-    """Groups that were moved, and have moved on at the source or come to life there since (pure)."""
-    stood = {(one.group, one.source): one.source_offset for one in before.moves}
-    moved = [one for one in now.moves if stood.get((one.group, one.source), -1) != one.source_offset]
+    """Groups that were moved, or kept as they stood, and were used at the source since (pure)."""
+    stood = {(one.group, one.source): one.source_offset for one in (*before.moves, *before.ahead)}
+    moved = [one for one in (*now.moves, *now.ahead) if stood.get((one.group, one.source), -1) != one.source_offset]
     known = set(before.left)
     groups = [one.group for one in moved]
     groups += [one.group for one in now.left if one.is_of_source and one not in known]

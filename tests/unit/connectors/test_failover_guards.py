@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.group_look import why_doubted
 from connectors.failover.logs import Fate, Log, became
-from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on
+from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on, with_rewinds
 from connectors.failover.own import Own, merged, own_ranges
 from connectors.failover.preflight import Wish, why_several
 from connectors.failover.returning import still_stopped
@@ -251,13 +252,13 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsP
     return done
 
 
-async def go(tmp_path: Path) -> None:
+async def go(tmp_path: Path, accepts: frozenset[str] = frozenset()) -> None:
     async def store(**_: Any) -> None: ...
 
     site = place()
     site.flow.read_committed = False
     lease: Any = SimpleNamespace(lost=None, store=store, record=SimpleNamespace(denied=()))
-    await steps.Failover(site, Wish(lambda _: True), tmp_path / "undo.json", print).run_under(lease)
+    await steps.Failover(site, Wish(lambda _: True, accepts=accepts), tmp_path / "undo.json", print).run_under(lease)
 
 
 async def test_the_flow_back_is_told_where_to_begin_before_any_group_moves(
@@ -283,6 +284,27 @@ async def test_a_consumer_that_comes_to_life_between_look_and_move_is_an_error(
     arrange(monkeypatch, [], GroupsPlan(("readers",), (replace(MOVE, source_offset=45),)))
     with pytest.raises(RetriableError, match="group readers was used at the source"):
         await go(tmp_path)
+
+
+@pytest.mark.parametrize(("at_source", "is_used"), [(40, False), (41, True)])
+async def test_a_group_that_keeps_its_place_ahead_is_watched_and_not_taken_for_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_source: int, is_used: bool
+) -> None:
+    """Whoever looks again at the source finds the group without what was accepted."""
+    ahead = replace(MOVE, before=50)
+    now = GroupsPlan(("readers",), (replace(ahead, source_offset=at_source),))
+    done = arrange(monkeypatch, [], now)
+    looked = with_rewinds(GroupsPlan(("readers",), (ahead,)), allowed=False, keeps=True)
+
+    async def look(*_: Any) -> Preflight:
+        return Preflight("us", "eu", groups=looked)
+
+    monkeypatch.setattr(preflight, "look", look)
+    refused = pytest.raises(RetriableError, match="group readers was used") if is_used else contextlib.nullcontext()
+    with refused:
+        await go(tmp_path, frozenset({preflight.AHEAD}))
+    assert "move" not in done
+    assert undo.read(tmp_path / "undo.json").is_finished != is_used
 
 
 async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(monkeypatch: pytest.MonkeyPatch) -> None:
