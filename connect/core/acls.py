@@ -35,6 +35,8 @@ PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
 ANY: Final = 1
 #: The literal name that stands for every name.
 WILDCARD: Final = "*"
+#: The principal that stands for every user.
+EVERYBODY: Final = "User:*"
 _UNNAMED: Final = "CODE_"
 
 
@@ -64,6 +66,17 @@ class AclBinding:
             f"{self.permission} {self.operation} to {self.principal} from {self.host} "
             f"on {self.pattern_type} {self.resource_type} {self.resource_name}"
         )
+
+
+def refusal_of_writers(topic: str) -> AclBinding:
+    """The rule by which a failover has the old primary refuse whoever writes to ``topic``; super users write all the
+    same."""
+    return AclBinding("TOPIC", topic, "LITERAL", EVERYBODY, WILDCARD, "WRITE", "DENY")
+
+
+def refuses_writers(rule: AclBinding) -> bool:
+    """Whether a rule is of the form of :func:`refusal_of_writers`; no topic is called ``*``."""
+    return rule.resource_name != WILDCARD and rule == refusal_of_writers(rule.resource_name)
 
 
 def word(words: Mapping[int, str], code: int) -> str:

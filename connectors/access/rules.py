@@ -6,7 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
-from connect.core.acls import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, WILDCARD, AclBinding, code
+from connect.core.acls import (
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    WILDCARD,
+    AclBinding,
+    code,
+    refuses_writers,
+)
 from connect.core.errors import PermanentError
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from connectors.remote_names import RemoteNames
@@ -18,6 +27,7 @@ _FILTERED_TOPIC: Final = "the topic is not mirrored"
 _NO_TOPIC_YET: Final = "no mirrored topic begins with it yet"
 _AMBIGUOUS: Final = "replication.policy.class gives what it covers no common prefix on the target"
 _WRITE: Final = "only the mirror writes to remote topics (sync.acls.write.enabled)"
+_REFUSES_WRITERS: Final = "it is of the form by which a failover refuses writers of the source alone"
 _FILTERED_GROUP: Final = "groups or groups.exclude leave it out"
 _MIRRORED_BACK: Final = "the flow in the other direction made it"
 _KINDS: Final = {"TOPIC": "topic", "GROUP": "group", "TRANSACTIONAL_ID": "transactional-id", "CLUSTER": "cluster"}
@@ -86,14 +96,15 @@ class Wanted:
 
 
 def topic_rules(source: Iterable[AclBinding], names: Names) -> Wanted:
-    """Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal names of topics, no right to write.
+    """Java's rule (``MirrorSourceConnector.syncTopicAcls``): literal names of topics, no right to write; and nothing by
+    which a failover refuses writers, as neither failback nor undo would take its copy away.
 
     The name ``*`` is a name like others here, as in Java: with the Default policy it becomes ``us.*``, which is no
     topic's.
     """
     wanted = Wanted()
     for rule in source:
-        if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL":
+        if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL" or refuses_writers(rule):
             continue
         taken = _as_reader(rule)
         if taken is not None:
@@ -113,7 +124,7 @@ def full_rules(
     """Every rule of the source that means something on the target.
 
     A rule that forbids is never left out where one that allows is taken for the same names: where it cannot be said as
-    a prefix, it is said for each topic.
+    a prefix, it is said for each topic. Only one by which a failover refuses writers stays where it is.
 
     Args:
         resources: Of ``RESOURCES``.
@@ -133,6 +144,8 @@ def full_rules(
             wanted.left_out[rule] = _NOT_NAMED
         elif rule in made_by_us:
             wanted.left_out[rule] = _MIRRORED_BACK
+        elif refuses_writers(rule):
+            wanted.left_out[rule] = _REFUSES_WRITERS
         elif kind == "topic":
             _add_topic_rule(wanted, rule, names, writes, mirrored)
         elif kind == "group" and not _takes_group_rule(rule, names):

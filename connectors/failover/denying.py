@@ -4,23 +4,20 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
-from connect.core.acls import AclBinding
+from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster
-
-_EVERYBODY: Final = "User:*"
 
 
 def rules(topics: Collection[str]) -> list[AclBinding]:
     """Those that refuse everybody; users that the cluster calls super users write all the same (pure)."""
-    return [AclBinding("TOPIC", topic, "LITERAL", _EVERYBODY, "*", "WRITE", "DENY") for topic in sorted(topics)]
+    return [refusal_of_writers(topic) for topic in sorted(topics)]
 
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:
     """Topics for which the very rule is there. Raises as :func:`connect.kafka.acls.describe_acls`."""
-    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=_EVERYBODY, permission="DENY"))
+    there = await describe_acls(source, AclFilter(resource_type="TOPIC", principal=EVERYBODY, permission="DENY"))
     return {one.resource_name for one in rules(topics) if one in there}
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
-from connect.core.acls import AclBinding
+from connect.core.acls import AclBinding, refuses_writers
 from connect.core.errors import PermanentError
 from connectors.access.rules import RESOURCES, Names, Wanted, full_rules, topic_rules
+from connectors.failover import denying
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from connectors.remote_names import RemoteNames
 
@@ -123,6 +124,21 @@ def test_the_full_rule(policy: str, source: str, target: str | None) -> None:
     assert bool(wanted.left_out) == (target is None)
 
 
+@pytest.mark.parametrize("policy", ["default", "identity"])
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_a_failover_refuses_at_the_source_is_refused_there_alone(policy: str, writes: bool) -> None:
+    refusals = denying.rules(["orders", "audit"])
+    assert not topic_rules(refusals, names(policy)).rules
+    wanted = full(*refusals, policy=policy, writes=writes)
+    assert not wanted.rules and wanted.left_out.keys() == set(refusals)
+    for other in (
+        "DENY WRITE User:* TOPIC PREFIXED or",
+        "DENY WRITE User:* TOPIC LITERAL *",
+        "DENY ALL User:* TOPIC LITERAL or",
+    ):
+        assert full(rule(other), policy=policy, writes=writes).rules, "others that forbid are carried"
+
+
 def test_a_type_that_is_not_named_is_left_out() -> None:
     group = rule("ALLOW READ User:bob GROUP LITERAL app")
     wanted = full_rules([group], names(), resources={"topic"}, writes=False, mirrored=TOPICS)
@@ -204,6 +220,7 @@ def test_the_target_allows_nothing_that_the_source_does_not(
     renamed = {topic: f"{remotes[topic]}.1c9bd204" for topic in anew & mirrored}
     known = replace(names(policy, topics), renamed=renamed)
     wanted = full_rules(source, known, resources=RESOURCES, writes=writes, mirrored=topics)
+    source = {one for one in source if not refuses_writers(one)}  # it is of the source alone
     for topic, remote in (*remotes.items(), *renamed.items()):
         for principal in ("User:ann", "User:bob"):
             for operation in ("READ", "WRITE", "DESCRIBE"):
