@@ -183,7 +183,7 @@ async def _undo(config: MirrorMakerConfig, arguments: Arguments, controls: _Cont
     from connectors.failover import undo
     from connectors.failover.lease import hold
     from connectors.failover.site import site
-    from connectors.failover.steps import take_back
+    from connectors.failover.taking_back import take_back
 
     assert arguments.undo is not None
     record = undo.read(arguments.undo)

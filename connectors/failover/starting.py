@@ -107,12 +107,12 @@ async def store_starts(site: Site, starts: list[StartBefore]) -> None:
     await _store(site, {(one.topic, one.partition): one.after for one in starts})
 
 
-async def undo_starts(site: Site, starts: list[StartBefore]) -> list[str]:
+async def undo_starts(site: Site, starts: Sequence[StartBefore]) -> list[StartBefore]:
     """Store what was there before; returns those that have moved since, which stay."""
     stored = await read_stored_offsets(site.source, site.back.offsets_topic)
     back = site.back
     moved = [
-        f"{one.topic}-{one.partition}: {back.flow} has gone on since"
+        one
         for one in starts
         if stored.mirrored_offset(back.name, back.source_alias, one.topic, one.partition) not in (one.after, one.before)
     ]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.group_offsets import Committed, Partition, committed, forget, move
+from connect.kafka.group_offsets import Partition, committed, move
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import preflight, undo
 from connectors.failover.behind import behind, without_heartbeats
-from connectors.failover.denying import allow_writes, denied_already, deny_writes
+from connectors.failover.denying import denied_already, deny_writes
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
@@ -20,8 +20,6 @@ from connectors.failover.draining import (
     copied_ends,
     drain,
     stop_flow,
-    why_back_runs,
-    why_running,
 )
 from connectors.failover.group_look import still_there
 from connectors.failover.lease import Lease, hold
@@ -29,7 +27,7 @@ from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_c
 from connectors.failover.preflight import Wish
 from connectors.failover.proving import DIFFERS, prove
 from connectors.failover.site import Site
-from connectors.failover.starting import store_starts, undo_starts
+from connectors.failover.starting import store_starts
 from connectors.failover.undo import Undo
 from connectors.failover.way_back import way_back
 from connectors.lag_reader import LagReader
@@ -211,56 +209,6 @@ class Failover:
     async def _step(self, lease: Lease, step: str) -> None:
         _still_ours(lease)
         await lease.store(step=step)
-
-
-async def take_back(
-    site: Site, record: Undo, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None], denied: Sequence[str]
-) -> list[str]:
-    """Undo what ``record`` says, and let writers of the ``denied`` topics in, which the lease knows of; returns what
-    was left as it is, and why. Raises as the clusters."""
-    left: list[str] = []
-    control, back = controls
-    if record.begins:
-        if why := await why_running(site, control):
-            left.append(f"{site.flow.flow} runs ({why}): where it begins is left")
-        else:
-            left += await undo_starts(site.turned(), list(record.begins))
-    if record.starts:
-        if why := await why_back_runs(site, back):
-            left.append(f"{site.back.flow} runs ({why}): where it begins is left")
-        else:
-            left += await undo_starts(site, list(record.starts))
-    by_group: dict[str, list[undo.GroupBefore]] = {}
-    for one in record.groups:
-        by_group.setdefault(one.group, []).append(one)
-    for group, rows in sorted(by_group.items()):
-        left += await _group_back(site, group, rows, tell)
-    if refused := {*record.denied, *denied}:
-        await allow_writes(site.source, refused)
-        tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
-    return left
-
-
-async def _group_back(site: Site, group: str, rows: Sequence[undo.GroupBefore], tell: Tell) -> list[str]:
-    now = await committed(site.target, group)
-    left, back = [], list[undo.GroupBefore]()
-    for one in rows:
-        stored = now.get((one.topic, one.partition))
-        if stored is not None and stored.offset == one.after:
-            back.append(one)
-        elif (stored.offset if stored else None) != one.before:
-            at = "nothing is stored" if stored is None else f"it stands at {stored.offset}"
-            left.append(f"group {group}, {one.topic}-{one.partition}: {at}, and was moved to {one.after}")
-    refused: dict[Partition, str] = {}
-    if offsets := {
-        (one.topic, one.partition): Committed(one.before, one.before_metadata) for one in back if one.before is not None
-    }:
-        refused |= await move(site.target, group, offsets)
-    if gone := [(one.topic, one.partition) for one in back if one.before is None]:
-        refused |= await forget(site.target, group, gone)
-    if back:
-        tell(f"group {group} taken back in {len(back) - len(refused)} partitions")
-    return left + [f"group {group}, {topic}-{index}: {why}" for (topic, index), why in refused.items()]
 
 
 def _some(lines: Sequence[str]) -> str:

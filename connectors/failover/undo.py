@@ -84,7 +84,16 @@ class Undo:
         if self.file.exists() and interrupted(self.file, self.source, self.target) is None:
             if not self.changes:
                 return
-            _keep_another(self.file)
+            if read(self.file).changes:
+                _keep_another(self.file)
+        self._put()
+
+    def finish(self) -> None:
+        """In place of what the file says: the run was taken back but for this, and nobody goes on with it. Raises
+        OSError."""
+        replace(self, is_finished=True)._put()
+
+    def _put(self) -> None:
         text = json.dumps(_to_json(self), indent=1)
         beside = self.file.with_name(self.file.name + ".new")
         with beside.open("w") as file:

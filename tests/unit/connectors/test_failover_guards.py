@@ -15,9 +15,10 @@ import pytest
 
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.group_offsets import GroupInUse
 from connect.kafka.offsets import EARLIEST, LATEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, undo
+from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, taking_back, undo
 from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.group_look import why_doubted
@@ -307,16 +308,81 @@ async def test_a_group_that_keeps_its_place_ahead_is_watched_and_not_taken_for_u
     assert undo.read(tmp_path / "undo.json").is_finished != is_used
 
 
-async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_in: set[str] = set()
+def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Topics whose writers an undo lets in."""
+    found: set[str] = set()
 
     async def allow(_: Any, topics: Any) -> None:
-        let_in.update(topics)
+        found.update(topics)
 
-    monkeypatch.setattr(steps, "allow_writes", allow)
-    record = undo.Undo("us", "eu", denied=("a",))
-    assert await steps.take_back(place(), record, print, (None, None), ("b",)) == []
-    assert let_in == {"a", "b"}
+    monkeypatch.setattr(taking_back, "allow_writes", allow)
+    return found
+
+
+async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    topics = let_in(monkeypatch)
+    record = undo.Undo("us", "eu", denied=("a",), file=tmp_path / "undo.json")
+    assert await taking_back.take_back(place(), record, print, (None, None), ("b",)) == []
+    assert topics == {"a", "b"}
+
+
+@pytest.mark.parametrize("before", [None, 5])
+async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int | None
+) -> None:
+    topics = let_in(monkeypatch)
+    changed: list[str] = []
+
+    async def stored(*_: Any) -> Any:
+        return {("orders", 0): SimpleNamespace(offset=37)}
+
+    async def change(_: Any, group: str, __: Any) -> dict[Any, str]:
+        if group == "busy":
+            raise GroupInUse("group busy has members on cluster eu")
+        changed.append(group)
+        return {}
+
+    for name, fake in (("committed", stored), ("move", change), ("forget", change)):
+        monkeypatch.setattr(taking_back, name, fake)
+    moves = [replace(MOVE, group=group, before=before) for group in ("busy", "idle")]
+    record = undo.begin(tmp_path / "undo.json", "us", "eu").with_moves(moves).with_denied(["a"])
+    record.write()
+    (line,) = await taking_back.take_back(place(), record, print, (None, None), ())
+    assert "group busy has members" in line
+    assert (changed, topics) == (["idle"], {"a"})
+    assert [one.group for one in undo.read(record.file).groups] == ["busy"], "the next undo takes back the rest"
+
+
+async def test_a_run_that_was_taken_back_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its old offsets, begins and rules are not what a later run finds."""
+
+    async def moved_on(_: Any, starts: Any) -> Any:
+        return starts[1:]
+
+    async def stopped(*_: Any) -> str:
+        return ""
+
+    let_in(monkeypatch)
+    monkeypatch.setattr(taking_back, "undo_starts", moved_on)
+    monkeypatch.setattr(taking_back, "why_back_runs", stopped)
+    file = tmp_path / "undo.json"
+    starts = [StartBefore("orders", index, None, 36) for index in range(2)]
+    undo.begin(file, "us", "eu").with_starts(starts).with_denied(["a"]).write()
+    (line,) = await taking_back.take_back(place(), undo.read(file), print, (None, None), ())
+    assert line == "orders-1: eu->us has gone on since"
+    left = undo.read(file)
+    assert (left.starts, left.denied, left.is_finished) == ((starts[1],), (), True)
+    assert not undo.begin(file, "us", "eu").changes
+
+
+def test_an_undo_file_that_takes_nothing_back_any_more_is_not_put_aside(tmp_path: Path) -> None:
+    file = tmp_path / "undo.json"
+    undo.Undo("us", "eu", file=file).finish()
+    undo.begin(file, "us", "eu").with_moves([MOVE]).write()
+    assert [one.group for one in undo.read(file).groups] == ["readers"]
+    assert [one.name for one in tmp_path.iterdir()] == ["undo.json"]
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
