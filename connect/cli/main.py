@@ -260,7 +260,8 @@ LeaveStranded = Annotated[
     bool, typer.Option("--leave-stranded", help="Leave records that only one cluster holds where they are.")
 ]
 Accept = Annotated[
-    list[str] | None, typer.Option(metavar="WHAT", help="What is in the way no more: ahead, not-mirrored, checkpoints.")
+    list[str] | None,
+    typer.Option(metavar="WHAT", help="What is in the way no more: ahead, not-mirrored, checkpoints, deleted."),
 ]
 UndoFile = Annotated[
     Path | None,

@@ -18,10 +18,11 @@ from connect.kafka.group_offsets import (
     committed,
     list_groups,
 )
-from connect.kafka.offsets import EARLIEST, LATEST, list_offsets, told_offsets
+from connect.kafka.offsets import LATEST, list_offsets, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.log_starts import readable
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place
 from connectors.failover.places import Places
 from connectors.mirror_records import Checkpoint, MalformedRecord
@@ -46,6 +47,7 @@ class GroupsLook:
         at_ms: Positions by time, in milliseconds since 1970, instead of by offset; None for none.
         leaves_topics: Groups may read topics that no flow carries.
         trusts_checkpoints: Those that lie beyond the copy, too, are of the topics that are there.
+        skips_deleted: Groups may pass over what the target has deleted and the source has not.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class GroupsLook:
         *,
         leaves_topics: bool = False,
         trusts_checkpoints: bool = False,
+        skips_deleted: bool = False,
     ) -> None:
         self._takes = takes
         self._source = source
@@ -68,6 +71,7 @@ class GroupsLook:
         self._at_ms = at_ms
         self._leaves_topics = leaves_topics
         self._trusts_checkpoints = trusts_checkpoints
+        self._skips_deleted = skips_deleted
         #: When each group's last checkpoint was written, in milliseconds since 1970; none where the source tells.
         self.seen_at_ms: dict[str, int] = {}
 
@@ -83,13 +87,9 @@ class GroupsLook:
         done = {group for group in refused if all(one.is_done for one in moves if one.group == group)}
         left += [Left(group, "", why, is_obstacle=group not in done) for group, why in refused.items()]
         kept = [one for one in moves if one.group not in refused or one.group in done]
-        kept = sorted(await self._readable(kept), key=lambda one: (one.group, one.source))
-        return GroupsPlan(tuple(found), tuple(kept), tuple(left)), lost
-
-    async def _readable(self, moves: list[GroupMove]) -> list[GroupMove]:
-        """None before its log: there consumers would be reset, perhaps to the end."""
-        starts, _ = await told_offsets(self._target, {one.target for one in moves}, EARLIEST)
-        return [replace(one, after=max(one.after, starts.get(one.target, 0))) for one in moves]
+        kept, begun = await readable(kept, self._source, self._target, self._places, skips_deleted=self._skips_deleted)
+        kept.sort(key=lambda one: (one.group, one.source))
+        return GroupsPlan(tuple(found), tuple(kept), (*left, *begun)), lost
 
     async def _of_source(self, source: Cluster) -> tuple[list[GroupMove], list[Left], tuple[str, ...]]:
         listed = {name: one for name, one in (await list_groups(source)).items() if self._takes(name)}

@@ -24,11 +24,12 @@ from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
 #: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
-#: checkpoints that lie beyond the copy.
+#: checkpoints that lie beyond the copy, records that the target has deleted and the source has not.
 AHEAD: Final = "ahead"
 NOT_MIRRORED: Final = "not-mirrored"
 CHECKPOINTS: Final = "checkpoints"
-ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS)
+DELETED: Final = "deleted"
+ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED)
 #: A lost cluster is to be told of soon.
 _LOOK_S: Final = 15.0
 
@@ -183,6 +184,7 @@ def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places)
         wish.at_ms,
         leaves_topics=NOT_MIRRORED in wish.accepts,
         trusts_checkpoints=CHECKPOINTS in wish.accepts,
+        skips_deleted=DELETED in wish.accepts,
     )
 
 

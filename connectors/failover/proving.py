@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
+from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
@@ -48,8 +49,16 @@ async def prove(
         why = "the source is gone" if source is None else "the flow changes records" if is_changed else "--sample 0"
         return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
     cleaned = await compacted(target, {one.target[0] for one in moves})
-    found: list[Proof] = []
-    for some in _rounds([one for one in moves if one.how not in _BY_GUESS]):
+    found = [_proof(one, 0, NOT_COMPARED, f"its place is by {one.how}") for one in moves if one.how in _BY_GUESS]
+    known = [one for one in moves if one.how not in _BY_GUESS]
+    begins, _ = await told_offsets(source, {one.source for one in known}, EARLIEST)
+    # A consumer would be reset to what is not the group's next record.
+    deleted = [one for one in known if one.source_offset < begins.get(one.source, 0)]
+    found += [
+        _proof(one, 0, NOT_COMPARED, f"the source begins at {begins[one.source]}: its next record is deleted there")
+        for one in deleted
+    ]
+    for some in _rounds([one for one in known if one not in deleted]):
         ours, theirs = await asyncio.gather(
             _next_records(source, {one.source: one.source_offset for one in some}, count, read_committed),
             _next_records(target, {one.target: one.after for one in some}, count, True),
@@ -57,7 +66,6 @@ async def prove(
         found += [
             compare(one, ours[one.source], theirs[one.target], is_compacted=one.target[0] in cleaned) for one in some
         ]
-    found += [_proof(one, 0, NOT_COMPARED, f"its place is by {one.how}") for one in moves if one.how in _BY_GUESS]
     return sorted(found, key=lambda one: (one.group, one.source))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,13 +11,15 @@ from typing import Any, cast
 import pytest
 
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
+from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_look, own, returning
-from connectors.failover.model import How, Place
+from connectors.failover import group_look, log_starts, own, proving, returning
+from connectors.failover.model import GroupMove, How, Place
 from connectors.failover.preflight import Wish
 from connectors.partition_states import PartitionState
 
 ORDERS = TopicPartition("orders", 0)
+MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
 
 
 async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +43,9 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     async def where(*_: Any) -> Place:
         return Place("orders", 0, 37, How.EXACT)
 
-    for name, fake in (("list_groups", list_groups), ("committed", committed), ("told_offsets", told_offsets)):
+    for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_look, name, fake)
+    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
     us, eu = cast(Any, "us"), cast(Any, "eu")
     places: Any = SimpleNamespace(place=where)
     plan, lost = await group_look.GroupsLook(lambda _: True, us, eu, places, "checkpoints").plan()
@@ -49,6 +53,63 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     told = {one.group: one for one in plan.left}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
     assert not any(one.is_obstacle for one in plan.left)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "accepts", "obstacles"),
+    [
+        (0, 90, False, 1),
+        (0, 90, True, 0),
+        (45, 90, False, 1),
+        (60, 90, False, 0),
+        (0, 40, False, None),
+        (None, None, False, 1),
+    ],
+)
+async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_the_source_has(
+    monkeypatch: pytest.MonkeyPatch, begin: int | None, end: int | None, accepts: bool, obstacles: int | None
+) -> None:
+    """The group stands at 40, the target begins with the copy of 60."""
+
+    async def told_offsets(cluster: Any, partitions: Any, at: int) -> Any:
+        offset = 57 if cluster is eu else begin if at == EARLIEST else end
+        return ({} if offset is None else dict.fromkeys(partitions, offset)), {}
+
+    async def where(topic: str, partition: int, offset: int) -> Place:
+        return Place(topic, partition, offset - 3, How.EXACT)
+
+    us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
+    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
+    places: Any = SimpleNamespace(place=where)
+    (move,), left = await log_starts.readable([MOVE], us, eu, places, skips_deleted=accepts)
+    assert (move.after, move.how) == (57, How.BEGIN)
+    if obstacles is None:
+        assert not left, "it has read all there is"
+    else:
+        assert [one.is_obstacle for one in left] == [bool(obstacles)]
+    (same,), left = await log_starts.readable([replace(MOVE, after=57)], us, eu, places, skips_deleted=False)
+    assert (same.how, left) == (How.EXACT, [])
+    _, (told,) = await log_starts.readable([MOVE], None, eu, places, skips_deleted=False)
+    assert not told.is_obstacle and "deleted" in told.why
+
+
+async def test_what_the_source_has_deleted_is_not_compared_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def told_offsets(*_: Any) -> Any:
+        return {("orders", 0): 41}, {}
+
+    async def compacted(*_: Any) -> set[str]:
+        return set()
+
+    async def next_records(*_: Any) -> Any:
+        raise AssertionError("a consumer would be reset")
+
+    monkeypatch.setattr(proving, "told_offsets", told_offsets)
+    monkeypatch.setattr(proving, "compacted", compacted)
+    monkeypatch.setattr(proving, "_next_records", next_records)
+    cluster: Any = None
+    one: Any = object()
+    (proof,) = await proving.prove(one, cluster, [MOVE], 10, read_committed=False, is_changed=False)
+    assert (proof.outcome, "begins at 41" in proof.why) == (proving.NOT_COMPARED, True)
 
 
 async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
