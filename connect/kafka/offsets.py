@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from kafka.errors import for_code
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_CONSUMER: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -85,6 +86,47 @@ async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> d
         if not isinstance(error, RetriableError):
             raise error
     return {partition: str(error) for partition, error in errors.items()}
+
+
+async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Behind the last record of each partition's leader epoch, or of the one before where that is not there any more
+    (OffsetForLeaderEpoch, KIP-101); -1 where the log knows neither. Epochs below 0 are not asked for.
+
+    Raises :class:`RetriableError` where a leader is missing or does not tell.
+    """
+    wanted = {one: epoch for one, epoch in epochs.items() if epoch >= 0}
+    metadata = await cluster.metadata({topic for topic, _ in wanted}) if wanted else None
+    by_leader: dict[int, list[Partition]] = {}
+    for one in wanted:
+        leader = None if metadata is None else metadata.leader(*one)
+        if leader is None:
+            raise RetriableError(f"cluster {cluster.name}: {one[0]}-{one[1]} has no leader now")
+        by_leader.setdefault(leader, []).append(one)
+    found: dict[Partition, int] = {}
+    for leader, led in by_leader.items():
+        answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted))
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code:
+                    raise RetriableError(
+                        f"cluster {cluster.name}: {topic.topic}-{row.partition} does not tell where its epochs end: "
+                        f"{getattr(for_code(row.error_code), 'message', row.error_code)}"
+                    )
+                found[topic.topic, row.partition] = row.end_offset
+    return found
+
+
+def _epochs_request(partitions: Collection[Partition], epochs: Mapping[Partition, int]) -> OffsetForLeaderEpochRequest:
+    of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+    for topic, index in partitions:
+        entry = topics.setdefault(topic, of_topic(topic=topic, partitions=[]))
+        entry.partitions.append(
+            of_topic.OffsetForLeaderPartition(
+                partition=index, current_leader_epoch=-1, leader_epoch=epochs[topic, index]
+            )
+        )
+    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(topics.values()))
 
 
 async def _ask(

@@ -46,6 +46,10 @@ class SurplusRecords:
         """Whether the target stamped any of its records (LogAppendTime)."""
         return _ANY_TIME in self.timestamps_ms
 
+    def has_last_of(self, records: int) -> bool:
+        """Whether the last one that arrived, of so many, is still there."""
+        return bool(self.indexes) and self.indexes[-1] == records - 1
+
     def contents(self) -> array[int]:
         """One number for each record; those of the source are :func:`content_of`."""
         if self.has_own_time:

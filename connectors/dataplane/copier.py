@@ -206,6 +206,12 @@ class PartitionCopier:
         return bool(self._in_flight) or bool(self._queue and self._queue[0].sent)
 
     @property
+    def holds_up_end(self) -> bool:
+        """Whether a clean end waits for answers to what was sent. A stopped one waits for none, and is never handed
+        over."""
+        return self.has_unacknowledged and not self.stopped
+
+    @property
     def stopped(self) -> bool:
         return bool(self.stopped_reason)
 

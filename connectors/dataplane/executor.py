@@ -447,8 +447,8 @@ def _parts(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
 
 
 def _unanswered(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
-    """Copiers whose batches may still arrive. A stopped one waits for no answer, and is never handed over."""
-    return [copier for copier in copiers if copier.has_unacknowledged and not copier.stopped]
+    """Copiers whose batches may still arrive."""
+    return [copier for copier in copiers if copier.holds_up_end]
 
 
 def _failed(error: HeliographError) -> Message:

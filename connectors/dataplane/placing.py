@@ -66,8 +66,8 @@ class Thinned:
             return self._without(walk, _CUT)
         doubt, reason = self._doubtful(walk, given_back, differs=differs), _UNLIKE if differs else _COMPACTED
         if not walk.passed and self.bounds.certain_before <= self.bounds.source_start:
-            return self._placed(self.bounds.certain_before, doubt, reason)
-        return self._placed(max(walk.position, self.bounds.certain_before), doubt, reason)
+            return self._placed(self.bounds.kept_before, doubt, reason)
+        return self._placed(max(walk.position, self.bounds.kept_before), doubt, reason)
 
     def _is_cut_in_doubt(self, walk: Survivors) -> bool:
         """Whether what the source begins with may not be what was copied, though it is like it."""
@@ -92,7 +92,9 @@ class Thinned:
         return self.bounds.arrived - walk.passed if walk.is_over or given_back else 0
 
     def _without(self, walk: Survivors, reason: str) -> Place:
-        """What was found tells nothing; what is certain stays so."""
+        """What was found tells nothing; what is certain stays so, as far as no later leader wrote it."""
+        if self.bounds.kept_before < self.bounds.certain_before:
+            return self._placed(self.bounds.kept_before, self.bounds.arrived, reason)
         return self._placed(self.bounds.certain_before, self.bounds.arrived - walk.certain, reason)
 
     def _placed(self, offset: int, may_double: int, reason: str) -> Place:

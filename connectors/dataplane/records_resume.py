@@ -81,7 +81,7 @@ class RecordsResumer(Resumer):
             for part in parts:
                 walk.take_records(await self._given(plan, part), part.following, part.leader_epoch)
                 position = part.following
-        if not walk.is_complete:
+        if not walk.is_complete or not written.has_last_of(surplus.records):
             return None
         found = replace(
             plan, next_source_offset=walk.position, last_source_epoch=walk.source_epoch, target_end=end, proof=None

@@ -64,11 +64,14 @@ class Resumed:
         )
 
 
-def fallback(plan: PartitionPlan, end: int, surplus: Surplus, reason: str) -> Resumed:
-    """At the stored position: what had arrived may come again."""
+def fallback(plan: PartitionPlan, end: int, surplus: Surplus, reason: str, *, at: int | None = None) -> Resumed:
+    """At the stored position, or at an offset behind it up to which the source is as it was: what had arrived may come
+    again. The stored leader epoch stays, for by it the copy sees what the source lost."""
     known = surplus.records
     may_double = known or None  # with a doubt, and nothing in the log
-    return Resumed(replace(plan, target_end=end, proof=None), (), known, False, reason, may_double=may_double)
+    offset = plan.next_source_offset if at is None else at
+    found = replace(plan, next_source_offset=offset, target_end=end, proof=None)
+    return Resumed(found, (), known, False, reason, may_double=may_double)
 
 
 def counted_off(plan: PartitionPlan, surplus: Surplus, end: int, reason: str) -> Resumed:
@@ -86,8 +89,9 @@ def survived(
     plan: PartitionPlan, place: Place, walk: Survivors, surplus: Surplus, end: int, *, may_differ: bool
 ) -> Resumed:
     """Where ``walk`` ended, as far as ``place`` trusts it; ``may_differ`` as for that. The leader epoch there is not
-    known: what is before may be gone, and with it the epoch that it was of."""
-    found = replace(plan, next_source_offset=place.offset, last_source_epoch=-1, target_end=end, proof=None)
+    known, but where nothing was passed: what is before may be gone, and with it the epoch that it was of."""
+    epoch = plan.last_source_epoch if place.offset == plan.next_source_offset else -1
+    found = replace(plan, next_source_offset=place.offset, last_source_epoch=epoch, target_end=end, proof=None)
     return Resumed(
         found,
         tuple(walk.runs(place.offset, with_gone=not may_differ)),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.configs import compaction
-from connect.kafka.offsets import EARLIEST, list_offset
+from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offset
 from connect.wire import hot, records
 from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.alignment import Alignment, SurplusRecords
@@ -115,6 +115,8 @@ class Resumer:
             )
             return Resumed(plan, (), 0, False, refusal=again.reason)
         surplus, end = scan.surplus(), max(end, plan.target_end)
+        if surplus.records and await self._epoch_end(plan) < plan.next_source_offset:
+            return fallback(plan, end, surplus, _TRUNCATED)
         if surplus.doubt and surplus.is_in_the_log:
             return await self._thinned_too(plan, surplus, end, surplus.doubt)
         if surplus.doubt:
@@ -134,7 +136,8 @@ class Resumer:
             # likeness tells a place.
             return await self._survived(plan, surplus, end, is_compacted=is_compacted)
         walk = await self._walk_source(plan, surplus.records)
-        if not walk.remaining and walk.last_record and same_record(walk.last_record, record, own_time):
+        is_last = not walk.remaining and walk.last_record and same_record(walk.last_record, record, own_time)
+        if is_last and not await self._is_rewritten(plan, walk, surplus, end):
             runs = pair_runs(walk.segments, surplus.segments)
             found = replace(
                 plan,
@@ -144,11 +147,40 @@ class Resumer:
                 proof=None,
             )
             return Resumed(found, tuple(runs), surplus.records, True)
-        if self._settings.skip_refused and (aligned := await self._align(plan, surplus, end)) is not None:
+        if self._settings.skip_refused and (aligned := await self._aligned(plan, surplus, end)) is not None:
             return aligned
         if await self._is_cut(plan):
             return await self._survived(plan, surplus, end, is_compacted=False)
         return await self._search(plan, surplus, end, walk.position, (record, own_time))
+
+    async def _is_rewritten(self, plan: PartitionPlan, walk: SourceWalk, surplus: Surplus, end: int) -> bool:
+        """Whether a later leader wrote other records in the place of those copied, the last of which is there again. A
+        leader that only follows on the one before has each of them."""
+        if plan.last_source_epoch in (-1, walk.source_epoch):
+            return False
+        aligned = await self._align(plan, surplus, end)
+        return aligned is None or aligned.left_out > 0 or aligned.plan.next_source_offset != walk.position
+
+    async def _aligned(self, plan: PartitionPlan, surplus: Surplus, end: int) -> Resumed | None:
+        """None also where a later leader may have written what seems to be left out."""
+        aligned = await self._align(plan, surplus, end)
+        if aligned is None or not aligned.left_out or plan.last_source_epoch == -1:
+            return aligned
+        return aligned if aligned.plan.last_source_epoch == plan.last_source_epoch else None
+
+    async def _kept_before(self, plan: PartitionPlan, surplus: Surplus) -> int:
+        """Up to here the source has no records but those that were copied; never behind as many offsets as arrived.
+
+        A source that was truncated and has grown again holds others from there on, of a later leader epoch (KIP-101).
+        """
+        reached = plan.next_source_offset + surplus.records
+        return min(reached, max(plan.next_source_offset, await self._epoch_end(plan)))
+
+    async def _epoch_end(self, plan: PartitionPlan) -> int:
+        """Where the source's records of the stored leader epoch end; the stored position where no epoch is known."""
+        if plan.last_source_epoch == -1:
+            return plan.next_source_offset
+        return (await epoch_ends(self._source, {plan.source: plan.last_source_epoch}))[plan.source]
 
     async def _is_cut(self, plan: PartitionPlan) -> bool:
         """Whether the source has lost what it had at the stored position."""
@@ -168,7 +200,12 @@ class Resumer:
         for _ in range(_SURVIVOR_TRIES):
             source_start = await list_offset(self._source, plan.source, EARLIEST)
             certain = self._certain_before(plan, surplus)
-            bounds = Bounds(plan.next_source_offset, source_start, certain, surplus.records)
+            kept = min(certain, await self._kept_before(plan, surplus))
+            if await list_offset(self._source, plan.source, LATEST) < certain:
+                return fallback(plan, end, surplus, _TRUNCATED, at=kept)
+            if len(written.offsets) < surplus.records:
+                certain = kept  # what another leader wrote in its place cannot be told from what the target has lost
+            bounds = Bounds(plan.next_source_offset, source_start, certain, surplus.records, kept)
             thinned = Thinned(bounds, is_compacted=is_compacted, may_differ=self._may_differ)
             walk = Survivors(bounds, written, read_committed=self._settings.read_committed)
             try:
@@ -236,7 +273,7 @@ class Resumer:
             await self._read(self._source, plan.source, plan, plan.next_source_offset, None, take)
         except (CorruptBatch, Unreadable):  # further on than the surplus may reach; the copy will meet it if it has to
             return None
-        if not walk.is_complete:
+        if not walk.is_complete or not written.has_last_of(surplus.records):
             return None
         found = replace(
             plan, next_source_offset=walk.position, last_source_epoch=walk.source_epoch, target_end=end, proof=None
@@ -246,7 +283,10 @@ class Resumer:
     async def _search(
         self, plan: PartitionPlan, surplus: Surplus, end: int, until: int, last: tuple[Any, bool]
     ) -> Resumed:
-        """The source was thinned or cut since: look for the target's last record among what is left."""
+        """The source was thinned since: look for the target's last record among what is left."""
+        kept = await self._kept_before(plan, surplus)
+        if kept < plan.next_source_offset + surplus.records:
+            return fallback(plan, end, surplus, _TRUNCATED, at=kept)
         record, own_time = last
         search = SourceSearch(record, until, own_time)
 
@@ -270,6 +310,8 @@ class Resumer:
         Else what arrived from further on, as some offsets held no records, may come again.
         """
         reached = plan.next_source_offset + surplus.records
+        if (kept := await self._kept_before(plan, surplus)) < reached:
+            return fallback(plan, end, surplus, f"{reason}, and {_TRUNCATED}", at=kept)
         is_last = last is not None and await self._has_at(plan, reached - 1, last)
         return counted_off(plan, surplus, end, "" if is_last else reason)
 
@@ -316,8 +358,13 @@ class Resumer:
         until: int | None,
         take: Callable[[hot.FetchedPartition, int], int],
     ) -> int:
-        """Fetch from ``position`` to ``until`` or the end of the log; returns where it stopped."""
+        """Fetch from ``position`` to ``until`` or the end of the log; returns where it stopped.
+
+        A leader that was elected a moment ago may show less than the one before had shown, and does not tell an end
+        until it shows all of that (KIP-207): so the end is asked for, and what ends before is read again later.
+        """
         of_source = cluster is self._source
+        least = await list_offset(cluster, partition, LATEST) if until is None else None
         topic = reading.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
         isolation = reading.READ_COMMITTED if of_source and self._settings.read_committed else reading.READ_UNCOMMITTED
         limits = reading.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
@@ -328,10 +375,12 @@ class Resumer:
         connection = await cluster.connection(leader, "resume")
         while until is None or position < until:
             row = await reading.fetch_one(connection, topic, partition.partition, (position, -1, -1), limits)
-            if row.error_code == codes.OFFSET_OUT_OF_RANGE:
+            if row.error_code == codes.OFFSET_OUT_OF_RANGE and (of_source or (least is not None and position > least)):
                 return position
             if row.error_code:
                 raise RetriableError(f"{partition} {unread(partition.topic, row.error_code)}")
+            if least is not None and row.high_watermark < least:
+                raise RetriableError(f"{partition} does not show all that it has yet")
             end = row.last_stable_offset if isolation == reading.READ_COMMITTED else row.high_watermark
             before = position
             try:
@@ -345,6 +394,8 @@ class Resumer:
                 return position
         return position
 
+
+_TRUNCATED: Final = "the source may have been truncated since and have other records there now"
 
 #: A position no log reaches: «read no further».
 ENOUGH: Final = 2**62

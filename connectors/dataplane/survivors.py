@@ -37,14 +37,17 @@ class Bounds:
     Args:
         stored: The source offset that the surplus begins at or behind.
         source_start: Where the source begins now.
-        certain_before: What lies before this offset was copied, or left out, in any case.
+        certain_before: What lies before this offset was copied, or left out, in any case, unless the source was
+            truncated and has grown again.
         arrived: So many records came to the target behind the stored position.
+        kept_before: What lies before this offset is no other than what was copied, by its leader epoch.
     """
 
     stored: int
     source_start: int
     certain_before: int
     arrived: int
+    kept_before: int
 
 
 class Walk:

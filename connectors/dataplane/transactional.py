@@ -72,6 +72,11 @@ class TransactionalCopier(PartitionCopier):
         return not self.unanswered and not self.faulted and not self.has_unacknowledged
 
     @property
+    def holds_up_end(self) -> bool:
+        """A stopped one too, for what it has under way may still join the transaction."""
+        return self.unanswered > 0 or super().holds_up_end
+
+    @property
     def is_in_doubt(self) -> bool:
         """Once it is stopped: whether nobody can tell which of its batches are in the log."""
         waiting = (*self._in_flight, *self._queue)

@@ -3,21 +3,16 @@ the offsets that are stored: no place may be told by them (KIP-320)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
-
-from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster, error_name
-from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
-
-_CONSUMER: Final = -1
 
 
 class Fate(StrEnum):
@@ -65,57 +60,9 @@ async def logs_now(source: Cluster, positions: Mapping[TopicPartition, Position]
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
     begins = await list_offsets(source, there, EARLIEST)
     ends = await list_offsets(source, there, LATEST)
-    epoch_ends = await _epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
+    ends_of_epochs = await epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
     found = dict.fromkeys(positions, GONE)
     for one in there:
         topic_id = topics[one.topic].topic_id
-        found[one] = became(positions[one], topic_id, begins[one], ends[one], epoch_ends.get(one, -1))
+        found[one] = became(positions[one], topic_id, begins[one], ends[one], ends_of_epochs.get(one, -1))
     return found
-
-
-async def _epoch_ends(source: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Behind the last record of each partition's epoch, or of the one before where that is not there any more."""
-    wanted = {one: epoch for one, epoch in epochs.items() if epoch >= 0}
-    metadata = await source.metadata({one.topic for one in wanted}) if wanted else None
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for one in wanted:
-        leader = None if metadata is None else metadata.leader(*one)
-        if leader is None:
-            raise RetriableError(f"cluster {source.name}: {one} has no leader now")
-        by_leader.setdefault(leader, []).append(one)
-    found: dict[TopicPartition, int] = {}
-    for leader, led in by_leader.items():
-        answer = await (await source.connection(leader)).call(_request(led, wanted))
-        for topic in answer.topics:
-            for row in topic.partitions:
-                if row.error_code:
-                    raise RetriableError(
-                        f"cluster {source.name}: {topic.topic}-{row.partition} does not tell where its epochs end: "
-                        f"{error_name(row.error_code)}"
-                    )
-                found[TopicPartition(topic.topic, row.partition)] = row.end_offset
-    return found
-
-
-def _request(
-    partitions: Collection[TopicPartition], epochs: Mapping[TopicPartition, int]
-) -> OffsetForLeaderEpochRequest:
-    of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    topics: dict[str, list[TopicPartition]] = {}
-    for one in partitions:
-        topics.setdefault(one.topic, []).append(one)
-    return OffsetForLeaderEpochRequest(
-        replica_id=_CONSUMER,
-        topics=[
-            of_topic(
-                topic=topic,
-                partitions=[
-                    of_topic.OffsetForLeaderPartition(
-                        partition=one.partition, current_leader_epoch=-1, leader_epoch=epochs[one]
-                    )
-                    for one in rows
-                ],
-            )
-            for topic, rows in topics.items()
-        ],
-    )

@@ -28,9 +28,12 @@ async def narrow_gaps(
     starts: Mapping[TopicPartition, Start],
 ) -> None:
     """Let the gaps of ``entries`` whose source topic was made anew begin behind what had arrived. Their writers are
-    fenced. Raises RetriableError where the target cannot be read now."""
+    fenced; entries that wait are not looked at, as theirs may not be, nor their targets be read. Raises RetriableError
+    where the target of another one cannot be read now."""
     resumer = Resumer(source, target, settings)
     for entry in entries:
+        if entry.is_waiting:
+            continue
         position, passing = starts[entry.pair.source].position, entry.passing
         if passing is None or passing.gap.kind is not GapKind.SOURCE_RECREATED or passing.gap.first < 0:
             continue

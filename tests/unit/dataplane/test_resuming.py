@@ -14,6 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import codes, lost, reading, resuming
@@ -73,22 +74,34 @@ class Site:
         #: Where the source begins after each of its next fetches.
         self.starts_later: list[int] = []
         self.asked: list[set[str]] = []
+        #: Where the stored leader epoch ends in the source.
+        self.epoch_end = 2**62
 
         async def nothing(*_: object) -> None:
             return None
 
-        async def begins(cluster: OneBroker, *_: object) -> int:
+        async def listed(cluster: OneBroker, _: object, timestamp_ms: int) -> int:
+            if timestamp_ms == LATEST:
+                return self.source_end if cluster.name == "source" else self.target.end
             return self.source_start if cluster.name == "source" else self.target_start
+
+        async def ends(_: object, epochs: dict[Any, int]) -> dict[Any, int]:
+            return {one: self.epoch_end for one, epoch in epochs.items() if epoch >= 0}
 
         async def compaction(_: object, topics: set[str]) -> dict[str, bool]:
             self.asked.append(topics)
             return {} if compacted is None else dict.fromkeys(topics, compacted)
 
         monkeypatch.setattr(lost, "explain_topic", nothing)
-        monkeypatch.setattr(resuming, "list_offset", begins)
+        monkeypatch.setattr(resuming, "list_offset", listed)
+        monkeypatch.setattr(resuming, "epoch_ends", ends)
         monkeypatch.setattr(resuming, "compaction", compaction)
         monkeypatch.setattr(reading, "fetch_one", self._fetch)
         monkeypatch.setattr(resuming, "_RETRY_S", 0.0)
+
+    @property
+    def source_end(self) -> int:
+        return wire.read_header(self.source[-1]).last_offset + 1 if self.source else 0
 
     def copied(self, rows: Sequence[Row], *, stamped: bool = False) -> None:
         """By the predecessor, which stored no position behind it."""
@@ -120,7 +133,7 @@ class Site:
             found = memoryview(bytearray(b"".join(wanted)))
             if self.is_damaged and found:
                 found[-1] ^= 1
-            end = wire.read_header(self.source[-1]).last_offset + 1
+            end = self.source_end
             if self.starts_later:
                 found = memoryview(bytearray(wanted[0] if wanted else b""))
                 self.source_start = self.starts_later.pop(0)
@@ -144,7 +157,7 @@ class Query:
 def left(hint: int, partition: int = 0) -> PartitionPlan:
     before: PartitionPlan = plan(next_source_offset=START, target_end=0)
     source = before.source._replace(partition=partition)
-    return replace(before, source=source, proof=Proof(WRITER, 0, hint))
+    return replace(before, source=source, last_source_epoch=0, proof=Proof(WRITER, 0, hint))
 
 
 @pytest.fixture

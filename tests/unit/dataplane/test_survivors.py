@@ -127,7 +127,7 @@ class World:
 def resumed(world: World, *, is_compacted: bool | None, busy_cleaner: bool = False) -> tuple[Place, Survivors]:
     """As :class:`Resumer` does it; the cleaner may work while the source is read."""
     written = world.surplus()
-    bounds = Bounds(STORED, world.start, world.certain_before, len(world.copied))
+    bounds = Bounds(STORED, world.start, world.certain_before, len(world.copied), world.certain_before)
     thinned = Thinned(bounds, is_compacted=is_compacted, may_differ=world.drops_keys)
     for _ in range(3):
         walk = Survivors(bounds, written, read_committed=True)

@@ -205,6 +205,18 @@ async def test_a_partition_that_stops_loses_the_transaction_only_if_its_batches_
         running.cancel()
 
 
+def test_a_clean_end_waits_for_what_a_stopped_partition_has_under_way() -> None:
+    stand = Stand()
+    (copier,) = stand.copiers
+    copier.take(fetched(0))
+    outgoing = copier.next_batch()
+    assert outgoing is not None
+    copier.stop("its source is damaged further on", "source-corrupt")
+    assert copier.holds_up_end, "the batch may still join the transaction"
+    stand.acknowledge(copier, outgoing)
+    assert not copier.holds_up_end
+
+
 async def test_the_last_transaction_is_told_at_a_clean_end() -> None:
     stand = Stand()
     (copier,) = stand.copiers

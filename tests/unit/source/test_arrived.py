@@ -32,10 +32,18 @@ class Target:
 
 
 async def begins_at(
-    monkeypatch: pytest.MonkeyPatch, kind: GapKind, start: Start, target: Target, records: int = 37
+    monkeypatch: pytest.MonkeyPatch,
+    kind: GapKind,
+    start: Start,
+    target: Target,
+    records: int = 37,
+    *,
+    waits: bool = False,
 ) -> int:
     entry = Entry(Pair(ORDERS, None, TopicPartition("us.orders.1c9bd204", 0), None))
     entry.passing = Passing(1, Gap(kind, first=100, go_on_at=0))
+    if waits:
+        entry.wait("its target has no leader")
     asked: list[PartitionPlan] = []
 
     class Resumer:
@@ -49,6 +57,7 @@ async def begins_at(
     monkeypatch.setattr(arrived, "Resumer", Resumer)
     settings = cast("Any", SimpleNamespace(flow="us->eu"))
     await narrow_gaps(cast("Any", None), cast("Any", target), settings, [entry], {ORDERS: start})
+    assert not (waits and asked), "the others of the task would wait with it"
     assert all(plan.target.topic == UNCLEAN.target_topic for plan in asked), "where it was written to"
     return entry.passing.gap.first
 
@@ -70,6 +79,11 @@ async def test_what_is_at_the_target_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, kind: GapKind, start: Start, target: Target, first: int
 ) -> None:
     assert await begins_at(monkeypatch, kind, start, target) == first
+
+
+async def test_a_partition_that_waits_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Start(UNCLEAN, 99, False)
+    assert await begins_at(monkeypatch, GapKind.SOURCE_RECREATED, start, Target(), waits=True) == 100
 
 
 async def test_where_nothing_arrived_the_gap_begins_at_the_position(
