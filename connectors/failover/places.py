@@ -78,6 +78,10 @@ class Places:
         back = self.back
         return back is not None and any(pair.target_topic == topic for pair in self._current(back))
 
+    def filled(self) -> set[str]:
+        """Topics of the target that hold what the flow has copied."""
+        return {pair.target_topic for pair in self._current(self.there)}
+
     async def place(self, topic: str, partition: int, offset: int) -> Place | None:
         """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
         source = TopicPartition(topic, partition)

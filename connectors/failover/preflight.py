@@ -32,6 +32,7 @@ DELETED: Final = "deleted"
 ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED)
 #: A lost cluster is to be told of soon.
 _LOOK_S: Final = 15.0
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ async def look(
         notes.append(
             f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: places are by offset syncs"
         )
+    if wish.is_gone:
+        notes += await _not_in_checkpoints(site, places)
     look_at = _groups_look(site, wish, source, places)
     groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
     try:
@@ -118,6 +121,27 @@ async def look(
         notes=tuple(notes),
         unknown=tuple(unknown),
     )
+
+
+async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
+    """Topics of the target's own: the flow back wrote the checkpoints of groups that read their copies to the source,
+    with which they are gone."""
+    if not site.back.enabled:
+        return []
+    filled = places.filled()
+    own = sorted(
+        name
+        for name in (await site.target.metadata(None)).topics
+        if name not in filled and site.back.should_mirror(name) and not site.back.policy.is_heartbeats_topic(name)
+    )
+    if not own:
+        return []
+    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+    note = (
+        f"{site.back.flow} mirrors {', '.join(own[:_NAMED])}{more}: where groups of cluster {site.flow.source_alias} "
+        "stood in the copies nobody knows, and --at does not move them there: set them by hand"
+    )
+    return [note]
 
 
 async def _stopped(site: Site) -> dict[str, str]:

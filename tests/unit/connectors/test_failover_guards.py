@@ -153,6 +153,23 @@ def test_a_checkpoint_of_a_topic_that_was_there_before_is_doubted(
     assert words in why and bool(why) == bool(words)
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named(is_enabled: bool) -> None:
+    there = dict.fromkeys(("payments", "us.orders", "orders", "heartbeats", *(f"t{at}" for at in range(9))))
+
+    async def metadata(_: None) -> Any:
+        return SimpleNamespace(topics=there)
+
+    site = place(enabled=is_enabled, policy=DefaultReplicationPolicy())
+    site.back.should_mirror = lambda name: not name.startswith("us.")
+    site.target = SimpleNamespace(metadata=metadata)
+    places: Any = SimpleNamespace(filled=lambda: {"orders"})
+    notes = await preflight._not_in_checkpoints(site, places)
+    assert len(notes) == is_enabled
+    for note in notes:
+        assert note.startswith("eu->us mirrors payments, t0, t1, t2, t3 and 5 more: where groups of cluster us stood")
+
+
 def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
     both = [("MirrorSourceConnector", ORDERS), ("paid", ORDERS), ("others", TopicPartition("mail", 0))]
     (why,) = why_several("MirrorSourceConnector", "us->eu", both)
