@@ -24,6 +24,8 @@ _OFFSET_FETCH_AT_MOST: Final = 7
 _DESCRIBE_AT_MOST: Final = 5
 _REFUSED: Final = frozenset({29, 30})  # topic, group: authorisation failed
 _NO_SUCH_GROUP: Final = 69
+#: UNSTABLE_OFFSET_COMMIT
+_UNSTABLE: Final = 88
 #: Later ones name topics by id.
 _COMMIT_AT_MOST: Final = 9
 #: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
@@ -114,16 +116,19 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int
     return {partition: stored.offset for partition, stored in (await committed(cluster, group)).items()}
 
 
-async def committed(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> dict[Partition, Committed]:
     """What ``group`` has stored, by partition. Empty for an unknown group.
+
+    Args:
+        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447).
 
     Raises:
         NotAuthorized: DESCRIBE on the group, or on a topic of it, is missing.
-        RetriableError: its coordinator does not answer within half a minute.
+        RetriableError: its coordinator does not answer, or a transaction is not over, within half a minute.
     """
 
     async def attempt() -> dict[Partition, Committed]:
-        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=False)
+        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
@@ -131,6 +136,11 @@ async def committed(cluster: Cluster, group: str) -> dict[Partition, Committed]:
         found: dict[Partition, Committed] = {}
         for topic in answer.topics:
             for row in topic.partitions:
+                if row.error_code == _UNSTABLE:
+                    raise RetriableError(
+                        f"cluster {cluster.name}: a producer's transaction that is not over holds the offset of group "
+                        f"{group} in {topic.name}-{row.partition_index}; end it, or wait for its timeout"
+                    )
                 if row.error_code:
                     raise _refusal(cluster, f"tell the offset of group {group} in {topic.name}", group, row.error_code)
                 if row.committed_offset >= 0:

@@ -111,7 +111,8 @@ class GroupsLook:
 
         async def ask(group: str) -> None:
             async with asking:
-                stored[group] = await committed(source, group)
+                # What a transaction is about to store would be read twice.
+                stored[group] = await committed(source, group, stable=True)
 
         await asyncio.gather(*(ask(name) for name, one in listed.items() if one.has_offsets))
         moves: list[GroupMove] = []

@@ -33,8 +33,9 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     async def list_groups(cluster: str) -> dict[str, GroupListing]:
         return listed if cluster == "us" else {}
 
-    async def committed(cluster: str, group: str) -> dict[Any, Committed]:
+    async def committed(cluster: str, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         assert group == "classic", "nobody asks the others for offsets"
+        assert stable == (cluster == "us"), "what a transaction is about to store counts at the source"
         return {("orders", 0): Committed(40)} if cluster == "us" else {}
 
     async def told_offsets(*_: Any) -> Any:

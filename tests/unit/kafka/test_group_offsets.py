@@ -1,0 +1,54 @@
+"""What a group has stored, while a transaction is about to change it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.kafka import group_offsets, transactions
+from connect.kafka.group_offsets import Committed, committed
+
+UNSTABLE = 88
+
+
+class Coordinator:
+    """Answers with an error code a time, then with the offset."""
+
+    name = "us"
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+        self.asked: list[bool] = []
+
+    async def coordinator(self, *_: Any) -> Coordinator:
+        return self
+
+    async def call(self, request: Any, **_: Any) -> Any:
+        self.asked.append(request.require_stable)
+        code = self.codes.pop(0) if self.codes else 0
+        row = SimpleNamespace(partition_index=0, error_code=code, committed_offset=-1 if code else 40, metadata="note")
+        return SimpleNamespace(error_code=0, topics=[SimpleNamespace(name="orders", partitions=[row])])
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+async def test_offsets_of_an_open_transaction_are_waited_for_where_that_is_asked(stable: bool) -> None:
+    us: Any = Coordinator(*([UNSTABLE, UNSTABLE] if stable else []))
+    assert await committed(us, "readers", stable=stable) == {("orders", 0): Committed(40, "note")}
+    assert us.asked == ([True] * 3 if stable else [False])
+
+
+async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_offsets, "_TIMEOUT_S", 0.01)
+    us: Any = Coordinator(*[UNSTABLE] * 100_000)
+    with pytest.raises(
+        RetriableError, match=r"transaction that is not over holds the offset of group readers in orders-0"
+    ):
+        await committed(us, "readers", stable=True)
