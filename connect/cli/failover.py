@@ -168,13 +168,15 @@ def show_outcome(outcome: Outcome, arguments: Arguments, file: Path) -> int:
     from connect.cli.failover_view import as_json, show_preflight, show_proofs
 
     if arguments.as_json:
-        show_json(as_json(outcome.looked, outcome.proofs, str(file)))
+        show_json(as_json(outcome.looked, outcome.proofs, str(file), outcome.other_undo_files))
     else:
         show_preflight(outcome.looked, everything=arguments.everything, is_done=True)
         show_proofs(outcome.proofs, everything=arguments.everything)
+        others = ", ".join(outcome.other_undo_files)
         print(
             f"done: start readers and writers on cluster {arguments.target}; {file} takes it back: heliograph failover "
             f"--from {arguments.source} --to {arguments.target} --undo {file}"
+            + (f"; then, in the same way, what was done before the interruption: {others}" if others else "")
         )
     return EXIT_NO_GO if outcome.differs else EXIT_OK
 
@@ -200,12 +202,15 @@ async def _undo(config: MirrorMakerConfig, arguments: Arguments, controls: _Cont
         async with hold(place, "heliograph failover --undo") as lease:
             left = await take_back(place, record, tell_on_stderr, controls, lease.record.denied)
             await lease.store(denied=())
+            others = lease.other_undo_files(arguments.undo)
     print(
         f"{arguments.source}->{arguments.target} stays as it is: where the failover has stopped it, start it again "
         "(its mirror, or heliograph connectors resume)"
     )
     for line in left:
         print(f"left as it is: {line}")
+    for other in others:
+        print(f"{other} takes back what an interrupted run had done besides")
     return EXIT_NO_GO if left else EXIT_OK
 
 

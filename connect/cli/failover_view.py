@@ -21,7 +21,9 @@ FORMAT: Final = 1
 _ROWS: Final = 30
 
 
-def as_json(looked: Preflight, proofs: Sequence[Proof] | None, undo_file: str | None) -> dict[str, Any]:
+def as_json(
+    looked: Preflight, proofs: Sequence[Proof] | None, undo_file: str | None, other_undo_files: Sequence[str] = ()
+) -> dict[str, Any]:
     """See docs/operations.md."""
     return {
         "format": FORMAT,
@@ -53,6 +55,7 @@ def as_json(looked: Preflight, proofs: Sequence[Proof] | None, undo_file: str | 
         "left": [{"group": one.group, "why": f"{one.what}{one.why}"} for one in looked.groups.left],
         "proof": None if proofs is None else [asdict(one) for one in proofs],
         "undo_file": undo_file,
+        "other_undo_files": list(other_undo_files),
     }
 
 

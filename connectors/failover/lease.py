@@ -15,6 +15,7 @@ import platform
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -42,7 +43,8 @@ class InHand(PermanentError):
 @dataclass(frozen=True, slots=True)
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
-    is the last that was begun; ``denied`` topics of the source refuse writers because of it."""
+    is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
+    machine and a path, are of this run and of the interrupted ones that it goes on with."""
 
     owner: str
     host: str
@@ -53,6 +55,7 @@ class Record:
     step: str = ""
     is_finished: bool = False
     denied: tuple[str, ...] = ()
+    undo_files: tuple[str, ...] = ()
 
     def is_held(self, now_ms: int) -> bool:
         """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
@@ -81,7 +84,8 @@ def decode(value: bytes) -> Record:
     if document.pop("format", None) != 1:
         raise PermanentError("a later Heliograph has worked on this failover: use that one")
     known = {name: document[name] for name in Record.__dataclass_fields__ if name in document}
-    return Record(**{**known, "denied": tuple(known.get("denied", ()))})
+    lists = {name: tuple(known.get(name, ())) for name in ("denied", "undo_files")}
+    return Record(**{**known, **lists})
 
 
 async def look(target: Cluster, map_topic: str, flow: str) -> Record | None:
@@ -132,17 +136,26 @@ class Lease:
         if before is not None and before != known and not _is_free(before, self.record):
             raise InHand(in_words(before))
         if before is not None:
-            self.record = replace(self.record, denied=before.denied)
+            files = () if before.is_finished else before.undo_files
+            self.record = replace(self.record, denied=before.denied, undo_files=files)
         await self.store()
 
-    async def store(self, *, step: str | None = None, denied: tuple[str, ...] | None = None) -> None:
-        """Renew it, with what is known now. Raises InHand where it was taken over."""
+    def other_undo_files(self, file: Path) -> tuple[str, ...]:
+        """Those of interrupted runs, without ``file`` of this machine."""
+        return tuple(one for one in self.record.undo_files if one != self._located(file))
+
+    async def store(
+        self, *, step: str | None = None, denied: tuple[str, ...] | None = None, undo_file: Path | None = None
+    ) -> None:
+        """Renew it, with what is known now; ``undo_file`` is written. Raises InHand where it was taken over."""
+        files = () if undo_file is None else (self._located(undo_file),)
         async with self._writing:
             self.record = replace(
                 self.record,
                 until_ms=_now_ms() + int(LEASE_S * 1000),
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
+                undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
             )
             await self._write()
 
@@ -165,6 +178,9 @@ class Lease:
             except HeliographError as error:
                 self.lost = error
                 return
+
+    def _located(self, file: Path) -> str:
+        return f"{self.record.host}:{file.resolve()}"
 
     async def _write(self) -> None:
         record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)

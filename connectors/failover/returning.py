@@ -138,6 +138,7 @@ class Failback:
         site = self._site
         record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
         record.with_begins(due).write()
+        await held.store(undo_file=record.file)
         await store_starts(there, due)
         self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
 

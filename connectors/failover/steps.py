@@ -39,10 +39,12 @@ _LOOK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done. ``looked`` is the last look, with each group's offset as it was before."""
+    """What was done. ``looked`` is the last look, with each group's offset as it was before; ``other_undo_files`` take
+    back what interrupted runs had done elsewhere."""
 
     looked: Preflight
     proofs: tuple[Proof, ...]
+    other_undo_files: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -92,6 +94,9 @@ class Failover:
     async def run_under(self, lease: Lease) -> Outcome:
         """The same under a lease that is held."""
         site, wish = self._site, self._wish
+        others = lease.other_undo_files(self._file)
+        if others:
+            self._tell(f"this goes on with a run that was interrupted, whose own undo file is {', '.join(others)}")
         record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
         if not wish.is_gone:
             if wish.denies_writes:
@@ -123,7 +128,7 @@ class Failover:
         )
         await self._step(lease, "done")
         replace(record, is_finished=True).write()
-        return Outcome(looked, tuple(proofs))
+        return Outcome(looked, tuple(proofs), others)
 
     async def look_again(self) -> Preflight:
         """Raises PermanentError where groups cannot be moved now."""
@@ -143,6 +148,7 @@ class Failover:
         if due:
             record = record.with_starts(due)
             record.write()
+            await lease.store(undo_file=record.file)
             await store_starts(site, due)
             self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
         return record
@@ -158,7 +164,7 @@ class Failover:
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
             record.write()
-            await lease.store(denied=tuple(sorted({*lease.record.denied, *topics})))
+            await lease.store(denied=tuple(sorted({*lease.record.denied, *topics})), undo_file=record.file)
         await deny_writes(site.source, topics)
         self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
         return record
@@ -190,6 +196,7 @@ class Failover:
             return record
         record = record.with_moves(due)
         record.write()
+        await lease.store(undo_file=record.file)
         self._tell(f"undo file: {record.file}")
         for group, offsets in to_commit(due).items():
             _still_ours(lease)

@@ -156,7 +156,15 @@ def test_an_undo_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
     held = lease.Record(
-        "ann@host", platform.node(), os.getpid(), "heliograph failover", 0, 5000, "drain", denied=("a",)
+        "ann@host",
+        platform.node(),
+        os.getpid(),
+        "heliograph failover",
+        0,
+        5000,
+        "drain",
+        denied=("a",),
+        undo_files=("host:/a",),
     )
     assert lease.decode(lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from connect.cli.failover import Arguments, show_outcome
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.group_offsets import GroupInUse
@@ -270,13 +272,19 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsP
     return done
 
 
-async def go(tmp_path: Path, accepts: frozenset[str] = frozenset()) -> None:
+async def go(
+    tmp_path: Path, accepts: frozenset[str] = frozenset(), others: tuple[str, ...] = (), tell: draining.Tell = print
+) -> steps.Outcome:
     async def store(**_: Any) -> None: ...
 
     site = place()
     site.flow.read_committed = False
-    lease: Any = SimpleNamespace(lost=None, store=store, record=SimpleNamespace(denied=()))
-    await steps.Failover(site, Wish(lambda _: True, accepts=accepts), tmp_path / "undo.json", print).run_under(lease)
+    lease: Any = SimpleNamespace(
+        lost=None, store=store, record=SimpleNamespace(denied=()), other_undo_files=lambda _: others
+    )
+    return await steps.Failover(site, Wish(lambda _: True, accepts=accepts), tmp_path / "undo.json", tell).run_under(
+        lease
+    )
 
 
 async def test_the_flow_back_is_told_where_to_begin_before_any_group_moves(
@@ -442,6 +450,45 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
         await lease.await_free(living, mine, watch_s=60, look_s=0.001)
     assert await lease.await_free(dead, mine, watch_s=0.05, look_s=0.001) == theirs
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
+
+
+async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo_file(tmp_path: Path) -> None:
+    """Of one machine after the other, until a run comes to its end."""
+    stored: list[bytes] = []
+
+    async def look() -> lease.Record | None:
+        return lease.decode(stored[-1]) if stored else None
+
+    async def write() -> None:
+        stored.append(lease.encode(one.record))
+
+    async def opened() -> None: ...
+
+    eu: Any = SimpleNamespace(name="eu")
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    told = []
+    for at, (host, file) in enumerate((("here", first), ("there", first), ("there", second), ("there", second))):
+        one = lease.Lease(eu, "map", "us->eu", lease.Record(f"ann@{host}", host, 2**22, "failover", at, 0))
+        one._look, one._write, one._writer.open = look, write, opened  # type: ignore[method-assign]
+        await one.claim()
+        told.append(one.other_undo_files(file))
+        await one.store(undo_file=file)
+        await one.release(is_finished=at == 2)
+    assert told == [(), (f"here:{first}",), (f"here:{first}", f"there:{first}"), ()]
+    older = json.loads(stored[0])
+    del older["undo_files"]
+    assert lease.decode(json.dumps(older).encode()).undo_files == ()
+
+
+async def test_a_run_that_goes_on_with_another_names_its_undo_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
+    said: list[str] = []
+    outcome = await go(tmp_path, others=("here:/first.json",), tell=said.append)
+    assert "here:/first.json" in said[0]
+    assert show_outcome(outcome, Arguments(Path("mm2.properties"), "us", "eu"), tmp_path / "undo.json") == 0
+    assert capsys.readouterr().out.endswith("what was done before the interruption: here:/first.json\n")
 
 
 def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:
