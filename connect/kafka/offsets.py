@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
@@ -88,9 +88,16 @@ async def unknown_ends(cluster: Cluster, partitions: Collection[Partition]) -> d
     return {partition: str(error) for partition, error in errors.items()}
 
 
-async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Behind the last record of each partition's leader epoch, or of the one before where that is not there any more
-    (OffsetForLeaderEpoch, KIP-101); -1 where the log knows neither. Epochs below 0 are not asked for.
+class EpochEnd(NamedTuple):
+    """``offset``: behind the last record of ``epoch``, which is that asked for, or the one before where the log lacks
+    it; both are -1 where it has neither."""
+
+    epoch: int
+    offset: int
+
+
+async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
+    """Where each partition's leader epoch ends (OffsetForLeaderEpoch, KIP-101). Epochs below 0 are not asked for.
 
     Raises :class:`RetriableError` where a leader is missing or does not tell.
     """
@@ -102,7 +109,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
         if leader is None:
             raise RetriableError(f"cluster {cluster.name}: {one[0]}-{one[1]} has no leader now")
         by_leader.setdefault(leader, []).append(one)
-    found: dict[Partition, int] = {}
+    found: dict[Partition, EpochEnd] = {}
     for leader, led in by_leader.items():
         answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted))
         for topic in answer.topics:
@@ -112,7 +119,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
                         f"cluster {cluster.name}: {topic.topic}-{row.partition} does not tell where its epochs end: "
                         f"{getattr(for_code(row.error_code), 'message', row.error_code)}"
                     )
-                found[topic.topic, row.partition] = row.end_offset
+                found[topic.topic, row.partition] = EpochEnd(row.leader_epoch, row.end_offset)
     return found
 
 

@@ -113,11 +113,12 @@ class TransactionalWriter:
         async with self._lock:
             await self._claim()
 
-    async def end_left_open(self, partitions: Collection[Partition]) -> None:
-        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same. Raises as ``open``."""
+    async def end_left_open(self, partitions: Collection[Partition]) -> frozenset[Partition]:
+        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same; in which there was some.
+        Raises as ``open``."""
         async with self._lock:
             assert self._identity is not None, "it was opened"
-            self._identity = await transactions.end_left_open(
+            self._identity, left = await transactions.end_left_open(
                 self._cluster,
                 self._transactional_id,
                 self._identity,
@@ -125,6 +126,7 @@ class TransactionalWriter:
                 transaction_timeout_ms=self._transaction_timeout_ms,
             )
             self._sequences.clear()
+            return left
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         """Write all of ``records`` or, when this raises, perhaps none.

@@ -80,17 +80,18 @@ class SharedTransactions:
         )
         self.adopt(*claimed)
 
-    async def end_left_open(self, partitions: Collection[Partition]) -> None:
-        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same. Raises as ``open``."""
-        self.adopt(
-            *await transactions.end_left_open(
-                self._cluster,
-                self.transactional_id,
-                self.identity,
-                partitions,
-                transaction_timeout_ms=self._transaction_timeout_ms,
-            )
+    async def end_left_open(self, partitions: Collection[Partition]) -> frozenset[Partition]:
+        """After :meth:`open`: abort what is open of this id in ``partitions`` all the same; in which there was some.
+        Raises as ``open``."""
+        identity, left = await transactions.end_left_open(
+            self._cluster,
+            self.transactional_id,
+            self.identity,
+            partitions,
+            transaction_timeout_ms=self._transaction_timeout_ms,
         )
+        self.adopt(*identity)
+        return left
 
     def adopt(self, producer_id: int, epoch: int) -> None:
         """Go on as whom a fence, or a commit, has made us; nothing is open."""

@@ -149,13 +149,14 @@ async def end_left_open(
     partitions: Collection[Partition],
     *,
     transaction_timeout_ms: int | None = None,
-) -> ProducerIdentity:
+) -> tuple[ProducerIdentity, frozenset[Partition]]:
     """Abort what is open of ``identity`` in ``partitions`` though its coordinator knows of nothing (a hanging
     transaction): until then nobody who reads what is committed gets past its beginning. Call it after a claim and
-    before anything is written; returns as whom to write.
+    before anything is written; returns as whom to write, and in which partitions something was aborted.
 
-    A request that arrives late can leave one, at brokers that do not ask the coordinator (KIP-890). Where producers are
-    not shown to us, nothing is done.
+    A request that arrives late can leave one, at brokers that do not ask the coordinator (KIP-890). And a coordinator
+    that comes up before it knows a partition's leader leaves the partition out as it ends a transaction: that one may
+    have been committed in others. Where producers are not shown to us, nothing is done.
 
     ``transaction_timeout_ms`` and errors as of ``fence``.
     """
@@ -163,14 +164,14 @@ async def end_left_open(
         seen = await active_producers(cluster, partitions)
     except (UnsupportedVersion, ProducersRefused) as error:
         log.debug("what %s left open is not looked for: %s", transactional_id, error)
-        return identity
+        return identity, frozenset()
     left = [
         partition
         for partition, producers in seen.items()
         if (ours := producers.get(identity.producer_id)) is not None and ours.open_since >= 0
     ]
     if not left:
-        return identity
+        return identity, frozenset()
     named = ", ".join(f"{topic}-{index}" for topic, index in sorted(left))
     log.warning(
         "cluster %s: a transaction of %s was left open in %s, unknown to its coordinator; it is aborted",
@@ -178,7 +179,8 @@ async def end_left_open(
         transactional_id,
         named,
     )
-    return await fence(cluster, transactional_id, left, transaction_timeout_ms=transaction_timeout_ms)
+    fenced = await fence(cluster, transactional_id, left, transaction_timeout_ms=transaction_timeout_ms)
+    return fenced, frozenset(left)
 
 
 async def init_producer_id(

@@ -86,8 +86,8 @@ class SurplusRecords:
 class Alignment:
     """Walks the source from the stored offset until all of ``surplus`` has passed by, in order.
 
-    ``position`` is behind its last record then, ``runs`` say where each one lies, and ``left_out`` records between them
-    are not in the target. Bounded: see ``MOST_LEFT_OUT``.
+    ``position`` is behind its last record then, ``runs`` say where each one lies, and ``left_out`` records between
+    them, the last at offset ``last_left_out``, are not in the target. Bounded: see ``MOST_LEFT_OUT``.
     """
 
     def __init__(self, start: int, surplus: SurplusRecords, *, read_committed: bool) -> None:
@@ -95,6 +95,8 @@ class Alignment:
         self.source_epoch = -1
         self.runs: list[Run] = []
         self.left_out = 0
+        self.last_left_out = -1
+        self._last_passed_by = -1
         self._surplus = surplus
         self._read_committed = read_committed
         self._matched = 0
@@ -138,9 +140,11 @@ class Alignment:
             if surplus.digests[self._matched] == digest_of(record) and time_ms in (_ANY_TIME, record.timestamp_ms):
                 append_run(self.runs, (record.offset, surplus.offsets[self._matched], 1))
                 self._matched += 1
+                if self._passed_by:
+                    self.last_left_out = self._last_passed_by
                 self.left_out, self._passed_by = self.left_out + self._passed_by, 0
             else:
-                self._passed_by += 1
+                self._passed_by, self._last_passed_by = self._passed_by + 1, record.offset
 
 
 def content_of(record: records.Record, *, ignores_time: bool) -> int:

@@ -75,10 +75,10 @@ def fallback(plan: PartitionPlan, end: int, surplus: Surplus, reason: str, *, at
 
 
 def counted_off(plan: PartitionPlan, surplus: Surplus, end: int, reason: str) -> Resumed:
-    """Behind as many offsets as records had arrived; ``reason``: why some from further on may come again, else all
-    of these offsets held one."""
+    """Behind as many offsets as records had arrived, all before the end of the stored leader epoch; ``reason``: why
+    some from further on may come again, else all of these offsets held one."""
     reached = plan.next_source_offset + surplus.records
-    found = replace(plan, next_source_offset=reached, last_source_epoch=-1, target_end=end, proof=None)
+    found = replace(plan, next_source_offset=reached, target_end=end, proof=None)
     if reason:
         return Resumed(found, (), surplus.records, False, reason, may_double=surplus.records)
     runs = pair_runs([(plan.next_source_offset, surplus.records)], surplus.segments)
@@ -86,11 +86,18 @@ def counted_off(plan: PartitionPlan, surplus: Surplus, end: int, reason: str) ->
 
 
 def survived(
-    plan: PartitionPlan, place: Place, walk: Survivors, surplus: Surplus, end: int, *, may_differ: bool
+    plan: PartitionPlan,
+    place: Place,
+    walk: Survivors,
+    surplus: Surplus,
+    end: int,
+    *,
+    kept_before: int,
+    may_differ: bool,
 ) -> Resumed:
     """Where ``walk`` ended, as far as ``place`` trusts it; ``may_differ`` as for that. The leader epoch there is not
-    known, but where nothing was passed: what is before may be gone, and with it the epoch that it was of."""
-    epoch = plan.last_source_epoch if place.offset == plan.next_source_offset else -1
+    known but up to ``kept_before``: what is before may be gone, and with it the epoch that it was of."""
+    epoch = plan.last_source_epoch if place.offset <= kept_before else -1
     found = replace(plan, next_source_offset=place.offset, last_source_epoch=epoch, target_end=end, proof=None)
     return Resumed(
         found,

@@ -115,8 +115,6 @@ class Resumer:
             )
             return Resumed(plan, (), 0, False, refusal=again.reason)
         surplus, end = scan.surplus(), max(end, plan.target_end)
-        if surplus.records and await self._epoch_end(plan) < plan.next_source_offset:
-            return fallback(plan, end, surplus, _TRUNCATED)
         if surplus.doubt and surplus.is_in_the_log:
             return await self._thinned_too(plan, surplus, end, surplus.doubt)
         if surplus.doubt:
@@ -147,7 +145,7 @@ class Resumer:
                 proof=None,
             )
             return Resumed(found, tuple(runs), surplus.records, True)
-        if self._settings.skip_refused and (aligned := await self._aligned(plan, surplus, end)) is not None:
+        if self._settings.skip_refused and (aligned := await self._align(plan, surplus, end)) is not None:
             return aligned
         if await self._is_cut(plan):
             return await self._survived(plan, surplus, end, is_compacted=False)
@@ -156,17 +154,10 @@ class Resumer:
     async def _is_rewritten(self, plan: PartitionPlan, walk: SourceWalk, surplus: Surplus, end: int) -> bool:
         """Whether a later leader wrote other records in the place of those copied, the last of which is there again. A
         leader that only follows on the one before has each of them."""
-        if plan.last_source_epoch in (-1, walk.source_epoch):
+        if plan.last_source_epoch == walk.source_epoch != -1:
             return False
         aligned = await self._align(plan, surplus, end)
-        return aligned is None or aligned.left_out > 0 or aligned.plan.next_source_offset != walk.position
-
-    async def _aligned(self, plan: PartitionPlan, surplus: Surplus, end: int) -> Resumed | None:
-        """None also where a later leader may have written what seems to be left out."""
-        aligned = await self._align(plan, surplus, end)
-        if aligned is None or not aligned.left_out or plan.last_source_epoch == -1:
-            return aligned
-        return aligned if aligned.plan.last_source_epoch == plan.last_source_epoch else None
+        return aligned is None or aligned.plan.next_source_offset != walk.position
 
     async def _kept_before(self, plan: PartitionPlan, surplus: Surplus) -> int:
         """Up to here the source has no records but those that were copied; never behind as many offsets as arrived.
@@ -177,10 +168,12 @@ class Resumer:
         return min(reached, max(plan.next_source_offset, await self._epoch_end(plan)))
 
     async def _epoch_end(self, plan: PartitionPlan) -> int:
-        """Where the source's records of the stored leader epoch end; the stored position where no epoch is known."""
+        """Where the source's records of the stored leader epoch end, -1 where it has none of it; the stored position
+        where no epoch is known."""
         if plan.last_source_epoch == -1:
             return plan.next_source_offset
-        return (await epoch_ends(self._source, {plan.source: plan.last_source_epoch}))[plan.source]
+        found = (await epoch_ends(self._source, {plan.source: plan.last_source_epoch}))[plan.source]
+        return found.offset if found.epoch >= plan.last_source_epoch else -1
 
     async def _is_cut(self, plan: PartitionPlan) -> bool:
         """Whether the source has lost what it had at the stored position."""
@@ -197,10 +190,13 @@ class Resumer:
         written = await self._written(plan, end)
         if len(written.offsets) > MOST_COMPARED:
             return await self._counted(plan, surplus, end, None, "more records had arrived than are compared")
+        if await self._epoch_end(plan) < plan.next_source_offset:
+            return fallback(plan, end, surplus, _TRUNCATED)
         for _ in range(_SURVIVOR_TRIES):
             source_start = await list_offset(self._source, plan.source, EARLIEST)
             certain = self._certain_before(plan, surplus)
-            kept = min(certain, await self._kept_before(plan, surplus))
+            # What is gone was not written anew.
+            kept = min(certain, max(source_start, await self._kept_before(plan, surplus)))
             if await list_offset(self._source, plan.source, LATEST) < certain:
                 return fallback(plan, end, surplus, _TRUNCATED, at=kept)
             if len(written.offsets) < surplus.records:
@@ -218,7 +214,7 @@ class Resumer:
                 break
         if has_moved:
             return await self._counted(plan, surplus, end, None, "the source lost more while it was read")
-        return survived(plan, place, walk, surplus, end, may_differ=self._may_differ)
+        return survived(plan, place, walk, surplus, end, kept_before=kept, may_differ=self._may_differ)
 
     async def _has_rest(self, plan: PartitionPlan, walk: Survivors) -> bool:
         """Whether the source has further on what was not found up to where the walk ended; also where it cannot be
@@ -275,6 +271,8 @@ class Resumer:
             return None
         if not walk.is_complete or not written.has_last_of(surplus.records):
             return None
+        if walk.left_out and walk.last_left_out >= await self._epoch_end(plan):
+            return None  # a later leader may have written it instead
         found = replace(
             plan, next_source_offset=walk.position, last_source_epoch=walk.source_epoch, target_end=end, proof=None
         )
@@ -361,10 +359,9 @@ class Resumer:
         """Fetch from ``position`` to ``until`` or the end of the log; returns where it stopped.
 
         A leader that was elected a moment ago may show less than the one before had shown, and does not tell an end
-        until it shows all of that (KIP-207): so the end is asked for, and what ends before is read again later.
+        until it shows all of that (KIP-207): so who reads to the end asks for it, and reads on where it is further on.
         """
         of_source = cluster is self._source
-        least = await list_offset(cluster, partition, LATEST) if until is None else None
         topic = reading.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
         isolation = reading.READ_COMMITTED if of_source and self._settings.read_committed else reading.READ_UNCOMMITTED
         limits = reading.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
@@ -375,12 +372,12 @@ class Resumer:
         connection = await cluster.connection(leader, "resume")
         while until is None or position < until:
             row = await reading.fetch_one(connection, topic, partition.partition, (position, -1, -1), limits)
-            if row.error_code == codes.OFFSET_OUT_OF_RANGE and (of_source or (least is not None and position > least)):
+            if row.error_code == codes.OFFSET_OUT_OF_RANGE and (
+                of_source or (until is None and position > await list_offset(cluster, partition, LATEST))
+            ):
                 return position
             if row.error_code:
                 raise RetriableError(f"{partition} {unread(partition.topic, row.error_code)}")
-            if least is not None and row.high_watermark < least:
-                raise RetriableError(f"{partition} does not show all that it has yet")
             end = row.last_stable_offset if isolation == reading.READ_COMMITTED else row.high_watermark
             before = position
             try:
@@ -390,8 +387,13 @@ class Resumer:
             except Exception as error:
                 side = "source" if of_source else "target"
                 raise Unreadable(f"{side} {partition}: a batch behind offset {position - 1}", error) from error
-            if position >= min(end, ENOUGH) or (position == before and not row.records):
+            if position >= ENOUGH:
                 return position
+            if position >= end or (position == before and not row.records):
+                if until is not None or row.high_watermark >= await list_offset(cluster, partition, LATEST):
+                    return position
+                if position == before:
+                    raise RetriableError(f"{partition} does not show all that it has yet")
         return position
 
 

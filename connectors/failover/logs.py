@@ -64,5 +64,11 @@ async def logs_now(source: Cluster, positions: Mapping[TopicPartition, Position]
     found = dict.fromkeys(positions, GONE)
     for one in there:
         topic_id = topics[one.topic].topic_id
-        found[one] = became(positions[one], topic_id, begins[one], ends[one], ends_of_epochs.get(one, -1))
+        found[one] = became(
+            positions[one],
+            topic_id,
+            begins[one],
+            ends[one],
+            ends_of_epochs[one].offset if one in ends_of_epochs else -1,
+        )
     return found

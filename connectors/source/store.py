@@ -5,7 +5,8 @@ and our position disagree, somebody has moved it since, and it wins.
 
 Without the right to a transactional id the records are written plainly: first Java's records, which bear a header
 then, then what the map knows, then positions. Such a record that disagrees with its position is a commit that was
-torn between the two, and the position wins.
+torn between the two, and the position wins. So it does where the target itself has torn a transaction: ended in one
+topic, and left open in the other.
 """
 
 from __future__ import annotations
@@ -155,8 +156,8 @@ class StoreWriter(Protocol):
     async def open(self) -> None:
         """Take the id over. Raises TransactionalIdRefused where rights are missing."""
 
-    async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> None:
-        """Behind that: abort what is open of the id in ``partitions`` all the same."""
+    async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> Collection[tuple[str, int]]:
+        """Behind that: abort what is open of the id in ``partitions`` all the same; in which there was some."""
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         """All of ``records``, or an error."""
@@ -233,9 +234,9 @@ class MirrorPositionStore:
                 timeout_s=settings.timeout_s,
             )
         await self._open()  # before reading, so that what is read cannot change behind us
-        if self._plain is None:
-            await self._end_left_open(wanted)
-        offsets, torn = await read_offsets(self._cluster, settings.offsets_topic, settings.timeout_s)
+        torn = await self._end_left_open(wanted) if self._plain is None else set()
+        offsets, plain = await read_offsets(self._cluster, settings.offsets_topic, settings.timeout_s)
+        torn |= plain
         self._stored = await self._read_map(wanted)
         self._maps = {}
         self._committed.clear()
@@ -317,18 +318,22 @@ class MirrorPositionStore:
                 raise
             self._write_plainly(error)
 
-    async def _end_left_open(self, wanted: Collection[TopicPartition]) -> None:
-        """What nobody ends would keep us from reading what is stored."""
+    async def _end_left_open(self, wanted: Collection[TopicPartition]) -> set[bytes]:
+        """What nobody ends would keep us from reading what is stored. Returns the keys of Java's records that may have
+        been committed without their positions, or these without them; where the records themselves were of the
+        transaction, a position of before it would copy them again, and Java's record counts."""
         settings = self._settings
         offsets = await partition_count(self._cluster, settings.offsets_topic, timeout_s=settings.timeout_s)
         maps = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
-        of_map = {partition_of(map_partition_key(*one), maps) for one in wanted}
-        await self._writer.end_left_open(
-            [
-                *((settings.offsets_topic, index) for index in range(offsets)),
-                *((settings.map_topic, index) for index in of_map),
-            ]
+        of_map = {one: (settings.map_topic, partition_of(map_partition_key(*one), maps)) for one in wanted}
+        keys = {one: self._java_key(*one) for one in wanted}
+        left = await self._writer.end_left_open(
+            [*((settings.offsets_topic, index) for index in range(offsets)), *set(of_map.values())]
         )
+        if self._shared is not None:
+            return set()
+        of_java = {one: (settings.offsets_topic, partition_of(key, offsets)) for one, key in keys.items()}
+        return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
     async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord]) -> None:
         if self._plain is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -157,6 +158,28 @@ def take_rights_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TransactionalWriter, "open", refuse)
     monkeypatch.setattr(TransactionalWriter, "write", refuse)
+
+
+@pytest.mark.parametrize("topic", ["offsets_topic", "map_topic"])
+async def test_of_a_transaction_that_the_target_has_torn_the_position_counts(
+    site: Site, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """A coordinator that comes up leaves out partitions whose leaders it does not know yet."""
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    await alter(site, b'{"offset":99}')
+    end = TransactionalWriter.end_left_open
+
+    async def had_left_some(self: TransactionalWriter, partitions: Collection[tuple[str, int]]) -> Any:
+        assert not await end(self, partitions)
+        return {one for one in partitions if one[0] == getattr(site.settings, topic)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionalWriter, "end_left_open", had_left_some)
+        start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.position, start.committed_source_offset, start.moved) == (POSITION, 41, False)
+    assert (await site.store().load([ORDERS]))[ORDERS].moved
 
 
 class TestWithoutRightsToItsId:

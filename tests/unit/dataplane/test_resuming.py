@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import LATEST
+from connect.kafka.offsets import LATEST, EpochEnd
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import codes, lost, reading, resuming
@@ -76,6 +76,7 @@ class Site:
         self.asked: list[set[str]] = []
         #: Where the stored leader epoch ends in the source.
         self.epoch_end = 2**62
+        self.has_epoch = True
 
         async def nothing(*_: object) -> None:
             return None
@@ -85,8 +86,9 @@ class Site:
                 return self.source_end if cluster.name == "source" else self.target.end
             return self.source_start if cluster.name == "source" else self.target_start
 
-        async def ends(_: object, epochs: dict[Any, int]) -> dict[Any, int]:
-            return {one: self.epoch_end for one, epoch in epochs.items() if epoch >= 0}
+        async def ends(_: object, epochs: dict[Any, int]) -> dict[Any, EpochEnd]:
+            there = {one: epoch if self.has_epoch else epoch - 1 for one, epoch in epochs.items() if epoch >= 0}
+            return {one: EpochEnd(epoch, self.epoch_end) for one, epoch in there.items()}
 
         async def compaction(_: object, topics: set[str]) -> dict[str, bool]:
             self.asked.append(topics)

@@ -242,3 +242,39 @@ async def test_a_source_that_shows_less_than_it_had_is_copied_on_from_where_it_i
         resumer._settings = replace(resumer._settings, read_committed=True)
         found = await resumer.resume(replace(left(len(OLD) - 1), last_source_epoch=OLD_EPOCH))
     assert found.plan.next_source_offset == 7
+
+
+@pytest.mark.parametrize("epoch", [-1, OLD_EPOCH])
+async def test_the_log_of_a_leader_of_before_is_not_taken_for_the_one_that_was_copied(site: Site, epoch: int) -> None:
+    """Two unclean elections: the first leader is back, with a longer log and nothing of the epoch that was copied."""
+    site.copied(OLD)
+    site.source = [source_batch(rows(0, 20, b"other"))]
+    site.epoch_end, site.has_epoch = 20, False
+    found = await site.resumer().resume(replace(left(len(OLD) - 1), last_source_epoch=epoch))
+    assert (found.plan.next_source_offset, found.plan.last_source_epoch) == (START, epoch)
+    assert not found.verified
+
+
+async def test_without_an_epoch_the_last_record_again_proves_no_place(site: Site) -> None:
+    truncated(site, 6, [*rows(6, 9, b"new"), OLD[4], *rows(10, 20, b"new")])
+    found = await site.resumer().resume(replace(left(len(OLD) - 1), last_source_epoch=-1))
+    assert found.plan.next_source_offset <= 6
+
+
+async def test_without_an_epoch_the_beginning_of_a_cut_source_is_named_as_before(site: Site) -> None:
+    site.copied(OLD)
+    site.source, site.source_start = [source_batch(rows(11, 20, b"new"))], 11
+    found = await site.resumer().resume(replace(left(len(OLD) - 1), last_source_epoch=-1))
+    assert found.plan.next_source_offset == 10
+
+
+@pytest.mark.parametrize("kept_epoch_end", [9, 2**62])
+async def test_what_was_left_out_before_a_new_leader_came_stays_left_out(
+    monkeypatch: pytest.MonkeyPatch, kept_epoch_end: int
+) -> None:
+    site = Site(monkeypatch, compacted=False)
+    copied(site, OLD[:1], rows(7, 11, b"more"))
+    site.source = [source_batch([*OLD[:1], *rows(6, 7, b"refused"), *rows(7, 20, b"more")])]
+    site.epoch_end = kept_epoch_end
+    found = await resumed(site, skip_refused=True)
+    assert (found.plan.next_source_offset, found.verified, found.left_out) == (11, True, 1)
