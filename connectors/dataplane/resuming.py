@@ -271,7 +271,8 @@ class Resumer:
             return None
         if not walk.is_complete or not written.has_last_of(surplus.records):
             return None
-        if walk.left_out and walk.last_left_out >= await self._epoch_end(plan):
+        knows_epoch = plan.last_source_epoch != -1
+        if knows_epoch and walk.left_out and walk.last_left_out >= await self._epoch_end(plan):
             return None  # a later leader may have written it instead
         found = replace(
             plan, next_source_offset=walk.position, last_source_epoch=walk.source_epoch, target_end=end, proof=None
