@@ -102,15 +102,8 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
     Raises :class:`RetriableError` where a leader is missing or does not tell.
     """
     wanted = {one: epoch for one, epoch in epochs.items() if epoch >= 0}
-    metadata = await cluster.metadata({topic for topic, _ in wanted}) if wanted else None
-    by_leader: dict[int, list[Partition]] = {}
-    for one in wanted:
-        leader = None if metadata is None else metadata.leader(*one)
-        if leader is None:
-            raise RetriableError(f"cluster {cluster.name}: {one[0]}-{one[1]} has no leader now")
-        by_leader.setdefault(leader, []).append(one)
     found: dict[Partition, EpochEnd] = {}
-    for leader, led in by_leader.items():
+    for leader, led in (await _by_leader(cluster, wanted)).items():
         answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted))
         for topic in answer.topics:
             for row in topic.partitions:
@@ -140,17 +133,21 @@ async def _ask(
     cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int
 ) -> dict[Partition, tuple[int, int]]:
     """Offset and error code of each partition."""
-    metadata = await cluster.metadata({topic for topic, _ in partitions})
-    by_leader: dict[int, list[Partition]] = {}
-    for topic, index in partitions:
-        known = metadata.topics.get(topic)
-        partition = known.partitions.get(index) if known else None
-        if partition is None or partition.leader < 0:
-            raise RetriableError(f"{topic}-{index} has no leader now")
-        by_leader.setdefault(partition.leader, []).append((topic, index))
     found: dict[Partition, tuple[int, int]] = {}
-    for leader, of_leader in by_leader.items():
+    for leader, of_leader in (await _by_leader(cluster, partitions)).items():
         found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation)
+    return found
+
+
+async def _by_leader(cluster: Cluster, partitions: Collection[Partition]) -> dict[int, list[Partition]]:
+    """Raises RetriableError for one that has no leader now."""
+    found: dict[int, list[Partition]] = {}
+    metadata = await cluster.metadata({topic for topic, _ in partitions}) if partitions else None
+    for topic, index in partitions:
+        leader = None if metadata is None else metadata.leader(topic, index)
+        if leader is None:
+            raise RetriableError(f"cluster {cluster.name}: {topic}-{index} has no leader now")
+        found.setdefault(leader, []).append((topic, index))
     return found
 
 
@@ -175,7 +172,7 @@ def _request(partitions: Collection[Partition], timestamp_ms: int, isolation: in
                 partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms
             )
         )
-    return ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=list(topics.values()))
+    return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=list(topics.values()))
 
 
 def _refused(partition: Partition, code: int) -> RetriableError | PermanentError:
