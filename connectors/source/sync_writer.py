@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 _PARTITION: Final = 0
 #: Java has ten records on their way; here one request is, with so many.
 _MOST_AT_ONCE: Final = 1000
+#: Between two requests: a copy at full rate makes syncs due all the time, and they share a loop with the REST API.
+_PAUSE_S: Final = 0.1
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 30.0
 _LAST_WRITE_S: Final = 2.0
@@ -50,6 +53,7 @@ class SyncWriter:
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._ending = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._said = ""
 
@@ -71,6 +75,7 @@ class SyncWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._writing is not None, "it was entered"
+        self._ending.set()
         try:
             if not self._said:
                 await asyncio.wait_for(self._idle.wait(), _LAST_WRITE_S)
@@ -92,12 +97,17 @@ class SyncWriter:
             while syncs := self._syncs.take(_MOST_AT_ONCE):
                 if await self._write(syncs):
                     delay_s = _RETRY_S
+                    await self._pause()
                 else:
                     self._syncs.give_back(syncs)
                     await asyncio.sleep(delay_s)
                     delay_s = min(2 * delay_s, _MAX_RETRY_S)
             if not self._wanted.is_set():
                 self._idle.set()
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), _PAUSE_S)
 
     async def _write(self, syncs: Sequence[OffsetSync]) -> bool:
         records = [OutRecord(self._topic, sync.key(), sync.value(), partition=_PARTITION) for sync in syncs]

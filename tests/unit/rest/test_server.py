@@ -165,6 +165,28 @@ async def test_a_request_that_runs_is_answered_while_the_server_stops(monkeypatc
     await server.stop()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+async def test_an_answers_body_does_not_wait_for_the_client_to_acknowledge_its_headers(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: list[asyncio.BaseTransport] = []
+    made = BoundedProtocol.connection_made
+
+    def connection_made(self: BoundedProtocol, transport: asyncio.Transport) -> None:
+        accepted.append(transport)
+        made(self, transport)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
+    request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+    async with (
+        started(RestSettings((Listener("http", host, 0),)), DictHerder()) as server,
+        connected(server.ports[0], first=request) as (reader, _),
+    ):
+        assert (await read_answer(reader)).status == 200
+        (transport,) = accepted
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def can_connect(port: int) -> bool:
     try:
         async with connected(port):

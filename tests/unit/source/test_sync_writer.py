@@ -100,3 +100,17 @@ async def test_the_end_waits_for_a_bounded_time(
     async with asyncio.timeout(60), writer(topic) as syncs:
         syncs.acknowledged(ORDERS, [(0, 0, 1)])
     assert "the last offset syncs were not written to syncs" in caplog.text
+
+
+async def test_syncs_that_become_due_meanwhile_wait_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
+    topic = Topic()
+    async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 1)])
+        await topic.until_tried(1)
+        for offset in range(1, 10):
+            syncs.acknowledged(ORDERS, [(offset, offset, 1)])
+            await asyncio.sleep(0)
+        assert topic.tries == 1
+    assert topic.tries == 2
+    assert topic.syncs == [(offset, offset) for offset in range(10)]
