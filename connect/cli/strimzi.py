@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,7 +136,8 @@ def as_json(found: Translation) -> dict[str, Any]:
     connectors = []
     for each in found.connectors:
         state = {} if each.state is None else {"initial_state": _STATES[each.state]}
-        connectors.append({"name": each.name, "config": _shown(each.config), **state})
+        restart = {} if each.auto_restart is None else {"auto_restart": asdict(each.auto_restart)}
+        connectors.append({"name": each.name, "config": _shown(each.config), **state, **restart})
     return {
         "name": found.name,
         "worker": _shown(found.worker),
@@ -152,7 +153,8 @@ def as_files(found: Translation) -> str:
     lines += [_line(key, value) for key, value in _shown(found.worker).items()]
     for each in found.connectors:
         state = "" if each.state is None else f", {_STATES[each.state]}"
-        lines += ["", f"# {each.name}{state}: a connector's properties, for heliograph connectors create"]
+        restart = "" if each.auto_restart is None else ", restarted when it fails by heliograph mirror -f alone"
+        lines += ["", f"# {each.name}{state}{restart}: a connector's properties, for heliograph connectors create"]
         lines += [_line(key, value) for key, value in _shown(each.config).items()]
     if found.notices or found.missing:
         lines += ["", "# Fields that have no place in these files, by their lines:"]

@@ -16,7 +16,7 @@ import aiokafka.errors
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord, PlainWriter
@@ -225,19 +225,20 @@ class CompactedLog:
 
     async def _place(self) -> None:
         """Have a position for each partition."""
-        partitions = await self._partitions()
+        partitions, metadata = await self._partitions()
         missing = [(topic, partition) for topic, partition in partitions if partition not in self._positions]
         if missing:
-            begins = await list_offsets(self._cluster, missing, EARLIEST)
+            begins = await list_offsets(self._cluster, missing, EARLIEST, metadata=metadata)
             self._positions |= {partition: begin for (_, partition), begin in begins.items()}
 
     # -- where it is ---------------------------------------------------------------------------------------------------
 
     async def _ends(self) -> dict[int, int]:
         """Where each partition ends now, open transactions included."""
-        partitions = await self._partitions()
+        partitions, metadata = await self._partitions()
         before = dict(self._positions)
-        ends = {part: end for (_, part), end in (await list_offsets(self._cluster, partitions, LATEST)).items()}
+        told = await list_offsets(self._cluster, partitions, LATEST, metadata=metadata)
+        ends = {partition: end for (_, partition), end in told.items()}
         if any(ends.get(partition, 0) < position for partition, position in before.items()):
             self._begin_anew("has lost its end")
         return ends
@@ -262,16 +263,18 @@ class CompactedLog:
             for partition in self._positions:
                 self._positions[partition] = await consumer.position(TopicPartition(self.topic, partition))
 
-    async def _partitions(self) -> list[tuple[str, int]]:
-        """The partitions that there are now; sees to it that what is read is this log, and all of it."""
-        topic = (await self._cluster.topics({self.topic})).topics[self.topic]
+    async def _partitions(self) -> tuple[list[tuple[str, int]], ClusterMetadata]:
+        """The partitions that there are now, and who leads them; sees to it that what is read is this log, and all of
+        it."""
+        metadata = await self._cluster.topics({self.topic})
+        topic = metadata.topics[self.topic]
         identity, before = _Identity(topic.topic_id, len(topic.partitions)), self._identity
         self._identity = identity
         if before is not None and not before.became(identity):
             self._begin_anew("is another one than before")
         elif before is not None and before.partitions < identity.partitions:
             self._read_anew()
-        return [(self.topic, partition) for partition in range(identity.partitions)]
+        return [(self.topic, partition) for partition in range(identity.partitions)], metadata
 
     def _begin_anew(self, why: str) -> None:
         log.warning("%s %s: it is read from the beginning", self._where, why)

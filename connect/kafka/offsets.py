@@ -9,7 +9,7 @@ from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, ClusterMetadata
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -26,14 +26,21 @@ async def list_offset(cluster: Cluster, partition: Partition, timestamp_ms: int)
 
 
 async def list_offsets(
-    cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int = READ_UNCOMMITTED
+    cluster: Cluster,
+    partitions: Collection[Partition],
+    timestamp_ms: int,
+    isolation: int = READ_UNCOMMITTED,
+    *,
+    metadata: ClusterMetadata | None = None,
 ) -> dict[Partition, int]:
     """The offset of each partition at ``timestamp_ms`` (or ``EARLIEST``, ``LATEST``); -1 where there is none.
+
+    ``metadata``: of their topics, just asked for; without, it is asked for first.
 
     Raises :class:`RetriableError` where a leader is missing or moved, :class:`PermanentError` for a refusal.
     """
     found = {}
-    for partition, (offset, code) in (await _ask(cluster, partitions, timestamp_ms, isolation)).items():
+    for partition, (offset, code) in (await _ask(cluster, partitions, timestamp_ms, isolation, metadata)).items():
         if code:
             raise _refused(partition, code)
         found[partition] = offset
@@ -130,19 +137,26 @@ def _epochs_request(partitions: Collection[Partition], epochs: Mapping[Partition
 
 
 async def _ask(
-    cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int
+    cluster: Cluster,
+    partitions: Collection[Partition],
+    timestamp_ms: int,
+    isolation: int,
+    metadata: ClusterMetadata | None = None,
 ) -> dict[Partition, tuple[int, int]]:
     """Offset and error code of each partition."""
     found: dict[Partition, tuple[int, int]] = {}
-    for leader, of_leader in (await _by_leader(cluster, partitions)).items():
+    for leader, of_leader in (await _by_leader(cluster, partitions, metadata)).items():
         found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation)
     return found
 
 
-async def _by_leader(cluster: Cluster, partitions: Collection[Partition]) -> dict[int, list[Partition]]:
+async def _by_leader(
+    cluster: Cluster, partitions: Collection[Partition], metadata: ClusterMetadata | None = None
+) -> dict[int, list[Partition]]:
     """Raises RetriableError for one that has no leader now."""
     found: dict[int, list[Partition]] = {}
-    metadata = await cluster.metadata({topic for topic, _ in partitions}) if partitions else None
+    if metadata is None and partitions:
+        metadata = await cluster.metadata({topic for topic, _ in partitions})
     for topic, index in partitions:
         leader = None if metadata is None else metadata.leader(topic, index)
         if leader is None:

@@ -41,8 +41,6 @@ _SPEC: Final = {
 }
 _CONNECTOR: Final = {
     "version": "the connectors are this program's own",
-    "autoRestart": "what may pass by itself is tried again without it; what has failed is started anew by heliograph "
-    "connectors restart --tasks --failed",
     "listOffsets": "heliograph connectors offsets NAME shows them",
     "alterOffsets": "heliograph connectors offsets NAME --set FILE sets them",
 }
@@ -64,7 +62,8 @@ _KNOWN: Final[Mapping[str, frozenset[str]]] = {
     "mirror": frozenset(_CONNECTORS)
     | {"sourceCluster", "targetCluster", "source", "topicsPattern", "topicsExcludePattern", "topicsBlacklistPattern"}
     | {"groupsPattern", "groupsExcludePattern", "groupsBlacklistPattern"},
-    "connector": frozenset(_CONNECTOR) | {"tasksMax", "config", "state", "pause"},
+    "connector": frozenset(_CONNECTOR) | {"tasksMax", "config", "state", "pause", "autoRestart"},
+    "autoRestart": frozenset({"enabled", "maxRestarts", "maxBackoffMinutes"}),
 }
 _UNKNOWN: Final = "there is no such field in a KafkaMirrorMaker2; it has no effect"
 
@@ -86,6 +85,7 @@ def notices(resource: Node) -> Iterator[Notice]:
             yield from _of_cluster(mirror.field("source"), "cluster")
         for name in _CONNECTORS:
             yield from _of(mirror.field(name), "connector", _CONNECTOR)
+            yield from _of(mirror.field(name).field("autoRestart"), "autoRestart", {})
 
 
 def _of_cluster(cluster: Node, kind: str) -> Iterator[Notice]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
+from connectors.strimzi.auto_restart import AutoRestart, auto_restart
 from connectors.strimzi.documents import Node
 from connectors.strimzi.left_out import Notice, notices
 from connectors.strimzi.resource import Mirror, Resource, resource
@@ -61,12 +62,14 @@ _RACK: Final = "consumer.client.rack"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A connector as the resource wants it, and its field there; ``state`` is None where it says nothing."""
+    """A connector as the resource wants it, and its field there; ``state`` is None where it says nothing, and
+    ``auto_restart`` where what has failed stays so."""
 
     name: str
     config: Mapping[str, str]
     state: TargetState | None
     node: Node = field(repr=False)
+    auto_restart: AutoRestart | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def _connectors(found: Resource, mirror: Mirror, secrets: Secrets, said: list[No
         config |= _own_settings(each, said)
         config |= _patterns(mirror.fields, said if name == "sourceConnector" else [])
         config |= _rack(found.spec.field("rack"))
-        yield Wanted(full, config, _state(each), each)
+        yield Wanted(full, config, _state(each), each, auto_restart(each))
 
 
 def _cluster(cluster: Node, prefix: str, secrets: Secrets) -> dict[str, str]:

@@ -140,13 +140,14 @@ def test_a_rack_is_read_from_the_environment_of_each_worker() -> None:
 
 def test_fields_without_meaning_are_named_each_with_its_line() -> None:
     text = NEW + "  replicas: 3\n  jvmOptions: {}\n  colour: red\n"
-    text = text.replace("sourceConnector: {}", "sourceConnector: {autoRestart: {enabled: true}, taskMax: 1}")
+    text = text.replace("sourceConnector: {}", "sourceConnector: {version: x, autoRestart: {max: 1}, taskMax: 1}")
     text = text.replace("  name: us-to-eu\n", "  name: us-to-eu\n  annotations: {strimzi.io/pause: 'x', mine: 'y'}\n")
     named = [(one.line, one.path) for one in translation(text).notices]
     assert named == [
         (5, "metadata.annotations.strimzi.io/pause"),
-        (19, "spec.mirrors[0].sourceConnector.autoRestart"),
+        (19, "spec.mirrors[0].sourceConnector.version"),
         (19, "spec.mirrors[0].sourceConnector.taskMax"),
+        (19, "spec.mirrors[0].sourceConnector.autoRestart.max"),
         (20, "spec.replicas"),
         (21, "spec.jvmOptions"),
         (22, "spec.colour"),
