@@ -85,6 +85,25 @@ class OffsetSyncs:
         for source, pair in delayed.items():
             self._queue(source, [pair])
 
+    def waiting(self) -> int:
+        """How many may be written now."""
+        return sum(map(len, self._pending.values()))
+
+    def leave(self, sources: Iterable[TopicPartition]) -> list[OffsetSync]:
+        """What may be written of partitions that another task writes of from now on, delayed or not; nothing of them
+        is known here after that."""
+        left: list[OffsetSync] = []
+        for source in sources:
+            if source in self._delayed:
+                self._queue(source, [self._delayed.pop(source)])
+            left += _syncs_of(source, self._pending.pop(source, ()))
+            self._states.pop(source, None)
+        return left
+
+    def keep_newest(self) -> None:
+        """Leave out all that waits but the newest of each partition."""
+        self._pending = {source: pairs[-1:] for source, pairs in self._pending.items()}
+
     def take(self, most: int) -> list[OffsetSync]:
         """So many at most that may be written now, to be given back where that fails."""
         taken: list[OffsetSync] = []
@@ -92,16 +111,19 @@ class OffsetSyncs:
             source = next(iter(self._pending))
             pairs = self._pending.pop(source)
             room = most - len(taken)
-            taken += [OffsetSync(source.topic, source.partition, *pair) for pair in pairs[:room]]
+            taken += _syncs_of(source, pairs[:room])
             if pairs[room:]:
                 self._pending[source] = pairs[room:]
         return taken
 
     def give_back(self, syncs: Iterable[OffsetSync]) -> None:
-        """These were not written; they come before what has become due since."""
+        """These were not written; they come before what has become due since. Those of partitions that have left are
+        forgotten."""
         newer, self._pending = self._pending, {}
         for sync in syncs:
             source = TopicPartition(sync.topic, sync.partition)
+            if source not in self._states:
+                continue
             self._pending.setdefault(source, []).append(Offsets(sync.upstream_offset, sync.downstream_offset))
         for source, pairs in newer.items():
             self._queue(source, pairs)
@@ -115,3 +137,7 @@ class OffsetSyncs:
         while len(waiting) > _MOST_WAITING:
             half = len(waiting) // 2
             waiting[:half] = waiting[:half:2]
+
+
+def _syncs_of(source: TopicPartition, pairs: Iterable[Offsets]) -> list[OffsetSync]:
+    return [OffsetSync(source.topic, source.partition, *pair) for pair in pairs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,9 +12,10 @@ from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
+from connectors.positions import Position
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
-from connectors.source.deletions import Copy, GonePlan, candidates, copied_by, plan_deletions
+from connectors.source.deletions import Copy, GonePlan, candidates, copied_by, is_copied_cluster, plan_deletions
 from connectors.source.gone_records import GoneRecords, read_gone
 from connectors.stored_offsets import read_all_positions
 
@@ -24,6 +25,9 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 #: Looks in the time of the delay, and how far apart they are at least and at most.
 _LOOKS: Final = 10
 _BETWEEN_S: Final = (1.0, 600.0)
+
+#: Positions with the connectors that stored them.
+Stored = Sequence[tuple[str, Position]]
 
 
 class TopicDeletion:
@@ -45,6 +49,7 @@ class TopicDeletion:
         self._where = record_settings(settings)
         self._records = GoneRecords(target, admin, self._where)
         self._since_ms: dict[str, int] | None = None
+        self._said_unknown = False
 
     @property
     def interval_s(self) -> float:
@@ -101,10 +106,13 @@ class TopicDeletion:
         settings = self._settings
         listed = (await self._source.metadata(None)).topics
         # Where transforms rename topics, names do not tell; else the store is read only where it matters.
-        copies = set() if settings.names.are_the_policys else await self._copies()
-        copied = {(copy.topic, copy.remote) for copy in copies if copy.connector == settings.name}
+        positions = [] if settings.names.are_the_policys else await self._positions()
+        copied = {(copy.topic, copy.remote) for copy in _copies(positions) if copy.connector == settings.name}
         maybe = candidates(settings.names, settings.should_mirror, listed, target, copied)
         if not maybe:
+            return {}
+        positions = positions or await self._positions()
+        if not self._is_copied_cluster(positions, listed):
             return {}
         asked = (await self._source.metadata(maybe.keys())).topics
         gone = {
@@ -113,15 +121,28 @@ class TopicDeletion:
             if topic in asked and asked[topic].error_code == _UNKNOWN_TOPIC_OR_PARTITION
         }
         ids = {remote: target[remote].topic_id for remote in gone.values()}
-        return copied_by(settings.name, gone, copies or await self._copies(), listed, ids)
+        return copied_by(settings.name, gone, _copies(positions), listed, ids)
 
-    async def _copies(self) -> set[Copy]:
+    def _is_copied_cluster(self, positions: Stored, listed: Mapping[str, TopicMetadata]) -> bool:
+        ours = [
+            (one.source_topic, one.source_topic_id) for connector, one in positions if connector == self._settings.name
+        ]
+        ids = {name: topic.topic_id for name, topic in listed.items()}
+        known = is_copied_cluster(self._settings.names.policy, ours, ids)
+        if not known and not self._said_unknown:
+            log.warning(
+                "%s: cluster %s has none of the topics that were copied from it, by their ids: it is another cluster "
+                "than before, or was made anew, and no remote topic is deleted (topic.deletion.policy)",
+                self._flow,
+                self._settings.source_alias,
+            )
+        self._said_unknown = not known
+        return known
+
+    async def _positions(self) -> Stored:
         """Those of all connectors of this source."""
         positions = await read_all_positions(self._target, self._settings.map_topic)
-        return {
-            Copy(connector, position.source_topic, position.target_topic, position.target_topic_id)
-            for (connector, _), position in positions.items()
-        }
+        return [(connector, position) for (connector, _), position in positions.items()]
 
     async def _delete(self, change: DeleteTopic) -> None:
         log.warning(
@@ -138,6 +159,13 @@ class TopicDeletion:
             log.error("%s: %s", self._flow, outcome)
         else:
             log.warning("%s: %s; trying again", self._flow, outcome)
+
+
+def _copies(positions: Stored) -> set[Copy]:
+    return {
+        Copy(connector, position.source_topic, position.target_topic, position.target_topic_id)
+        for connector, position in positions
+    }
 
 
 def _utc(at_ms: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError
 from connectors.changes import DeleteTopic
 from connectors.remote_names import RemoteNames
@@ -47,7 +48,8 @@ def candidates(
 ) -> dict[str, str]:
     """Remote topics by source topic, where the source does not list it and this flow would mirror it.
 
-    Nothing where the source lists no topic of the flow at all: more likely it is the wrong cluster. ``copied``: source
+    Nothing where the source lists no topic of the flow at all, so that a cluster that has lost everything is told early
+    (:func:`is_copied_cluster` is the proof). ``copied``: source
     topics and the remote ones that they were copied to, which tells what remote names do not. A remote topic that
     records of a topic are sent to that is there is never among them, whoever fills it.
     """
@@ -77,6 +79,24 @@ def candidates(
             found[topic] = name
     living = {name for topic in source for name in _sent_to(names, topic)} if found else set()
     return {topic: name for topic, name in found.items() if name not in living}
+
+
+def is_copied_cluster(
+    policy: ReplicationPolicy, copied: Iterable[tuple[str, UUID | None]], listed: Mapping[str, UUID | None]
+) -> bool:
+    """Whether the cluster that answers still has a topic that was copied, by its id.
+
+    One that was rebuilt, or another one under the same address, has none, whatever its topics are called: the remote
+    topics are then all that is left. Where nothing has ids (before Kafka 2.8) a name counts, but for heartbeats, which
+    every mirror makes.
+
+    Args:
+        copied: Source topics and their ids, as the stored positions say.
+        listed: The source's topics now.
+    """
+    if any(listed.values()):
+        return any(topic_id is not None and listed.get(topic) == topic_id for topic, topic_id in copied)
+    return any(topic in listed and not policy.is_heartbeats_topic(topic) for topic, _ in copied)
 
 
 def copied_by(

@@ -51,6 +51,10 @@ class Joins(Protocol):
         """Claim transactional ids whose transactions may be open."""
         ...
 
+    async def left(self, sources: Collection[TopicPartition]) -> None:
+        """These are no longer copied here, and nobody else copies them yet."""
+        ...
+
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
         """Take over all of ``joining`` beside the running slice, and store where each begins."""
         ...
@@ -175,6 +179,8 @@ class Reconfiguring:
             for entry in copied:
                 self._leave(entry)
         if entries:
+            # Whoever gets them waits for the mark.
+            await self._joins.left(leaving)
             await self._commit()
             for source in leaving:
                 self._ledger.drop(source)

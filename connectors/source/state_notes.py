@@ -91,14 +91,18 @@ class StateNotes:
 
 
 async def end_when_all_stopped(
-    label: str, entries: Callable[[], Collection[Entry]], settle: Callable[[], Awaitable[None]]
+    label: str,
+    entries: Callable[[], Collection[Entry]],
+    settle: Callable[[], Awaitable[None]],
+    may_return: Callable[[Entry], bool],
 ) -> None:
     """Raise PartitionsStopped when none of ``entries`` goes on by itself, at two looks in a row; ``settle`` stores what
-    is known of them. ``entries`` gives none while they are being taken over."""
+    is known of them. ``entries`` gives none while they are being taken over. ``may_return``: whether one that
+    has stopped is still looked at."""
     before = False
     while True:
         here = entries()
-        now = bool(here) and all(entry.is_stopped for entry in here)
+        now = bool(here) and all(entry.is_stopped and not may_return(entry) for entry in here)
         if now and before:
             await settle()
             raise PartitionsStopped(_told(label, here))

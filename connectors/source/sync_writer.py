@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -54,6 +54,7 @@ class SyncWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ending = asyncio.Event()
+        self._one_request = asyncio.Lock()
         self._writing: asyncio.Task[None] | None = None
         self._said = ""
 
@@ -67,6 +68,18 @@ class SyncWriter:
         self._syncs.commit()
         self._wake()
 
+    async def leave(self, sources: Collection[TopicPartition]) -> None:
+        """Write what waits of partitions that another task gets, before that task may write of them.
+
+        What does not get there within two seconds is left out: behind what the other has written it would make readers
+        forget that.
+        """
+        syncs = self._syncs.leave(sources)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WRITE_S), self._one_request:
+                for at in range(0, 0 if self._said else len(syncs), _MOST_AT_ONCE):
+                    await self._write(syncs[at : at + _MOST_AT_ONCE])
+
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._write_forever(), name=f"offset syncs of {self._label}")
         return self
@@ -76,6 +89,8 @@ class SyncWriter:
     ) -> None:
         assert self._writing is not None, "it was entered"
         self._ending.set()
+        if self._syncs.waiting() > _MOST_AT_ONCE:
+            self._syncs.keep_newest()
         try:
             if not self._said:
                 await asyncio.wait_for(self._idle.wait(), _LAST_WRITE_S)
@@ -94,16 +109,27 @@ class SyncWriter:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            while syncs := self._syncs.take(_MOST_AT_ONCE):
-                if await self._write(syncs):
-                    delay_s = _RETRY_S
-                    await self._pause()
-                else:
-                    self._syncs.give_back(syncs)
+            while (count := await self._write_some()) is not None:
+                if not count:
                     await asyncio.sleep(delay_s)
                     delay_s = min(2 * delay_s, _MAX_RETRY_S)
+                    continue
+                delay_s = _RETRY_S
+                if count < _MOST_AT_ONCE:
+                    await self._pause()
             if not self._wanted.is_set():
                 self._idle.set()
+
+    async def _write_some(self) -> int | None:
+        """One request: how many syncs are written, 0 where it failed; None where nothing waits."""
+        async with self._one_request:
+            syncs = self._syncs.take(_MOST_AT_ONCE)
+            if not syncs:
+                return None
+            if await self._write(syncs):
+                return len(syncs)
+            self._syncs.give_back(syncs)
+            return 0
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

@@ -19,6 +19,7 @@ from connectors.dataplane.plan import (
     Run,
     TopicPartition,
 )
+from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
 from connectors.source.arrived import narrow_gaps
 from connectors.source.defects import Defects
@@ -30,6 +31,7 @@ from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
 from connectors.source.reach import Healing, Waiting
 from connectors.source.reconfiguring import Reconfiguring
+from connectors.source.returned import is_gone, look_for_returned
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import BatchToChange, SliceHandle, SliceLost, close_quietly
 from connectors.source.state_notes import StateNotes, end_when_all_stopped
@@ -150,11 +152,17 @@ class MirrorSourceTask:
             await self._commit()
             await notes.note()
 
-        ending = end_when_all_stopped(self._name, self._settled_entries, settle)
+        returning = look_for_returned(self._services.clusters, self._settled_entries, self._stopped)
+        ending = end_when_all_stopped(self._name, self._settled_entries, settle, self._may_return)
         return [
             asyncio.create_task(ending, name=f"stopped partitions of {self._name}"),
             asyncio.create_task(notes.keep(), name=f"states of {self._name}"),
+            asyncio.create_task(returning, name=f"topics gone of {self._name}"),
         ]
+
+    def _may_return(self, entry: Entry) -> bool:
+        """Whether it goes on by itself once its topic is made again."""
+        return is_gone(entry) and self._settings.gap_policy.on_topic_recreated is not OnTopicRecreated.FAIL
 
     def _settled_entries(self) -> Collection[Entry]:
         """All entries, but not while they are being taken over: what they are then is not decided."""
@@ -281,6 +289,11 @@ class MirrorSourceTask:
     async def find(self, partitions: Collection[TopicPartition]) -> list[Pair]:
         """The pairs of those that both clusters know now."""
         return await self._pairing.pairs(list(partitions))
+
+    async def left(self, sources: Collection[TopicPartition]) -> None:
+        """These are no longer copied here, and nobody else copies them yet."""
+        if self._services.syncs is not None:
+            await self._services.syncs.leave(sources)
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
         """Take over all of ``joining`` beside the running slice, and store where each begins."""
@@ -463,9 +476,12 @@ class MirrorSourceTask:
         self._sync(progress.source, progress.runs)
         if not stopped:
             return
-        entry = self._ledger.entries[progress.source]
-        if progress.gap is not None and self._settings.gap_policy.goes_on(progress.gap):
-            log.warning("%s: %s %s: %s", self._name, progress.source, entry.state, entry.reason)
+        self._stopped(self._ledger.entries[progress.source])
+
+    def _stopped(self, entry: Entry) -> None:
+        """Just now, while the others are copied."""
+        if entry.gap is not None and self._settings.gap_policy.goes_on(entry.gap):
+            log.warning("%s: %s %s: %s", self._name, entry.pair.source, entry.state, entry.reason)
             entry.heal()
             self._healing.is_due.set()
         else:

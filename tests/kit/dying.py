@@ -2,10 +2,11 @@
 
     python -m tests.kit.dying 3 0 failover mm2.properties --from us ...
     python -m tests.kit.dying 3 PID failover mm2.properties --from us ...
+    python -m tests.kit.dying EndTxn 0 failover mm2.properties --from us ...
 
-The first number says at which act, the second which process: 0 for its own. Acts are the requests that change a
-cluster, those that change a connector, and each time that an undo file is written; the blow falls before the act is.
-Where there are fewer acts it ends as ``heliograph`` does.
+The first says at which act, by its number or as the first one so called, the second which process: 0 for its own. Acts
+are the requests that change a cluster, those that change a connector, and each time that an undo file is written; the
+blow falls before the act is. Where there are fewer acts it ends as ``heliograph`` does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Ended(NamedTuple):
     errors: str
 
 
-def run_dying(act: int, pid: int, arguments: Sequence[str]) -> Ended:
+def run_dying(act: int | str, pid: int, arguments: Sequence[str]) -> Ended:
     """``heliograph`` with these arguments, in a process of its own. Raises subprocess.TimeoutExpired."""
     command = [sys.executable, "-m", "tests.kit.dying", str(act), str(pid), *arguments]
     done = subprocess.run(
@@ -59,12 +60,13 @@ def run_dying(act: int, pid: int, arguments: Sequence[str]) -> Ended:
     return Ended(done.returncode, struck, done.stdout, errors)
 
 
-def _strike_at(number: int, pid: int) -> None:
+def _strike_at(which: str, pid: int) -> None:
     """Count acts from now on."""
     acts = itertools.count(1)
 
     def act(what: str) -> None:
-        if next(acts) == number:
+        number = next(acts)
+        if str(number) == which or (what.startswith(which) and not which.isdigit()):
             print(f"{_STRUCK}{what}", file=sys.stderr, flush=True)
             os.kill(pid or os.getpid(), signal.SIGKILL)
 
@@ -90,6 +92,6 @@ def _strike_at(number: int, pid: int) -> None:
 
 
 if __name__ == "__main__":
-    _strike_at(int(sys.argv[1]), int(sys.argv[2]))
+    _strike_at(sys.argv[1], int(sys.argv[2]))
     del sys.argv[1:3]
     main()

@@ -123,3 +123,26 @@ def test_few_wait_and_the_newest_are_closest() -> None:
     assert waiting[-20:] == list(range(1_000_000_980, 1_000_001_000))
     assert waiting == sorted(waiting)
     assert waiting[0] < 1_000_000_000 // 10
+
+
+def test_a_partition_that_leaves_takes_all_of_its_syncs_along() -> None:
+    syncs = OffsetSyncs(100)
+    syncs.acknowledged(ORDERS, [(10, 20, 5)])
+    syncs.acknowledged(CLICKS, [(7, 9, 3)])
+    taken = syncs.take(1)
+    assert offsets(taken) == [(10, 20)]
+    assert offsets(syncs.leave([ORDERS])) == [(14, 24)], "the delayed one too"
+    syncs.give_back(taken)
+    syncs.commit()
+    assert {sync.topic for sync in syncs.take(ALL)} == {"clicks"}, "what failed meanwhile would come too late"
+    syncs.acknowledged(ORDERS, [(30, 40, 5)])
+    assert offsets(syncs.take(ALL)) == [(30, 40)], "it is here again, and due at once"
+
+
+def test_of_many_the_newest_of_each_partition_can_be_kept() -> None:
+    syncs = OffsetSyncs(0)
+    syncs.acknowledged(ORDERS, [(0, 0, 3)])
+    syncs.acknowledged(CLICKS, [(7, 9, 2)])
+    assert syncs.waiting() == 5
+    syncs.keep_newest()
+    assert offsets(syncs.take(ALL)) == [(2, 2), (8, 10)]

@@ -14,7 +14,7 @@ from connectors.changes import DeleteTopic
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from connectors.positions import UnknownFormat
 from connectors.remote_names import RemoteNames, renaming_steps
-from connectors.source.deletions import Copy, candidates, copied_by, plan_deletions
+from connectors.source.deletions import Copy, candidates, copied_by, is_copied_cluster, plan_deletions
 from connectors.source.gone_records import decode_gone, decode_gone_key, encode_gone, encode_gone_key
 from connectors.topic_routes import TopicRoutes
 
@@ -52,6 +52,28 @@ def test_of_renamed_topics_tells_what_was_copied() -> None:
 
 def test_nothing_is_gone_where_nothing_is_left() -> None:
     assert candidates(RemoteNames("us", DEFAULT), lambda topic: topic != "other", {"other"}, ["us.a"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("copied", "listed", "is_it"),
+    [
+        ([("a", ID), ("gone", OTHER_ID)], {"a": ID, "new": OTHER_ID}, True),
+        ([("a", ID), ("heartbeats", OTHER_ID)], {"heartbeats": OTHER_ID}, True),
+        # Rebuilt: made anew under the same names.
+        ([("a", ID), ("heartbeats", ID)], {"a": OTHER_ID, "heartbeats": OTHER_ID}, False),
+        ([("a", ID)], {"heartbeats": OTHER_ID}, False),
+        ([("a", None)], {"a": OTHER_ID}, False),
+        ([], {"a": ID}, False),
+        # No ids at the source.
+        ([("a", None), ("gone", None)], {"a": None}, True),
+        ([("a", None), ("heartbeats", None)], {"heartbeats": None}, False),
+        ([("a", ID)], {}, False),
+    ],
+)
+def test_a_cluster_that_was_rebuilt_is_told_by_its_topics(
+    copied: list[tuple[str, UUID | None]], listed: dict[str, UUID | None], is_it: bool
+) -> None:
+    assert is_copied_cluster(DEFAULT, copied, listed) == is_it
 
 
 def test_what_a_topic_that_is_there_is_sent_to_stays() -> None:

@@ -105,6 +105,9 @@ class World:
     async def shut_out(self, writers: Collection[str]) -> None:
         self.said.append(f"claim {','.join(sorted(writers))}")
 
+    async def left(self, sources: Collection[TopicPartition]) -> None:
+        self.said.append(f"sync {names(sources)}")
+
     async def join(self, _: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
         self.said.append(f"join {names(joining.entries)}")
         for source in joining.entries:
@@ -146,7 +149,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> World:
 async def test_one_leaves_and_another_joins_and_the_rest_is_not_touched(world: World) -> None:
     async with world.running():
         await world.change(A, C)
-    assert world.said == ["remove 1", "store 1!", "load 2", "join 2", "add 2"]
+    assert world.said == ["remove 1", "sync 1", "store 1!", "load 2", "join 2", "add 2"]
     assert [plan.source for plan in world.ledger.plans()] == [A, C]
 
 
@@ -158,7 +161,7 @@ async def test_who_is_wanted_again_before_it_is_stored_that_it_left_is_copied_ag
         world.stored[B] = Start(position(B, OURS, handed_over=True), 49, False)
         world.changes.want((A, B))
         await until(lambda: bool(world.plans))
-    assert world.said == ["remove 1", "store 1!", "load 1", "join 1", "add 1"]
+    assert world.said == ["remove 1", "sync 1", "sync 1", "store 1!", "load 1", "join 1", "add 1"]
     assert [plan.source for plan in world.ledger.plans()] == [A, B]
 
 
@@ -239,7 +242,7 @@ async def test_neither_joins_a_running_slice_where_sequences_may_stand_for_other
     world.ledger.entries[B].stop("the target is full")
     async with world.running():
         await world.change(A)
-        assert world.said == ["remove 1", "store "], "its position is left as it is"
+        assert world.said == ["remove 1", "sync 1", "store "], "its position is left as it is"
         await world.change(A, B)
     assert world.ledger.entries[B].is_waiting
     assert world.waiting.is_back
@@ -261,7 +264,7 @@ async def test_once_marked_as_handed_over_it_is_copied_here_no_more_even_if_it_i
         await until(lambda: not world.refusals)
         assert [plan.source for plan in world.ledger.plans()] == [A]
         await until(lambda: B not in world.ledger.entries)
-    assert world.said == ["remove 1", "store 1!"]
+    assert world.said == ["remove 1", "sync 1", "sync 1", "store 1!"]
 
 
 async def test_a_step_that_is_interrupted_is_made_again(world: World) -> None:
@@ -273,7 +276,7 @@ async def test_a_step_that_is_interrupted_is_made_again(world: World) -> None:
     world.may_leave.set()
     async with world.running():
         await until(lambda: set(world.ledger.entries) == {A, C})
-    assert world.said == ["remove 1", "remove 1", "store 1!", "load 2", "join 2", "add 2"]
+    assert world.said == ["remove 1", "remove 1", "sync 1", "store 1!", "load 2", "join 2", "add 2"]
 
 
 async def test_what_a_cluster_does_not_know_yet_joins_later(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import cast
 
 import pytest
@@ -84,7 +84,7 @@ async def test_a_task_ends_when_none_of_its_partitions_can_go_on(monkeypatch: py
     async def settle() -> None:
         settled.append(True)
 
-    ending = asyncio.create_task(end_when_all_stopped("us->eu task 0", lambda: entries, settle))
+    ending = asyncio.create_task(end_when_all_stopped("us->eu task 0", lambda: entries, settle, lambda _: False))
     entries[0].stop("damaged")
     entries[1].wait("no leader")
     entries[2].state = "healing"
@@ -103,4 +103,23 @@ async def test_a_task_without_partitions_goes_on(monkeypatch: pytest.MonkeyPatch
     async def settle() -> None: ...
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(end_when_all_stopped("us->eu task 0", list[Entry], settle), 0.02)
+        await asyncio.wait_for(end_when_all_stopped("us->eu task 0", list[Entry], settle, lambda _: False), 0.02)
+
+
+async def test_a_task_waits_for_a_topic_that_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_notes, "_LOOK_S", 0.001)
+    entries = [entry(0), entry(1)]
+    entries[0].stop("damaged")
+    entries[1].stop("gone", gap=Gap(GapKind.SOURCE_DELETED))
+
+    async def settle() -> None: ...
+
+    def ending(may_return: bool) -> Awaitable[None]:
+        return end_when_all_stopped(
+            "us->eu task 0", lambda: entries, settle, lambda one: may_return and one.gap is not None
+        )
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(ending(True), 0.02)
+    with pytest.raises(PartitionsStopped):
+        await asyncio.wait_for(ending(False), 60)

@@ -14,7 +14,7 @@ from connectors.mirror_records import OffsetSync
 from connectors.source import sync_writer
 from connectors.source.sync_writer import SyncWriter
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS, CLICKS = TopicPartition("orders", 0), TopicPartition("clicks", 0)
 
 
 class Topic:
@@ -114,3 +114,50 @@ async def test_syncs_that_become_due_meanwhile_wait_for_the_next_request(monkeyp
         assert topic.tries == 1
     assert topic.tries == 2
     assert topic.syncs == [(offset, offset) for offset in range(10)]
+
+
+async def test_more_than_a_request_holds_is_written_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
+    monkeypatch.setattr(sync_writer, "_MOST_AT_ONCE", 2)
+    topic = Topic()
+    async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 5)])
+        await topic.until_tried(3)
+    assert topic.syncs == [(offset, offset) for offset in range(5)]
+
+
+async def test_the_end_writes_the_newest_of_each_partition_where_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_MOST_AT_ONCE", 2)
+    topic = Topic()
+    topic.is_open.clear()
+    async with asyncio.timeout(60), writer(topic, lag_max=0) as syncs:
+        syncs.acknowledged(ORDERS, [(0, 0, 40)])
+        topic.is_open.set()
+    assert topic.syncs[-1] == (39, 39)
+    assert len(topic.syncs) < 10
+
+
+async def test_a_partition_that_leaves_is_written_first_and_never_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_PAUSE_S", 3600)
+    topic = Topic()
+    async with asyncio.timeout(60), writer(topic) as syncs:
+        syncs.acknowledged(CLICKS, [(0, 0, 1)])
+        await topic.until_tried(1)
+        syncs.acknowledged(ORDERS, [(5, 7, 200)])
+        await syncs.leave([ORDERS])
+        assert topic.syncs[1:] == [(5, 7), (106, 108), (204, 206)]
+        topic.records.clear()
+        syncs.commit()
+    assert topic.syncs == []
+
+
+async def test_a_partition_leaves_in_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_writer, "_LAST_WRITE_S", 0.01)
+    topic = Topic()
+    topic.is_open.clear()
+    async with asyncio.timeout(60), writer(topic) as syncs:
+        syncs.acknowledged(ORDERS, [(5, 7, 1)])
+        await syncs.leave([ORDERS])
+        topic.is_open.set()
+        await syncs.leave([ORDERS])
+    assert topic.syncs in ([], [(5, 7)]), "as far as it was under way"

@@ -1,0 +1,58 @@
+"""Topics that come back: what is said of partitions that stopped as they were gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import PartitionMetadata, TopicMetadata
+from connectors.dataplane import verdicts
+from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import GapKind
+from connectors.positions import Position
+from connectors.source.ledger import Entry, Pair
+from connectors.source.returned import is_gone, judged
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+POSITION = Position(*SOURCE, OLD, 20, 3, *TARGET, OLD, 20, "mm2-0", 5, 1, 8)
+
+
+def stopped(side: str) -> Entry:
+    entry = Entry(Pair(SOURCE, OLD, TARGET, OLD), POSITION, high_watermark=30)
+    topic = SOURCE.topic if side == "source" else TARGET.topic
+    verdict = verdicts.deleted(side, topic, SOURCE, POSITION.next_source_offset)
+    entry.stop(verdict.reason, gap=verdict.gap)
+    return entry
+
+
+def topic(name: str, topic_id: UUID | None, *partitions: int) -> TopicMetadata:
+    return TopicMetadata(name, topic_id, 0, {index: PartitionMetadata(1, 0, (1,), 0) for index in partitions})
+
+
+@pytest.mark.parametrize(("side", "kind"), [("source", GapKind.SOURCE_RECREATED), ("target", GapKind.TARGET_RECREATED)])
+def test_a_topic_that_is_back_was_made_anew(side: str, kind: GapKind) -> None:
+    entry = stopped(side)
+    assert is_gone(entry)
+    verdict = judged(entry, topic("orders" if side == "source" else "us.orders", NEW, 0))
+    assert verdict is not None and verdict.gap is not None
+    assert (verdict.gap.kind, verdict.gap.old_id, verdict.gap.new_id) == (kind, OLD, NEW)
+    assert "was deleted and made anew" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "found", [None, topic("orders", NEW), topic("orders", NEW, 1), topic("orders", OLD, 0), topic("orders", None, 0)]
+)
+def test_nothing_new_is_said(found: TopicMetadata | None) -> None:
+    assert judged(stopped("source"), found) is None
+
+
+def test_others_are_not_looked_at() -> None:
+    entry = stopped("source")
+    assert not is_gone(replace(entry, state="running", gap=None))
+    assert not is_gone(replace(entry, position=None))
+    damaged = replace(entry, gap=None)
+    damaged.stop("damaged")
+    assert not is_gone(damaged)
