@@ -51,6 +51,8 @@ class ExactlyOnceTask(MirrorSourceTask):
         check_newest: Raises where another has been given the task; awaited when the id is claimed.
     """
 
+    _lets_join = False
+
     def __init__(
         self,
         settings: TaskSettings,

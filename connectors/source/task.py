@@ -55,6 +55,9 @@ T = TypeVar("T")
 class MirrorSourceTask:
     """Copies its partition pairs until stopped. Retriable troubles are taken care of; others are raised by run."""
 
+    #: Whether partitions can join a slice that copies.
+    _lets_join = True
+
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
         self.state = "starting"
         self.epoch = 0
@@ -277,13 +280,17 @@ class MirrorSourceTask:
         return takeover.producer, self._ledger.plans({plan.source for plan in takeover.plans if plan.pipelined})
 
     async def _pairs(self) -> list[Pair]:
-        """The assigned partitions with what both clusters say of them now."""
+        """The assigned partitions with what both clusters say of them now. Those that a cluster does not know, as one
+        whose remote topic cannot be made, hold up no others: they join the slice once they are there."""
         partitions = self._settings.partitions
         found = await self.find(partitions)
         if len(found) < len(partitions):
             have = {pair.source for pair in found}
             gone = ", ".join(str(one) for one in partitions if one not in have)
-            raise RetriableError(f"a cluster does not know {gone} now")
+            if not (found and self._lets_join):
+                raise RetriableError(f"a cluster does not know {gone} now")
+            log.warning("%s: a cluster does not know %s now; the others go on", self._name, gone)
+            self._changes.want(partitions)
         return found
 
     async def find(self, partitions: Collection[TopicPartition]) -> list[Pair]:

@@ -310,3 +310,33 @@ async def test_a_next_slice_that_never_comes_up_for_a_defect_fails_the_task(worl
     with pytest.raises(TaskDefective):
         await asyncio.wait_for(running, 60)
     assert len(world.refusals) == 7
+
+
+async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TopicPartition("unknown", 0)
+
+    async def find(_: MirrorSourceTask, __: object) -> list[Pair]:
+        return [PAIR]
+
+    monkeypatch.setattr(MirrorSourceTask, "find", find)
+    settings = TaskSettings("us->eu", "mm2-0", (SOURCE, other), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+    services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
+    one = MirrorSourceTask(settings, services, cast(PositionStore, None))
+    wanted: list[object] = []
+    monkeypatch.setattr(one._changes, "want", wanted.append)
+    assert await one._pairs() == [PAIR]
+    assert wanted == [(SOURCE, other)], "they join once they are there"
+    monkeypatch.setattr(type(one), "_lets_join", False)
+    with pytest.raises(RetriableError, match="does not know unknown-0 now"):
+        await one._pairs()
+
+
+async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(_: MirrorSourceTask, __: object) -> list[Pair]:
+        return []
+
+    monkeypatch.setattr(MirrorSourceTask, "find", find)
+    settings = TaskSettings("us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+    services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
+    with pytest.raises(RetriableError, match=f"does not know {SOURCE} now"):
+        await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()
