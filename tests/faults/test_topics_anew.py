@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,3 +274,39 @@ def lags_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert gap["bytes"] > 0
     assert 0 < gap["ms"] < 3_600_000
     assert "anew-keeps" not in told
+
+
+@pytest.mark.long
+def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path
+) -> None:
+    """It is the only one of its task, which therefore waits for it."""
+    source, target = Broker(us, 0), Broker(eu, 0)
+    topic, remote = "away-for-long", "away.away-for-long"
+    make(source, topic)
+    source.produce(topic, 0, FIRST)
+    properties = {
+        "clusters": "away, eu",
+        "away.bootstrap.servers": us.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        "away->eu.enabled": "true",
+        "away->eu.topics": topic,
+        "on.topic.recreated": "restart",
+        **SMALL,
+        "refresh.topics.interval.seconds": "600",
+    }
+    with Mirror(properties, tmp_path) as mirror:
+        mirror.start()
+        await_end(target, remote, FIRST)
+        source.delete_topic(topic)
+        mirror.await_line(0, (f"source topic {topic} does not exist any more",), DEADLINE_S)
+        make(source, topic)
+        source.produce(topic, 100, 10)
+        mirror.await_line(0, (f"source topic {topic} was deleted and made anew",), DEADLINE_S)
+        wait_until(
+            lambda: asyncio.run(_copied(eu.bootstrap, remote)) == [*range(FIRST), *range(100, 110)],
+            DEADLINE_S,
+            "what is there now is copied behind what was",
+            POLL_S,
+        )
+        assert mirror.stop() == 0
