@@ -6,14 +6,13 @@ A predecessor is Java's MirrorMaker 2 in the same group, we ourselves, or Mirror
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kafka.errors import for_code
 from kafka.protocol.admin import ListTransactionsRequest
 
-from connect.core import offsetlog
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.connection import UnsupportedVersion
@@ -25,7 +24,8 @@ from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.host import FlowParts
-from connectors.source.store import Start, read_offsets, start_of
+from connectors.source.store import Start
+from connectors.source.stored_starts import Stored, offsets_of, read_stored, starts_of
 from connectors.source.takeover import begin_at
 from connectors.source.topic_plan import TopicPlan, plan_topics
 from connectors.stored_offsets import read_positions
@@ -33,7 +33,6 @@ from connectors.stored_offsets import read_positions
 #: How long the logs and the stored offsets are watched for somebody who still writes.
 WATCH_S: Final = 3.0
 UNKNOWN: Final = -1
-_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,28 +141,17 @@ async def check_takeover(
     topics = await plan_topics(
         settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
     )
-    before = await _stored(settings, parts.store)
+    before = await read_stored(settings, parts.store)
     ends = await _target_ends(target, topics)
     unknown: list[str] = list(topics.naming.problems.values())
     groups = await _groups(settings, parts, group_id, unknown)
     ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
     await asyncio.sleep(watch_s)
-    stored, ends_then = await _stored(settings, parts.store), await _target_ends(target, topics)
+    stored, ends_then = await read_stored(settings, parts.store), await _target_ends(target, topics)
     moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
     moving += [f"remote partition {TopicPartition(*one)}" for one, end in ends_then.items() if end > ends.get(one, end)]
     starts = await _starts(settings, parts, topics, stored, ends_then)
     return TakeoverCheck(settings.flow, tuple(starts), tuple(groups), tuple(moving), tuple(ids), tuple(unknown))
-
-
-_Stored = tuple[offsetlog.SourceOffsets, set[bytes]]
-
-
-async def _stored(settings: MirrorSourceSettings, store: Cluster) -> _Stored:
-    topic = settings.offsets_topic
-    known = (await store.metadata({topic})).topics.get(topic)
-    if known is None or not known.partitions:
-        return offsetlog.SourceOffsets(), set()
-    return await read_offsets(store, topic, _TIMEOUT_S)
 
 
 async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, int], int]:
@@ -171,43 +159,23 @@ async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, in
     return await list_offsets(target, there, LATEST) if there else {}
 
 
-def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: _Stored, after: _Stored) -> list[str]:
-    partitions = _partitions(topics)
-    then, now = (_offsets(settings, one, partitions) for one in (before, after))
-    return [str(one) for one in partitions if then[one] != now[one]]
-
-
-def _partitions(topics: TopicPlan) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, index)
-        for topic in topics.topics
-        if topic.name in topics.naming.remote
-        for index in sorted(topic.partitions)
-    ]
-
-
-def _offsets(
-    settings: MirrorSourceSettings, stored: _Stored, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    return {one: stored[0].mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
+def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: Stored, after: Stored) -> list[str]:
+    then, now = (offsets_of(settings, one, topics.partitions) for one in (before, after))
+    return [str(one) for one in then if then[one] != now[one]]
 
 
 async def _starts(
     settings: MirrorSourceSettings,
     parts: FlowParts,
     topics: TopicPlan,
-    stored: _Stored,
+    stored: Stored,
     ends: Mapping[tuple[str, int], int],
 ) -> list[PartitionStart]:
-    source, partitions = parts.clusters.source, _partitions(topics)
+    source, partitions = parts.clusters.source, topics.partitions
     if not partitions:
         return []
     positions = await read_positions(parts.store, settings.map_topic, settings.name)
-    offsets = _offsets(settings, stored, partitions)
-    known = {
-        one: start_of(positions.get(one), offsets[one], plainly=_java_key(settings, one) in stored[1])
-        for one in partitions
-    }
+    known = starts_of(settings, stored, positions, partitions)
     fresh = [one for one, start in known.items() if _counts(start) is None and start.committed_source_offset is None]
     begin = begin_of(settings)
     firsts = await first_offsets(source, fresh, begin)
@@ -230,10 +198,6 @@ async def _starts(
 def _counts(start: Start) -> Position | None:
     """The position, unless the stored offset was altered since."""
     return None if start.moved else start.position
-
-
-def _java_key(settings: MirrorSourceSettings, partition: TopicPartition) -> bytes:
-    return offsetlog.mirror_key(settings.name, settings.source_alias, *partition)
 
 
 async def _groups(
