@@ -17,6 +17,7 @@ from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.remote_topics import Naming, absent, creations, growths, name_topics
 from connectors.source.renamed import is_of_another, name_of_new, names_of_new, renamed_topics
+from connectors.source.store import Start
 from connectors.source.stored_starts import read_stored, starts_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_positions
@@ -124,7 +125,15 @@ async def find_coming(settings: MirrorSourceSettings, store: Cluster, plan: Topi
         return {}
     stored = await read_stored(settings, store)
     positions = await read_positions(store, settings.map_topic, settings.name)
-    starts = starts_of(settings, stored, positions, plan.partitions)
+    return coming_of(settings, plan, starts_of(settings, stored, positions, plan.partitions))
+
+
+def coming_of(
+    settings: MirrorSourceSettings, plan: TopicPlan, starts: Mapping[TopicPartition, Start]
+) -> dict[str, str]:
+    """The same where it is known what is stored of the plan's partitions."""
+    if settings.gap_policy.on_topic_recreated is not OnTopicRecreated.NEW_REMOTE_TOPIC:
+        return {}
     ids = {topic.name: topic.topic_id for topic in plan.topics}
     anew = {one.topic for one, start in starts.items() if is_of_another(start, ids[one.topic])}
     topics = [topic for topic in plan.topics if topic.name in anew and topic.name not in plan.renamed]
