@@ -29,6 +29,8 @@ _BECAUSE: Final = {
     "group": "initial.offsets.group",
     "earliest": "nothing stored: the log's start",
     "latest": "nothing stored: the log's end",
+    "restart": "on.topic.recreated",
+    "offset-map": "the offset map",
 }
 
 
@@ -75,8 +77,10 @@ def _as_json(checked: TakeoverCheck) -> dict[str, Any]:
         "flow": checked.flow,
         "running": checked.is_running,
         "obstacles": checked.obstacles,
+        "notes": checked.notes,
         "partitions": [
-            {**asdict(one), "lag": one.lag, "lost": one.lost, "beyond": one.beyond} for one in checked.partitions
+            {**asdict(one), "stops": one.stops, "lag": one.lag, "lost": one.lost, "beyond": one.beyond}
+            for one in checked.partitions
         ],
         "groups": [
             {"role": one.role, "cluster": one.cluster, "group": one.group, **asdict(one.state)}
@@ -107,6 +111,8 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
         say(f"  would be fenced: transactional id {one.name} ({one.state})")
     for obstacle in checked.obstacles:
         say(f"  in the way: {obstacle}", "bold red")
+    for note in checked.notes:
+        say(f"  note: {note}")
     for problem in checked.unknown:
         say(f"  not looked at: {problem}", "bold red")
     for number, step in enumerate(stop_order(checked), 1):
@@ -125,13 +131,16 @@ def _table(partitions: Sequence[PartitionStart], *, everything: bool) -> Table:
 
 def _rows(partitions: Sequence[PartitionStart], *, everything: bool) -> Iterator[tuple[str, ...]]:
     # What needs attention first.
-    ordered = sorted(partitions, key=lambda one: (-one.lost, -one.beyond, -one.lag, one.topic, one.partition))
+    ordered = sorted(
+        partitions,
+        key=lambda one: (not one.stops, not one.met, -one.lost, -one.beyond, -one.lag, one.topic, one.partition),
+    )
     shown = ordered if everything else ordered[:_ROWS]
     for one in shown:
         yield (
             f"{one.topic}-{one.partition}",
-            str(one.begins_at),
-            _BECAUSE[one.because],
+            "" if one.stops else str(one.begins_at),
+            next((f"stops: {met.state}" for met in one.met if met.stops), _BECAUSE[one.because]),
             f"{one.log_start} to {one.end}",
             str(one.lag),
             str(one.lost) if one.lost else "",

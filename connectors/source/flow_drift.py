@@ -17,11 +17,10 @@ from connect.core.errors import HeliographError, PermanentError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfigs, describe
 from connectors.access.plan import AccessPlan
-from connectors.access.sync import AccessSync
 from connectors.changes import DeleteTopic
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
-from connectors.source.flow_plan import FlowPlan, InternalTopics, look_at_flow
+from connectors.source.flow_plan import AccessOf, FlowPlan, InternalTopics, look_at_flow
 from connectors.source.host import FlowParts
 from connectors.source.remote_configs import alterations, wanted_configs
 from connectors.source.topic_plan import TopicPlan
@@ -74,7 +73,7 @@ class FlowDrift:
 
 
 async def drift_of_flow(
-    settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
+    settings: MirrorSourceSettings, parts: FlowParts, access: AccessOf, internal: InternalTopics
 ) -> FlowDrift:
     """Look at both clusters of a flow that mirrors; nothing is changed. Raises as
     :func:`connectors.source.flow_plan.plan_flow`."""

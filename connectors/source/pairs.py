@@ -20,7 +20,7 @@ from connectors.filters import DefaultConfigPropertyFilter
 from connectors.gaps import OnTopicRecreated
 from connectors.source.ledger import Entry, Pair
 from connectors.source.remote_configs import configs_of_new
-from connectors.source.renamed import is_there, name_of_new, names_of_new
+from connectors.source.renamed import is_of_another, is_there, name_of_new, names_of_new
 from connectors.source.store import Start
 from connectors.source.topology import pair_up
 
@@ -120,9 +120,8 @@ class Pairing:
 
     def _is_of_another(self, entry: Entry, starts: Mapping[TopicPartition, Start]) -> bool:
         """Whether an entry's position speaks of a source topic that is gone, and its target is still that one's."""
-        start, topic_id = starts[entry.pair.source], entry.pair.source_topic_id
-        before = start.position.source_topic_id if start.position and not start.moved else None
-        if topic_id is None or before is None or before == topic_id:
+        topic_id = entry.pair.source_topic_id
+        if topic_id is None or not is_of_another(starts[entry.pair.source], topic_id):
             return False
         return entry.pair.target.topic != name_of_new(self._remote_topic(entry.pair.source.topic), topic_id)
 

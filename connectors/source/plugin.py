@@ -344,8 +344,11 @@ def _store(
     )
 
 
-def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | None:
-    """What syncs access rules, where anything does."""
+def access_of(
+    settings: MirrorSourceSettings, parts: FlowParts, coming: Mapping[str, str] | None = None
+) -> AccessSync | None:
+    """What syncs access rules, where anything does. ``coming``: remote topics, by source topic, that are taken for
+    there already beside those that source topics made anew have."""
     if settings.access.interval_s is None:
         return None
     names = Names(settings.names, settings.should_mirror, settings.access.takes_group)
@@ -355,7 +358,7 @@ def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | 
     source, target = parts.clusters.source, parts.clusters.target
 
     async def renamed() -> Mapping[str, str]:
-        return await look_for_renamed(settings, source, target)
+        return {**(coming or {}), **await look_for_renamed(settings, source, target)}
 
     return AccessSync(settings.access, flow, source, target, records, renamed)
 

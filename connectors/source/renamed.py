@@ -13,6 +13,7 @@ from uuid import UUID
 
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connectors.source.store import Start
 
 _ID_DIGITS: Final = 8
 #: Kafka's ``Topic.validate``.
@@ -48,6 +49,12 @@ async def renamed_topics(
     names = names_of_new(remote_topic, topics)
     there = (await target.metadata(set(names.values()))).topics if names else {}
     return {topic: name for topic, name in names.items() if is_there(there.get(name))}
+
+
+def is_of_another(start: Start, topic_id: UUID | None) -> bool:
+    """Whether what is stored of a partition speaks of another source topic than the one with this id."""
+    before = start.position.source_topic_id if start.position and not start.moved else None
+    return topic_id is not None and before is not None and before != topic_id
 
 
 def is_there(topic: TopicMetadata | None) -> bool:

@@ -6,34 +6,41 @@ A predecessor is Java's MirrorMaker 2 in the same group, we ourselves, or Mirror
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kafka.errors import for_code
 from kafka.protocol.admin import ListTransactionsRequest
 
-from connect.core import offsetlog
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.connection import UnsupportedVersion
 from connect.kafka.group_offsets import GroupState, committed_offsets, group_state
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connectors.dataplane.codes import UNKNOWN_TOPIC_OR_PARTITION
 from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import GapKind
+from connectors.map_reader import MapReader
+from connectors.offset_map import Pair as MapPair
+from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.host import FlowParts
-from connectors.source.store import Start, read_offsets, start_of
+from connectors.source.ledger import Entry
+from connectors.source.store import Start
+from connectors.source.stored_starts import Stored, offsets_of, read_stored, starts_of
 from connectors.source.takeover import begin_at
-from connectors.source.topic_plan import TopicPlan, plan_topics
+from connectors.source.takeover_gaps import Met, judged, met_at_start, met_by_reading
+from connectors.source.topic_plan import TopicPlan, coming_of, plan_topics
 from connectors.stored_offsets import read_positions
 
 #: How long the logs and the stored offsets are watched for somebody who still writes.
 WATCH_S: Final = 3.0
 UNKNOWN: Final = -1
-_TIMEOUT_S: Final = 60.0
+_TRUNCATED: Final = GapKind.TARGET_TRUNCATED.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +48,15 @@ class PartitionStart:
     """One source partition.
 
     Args:
-        begins_at: The first source offset that a run would copy.
+        begins_at: The source offset that a run would copy next, if the source has it.
         because: Whose word that is: ``position`` (ours), ``stored-offset`` (Java's, or altered by an operator),
-            ``group`` (``initial.offsets.group``), ``earliest`` or ``latest``.
+            ``group`` (``initial.offsets.group``), ``earliest`` or ``latest``; ``restart`` where a topic was made anew,
+            ``offset-map`` where a truncated target is copied to again.
         log_start: First offset that the source still has; ``end`` is behind its last.
         lost: Offsets between ``begins_at`` and ``log_start``: nobody can copy them any more.
         beyond: Offsets by which ``begins_at`` lies behind ``end``: the source's log is not the one that was copied.
         target_end: Of the remote partition; -1 where there is none yet.
+        met: What a run meets in the logs, and what it does there.
     """
 
     topic: str
@@ -58,6 +67,12 @@ class PartitionStart:
     log_start: int
     end: int
     target_end: int = UNKNOWN
+    met: tuple[Met, ...] = ()
+
+    @property
+    def stops(self) -> bool:
+        """Whether a run copies nothing of it."""
+        return any(one.stops for one in self.met)
 
     @property
     def lag(self) -> int:
@@ -117,7 +132,7 @@ class TakeoverCheck:
 
     @property
     def obstacles(self) -> list[str]:
-        """Why a start now would be wrong, or lose something; none: it is fine."""
+        """Why a start now would be wrong, or would not copy all; none: it is fine."""
         found = [
             f"group {one.group} of cluster {one.cluster} has members: {', '.join(one.state.members)}"
             for one in self.groups
@@ -125,13 +140,20 @@ class TakeoverCheck:
         ]
         if self.moving:
             found.append(f"somebody still writes: {', '.join(self.moving[:5])}{' ...' if self.moving[5:] else ''}")
-        for part in self.partitions:
-            name = f"{part.topic}-{part.partition}"
-            if part.lost:
-                found.append(f"{name}: {part.lost} offsets from {part.begins_at} on are gone (on.source.gap)")
-            if part.beyond:
-                found.append(f"{name}: the source ends at {part.end}, a run would begin at {part.begins_at}")
-        return found
+        return found + self._met(stopping=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a run would meet and go on behind."""
+        return self._met(stopping=False)
+
+    def _met(self, *, stopping: bool) -> list[str]:
+        return [
+            f"{part.topic}-{part.partition}: {one.told}"
+            for part in self.partitions
+            for one in part.met
+            if one.stops is stopping
+        ]
 
 
 async def check_takeover(
@@ -142,28 +164,21 @@ async def check_takeover(
     topics = await plan_topics(
         settings, source, target, ConfigSync(settings.flow, source, target, settings.property_filter)
     )
-    before = await _stored(settings, parts.store)
+    before = await read_stored(settings, parts.store)
     ends = await _target_ends(target, topics)
     unknown: list[str] = list(topics.naming.problems.values())
     groups = await _groups(settings, parts, group_id, unknown)
     ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
     await asyncio.sleep(watch_s)
-    stored, ends_then = await _stored(settings, parts.store), await _target_ends(target, topics)
+    stored = await read_stored(settings, parts.store)
+    positions = await read_positions(parts.store, settings.map_topic, settings.name)
+    # Behind the positions: where somebody copies, an older end would look like a truncated log.
+    ends_then = await _target_ends(target, topics)
     moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
     moving += [f"remote partition {TopicPartition(*one)}" for one, end in ends_then.items() if end > ends.get(one, end)]
-    starts = await _starts(settings, parts, topics, stored, ends_then)
+    known = starts_of(settings, stored, positions, topics.partitions)
+    starts = await _starts(settings, parts, topics, known, ends_then)
     return TakeoverCheck(settings.flow, tuple(starts), tuple(groups), tuple(moving), tuple(ids), tuple(unknown))
-
-
-_Stored = tuple[offsetlog.SourceOffsets, set[bytes]]
-
-
-async def _stored(settings: MirrorSourceSettings, store: Cluster) -> _Stored:
-    topic = settings.offsets_topic
-    known = (await store.metadata({topic})).topics.get(topic)
-    if known is None or not known.partitions:
-        return offsetlog.SourceOffsets(), set()
-    return await read_offsets(store, topic, _TIMEOUT_S)
 
 
 async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, int], int]:
@@ -171,69 +186,92 @@ async def _target_ends(target: Cluster, topics: TopicPlan) -> dict[tuple[str, in
     return await list_offsets(target, there, LATEST) if there else {}
 
 
-def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: _Stored, after: _Stored) -> list[str]:
-    partitions = _partitions(topics)
-    then, now = (_offsets(settings, one, partitions) for one in (before, after))
-    return [str(one) for one in partitions if then[one] != now[one]]
-
-
-def _partitions(topics: TopicPlan) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, index)
-        for topic in topics.topics
-        if topic.name in topics.naming.remote
-        for index in sorted(topic.partitions)
-    ]
-
-
-def _offsets(
-    settings: MirrorSourceSettings, stored: _Stored, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    return {one: stored[0].mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
+def _moved(settings: MirrorSourceSettings, topics: TopicPlan, before: Stored, after: Stored) -> list[str]:
+    then, now = (offsets_of(settings, one, topics.partitions) for one in (before, after))
+    return [str(one) for one in then if then[one] != now[one]]
 
 
 async def _starts(
     settings: MirrorSourceSettings,
     parts: FlowParts,
     topics: TopicPlan,
-    stored: _Stored,
+    known: Mapping[TopicPartition, Start],
     ends: Mapping[tuple[str, int], int],
 ) -> list[PartitionStart]:
-    source, partitions = parts.clusters.source, _partitions(topics)
-    if not partitions:
+    if not known:
         return []
-    positions = await read_positions(parts.store, settings.map_topic, settings.name)
-    offsets = _offsets(settings, stored, partitions)
-    known = {
-        one: start_of(positions.get(one), offsets[one], plainly=_java_key(settings, one) in stored[1])
-        for one in partitions
-    }
+    source, policy = parts.clusters.source, settings.gap_policy
+    begins = await _begins(settings, source, known)
+    entries = _judged(settings, topics, known, ends)
+    runs = await _newest_runs(settings, parts.store, [(entries[one], start.position) for one, start in known.items()])
+    lows = await list_offsets(source, known, EARLIEST)
+    highs = await list_offsets(source, known, LATEST)
+    found = []
+    for one, start in known.items():
+        target, (first, because) = entries[one].pair.target, begins[one]
+        met = met_at_start(entries[one], start, policy, lows[one], runs.get(one, ()))
+        if met and not met.stops:
+            first, because = met.goes_on_at, "offset-map" if met.state == _TRUNCATED else "restart"
+        read = None if met and met.stops else met_by_reading(one, first, lows[one], highs[one], policy)
+        of_both = tuple(each for each in (met, read) if each)
+        end = ends.get(target, UNKNOWN)
+        found.append(PartitionStart(*one, target.topic, first, because, lows[one], highs[one], end, of_both))
+    return found
+
+
+async def _begins(
+    settings: MirrorSourceSettings, source: Cluster, known: Mapping[TopicPartition, Start]
+) -> dict[TopicPartition, tuple[int, str]]:
+    """Where each partition begins if its logs are those that were copied, and whose word that is."""
     fresh = [one for one, start in known.items() if _counts(start) is None and start.committed_source_offset is None]
     begin = begin_of(settings)
     firsts = await first_offsets(source, fresh, begin)
     of_group = await committed_offsets(source, begin.group) if begin.group and fresh else {}
-    lows = await list_offsets(source, partitions, EARLIEST)
-    highs = await list_offsets(source, partitions, LATEST)
-    found = []
+    found = {}
     for one, start in known.items():
-        remote = topics.naming.remote[one.topic]
         if one in firsts:
             because = "group" if one in of_group else settings.auto_offset_reset
         else:
             because = "stored-offset" if _counts(start) is None else "position"
-        first = begin_at(_counts(start), start.committed_source_offset, firsts.get(one))
-        end = ends.get((remote, one.partition), UNKNOWN)
-        found.append(PartitionStart(*one, remote, first, because, lows[one], highs[one], end))
+        found[one] = begin_at(_counts(start), start.committed_source_offset, firsts.get(one)), because
     return found
+
+
+def _judged(
+    settings: MirrorSourceSettings,
+    topics: TopicPlan,
+    known: Mapping[TopicPartition, Start],
+    ends: Mapping[tuple[str, int], int],
+) -> dict[TopicPartition, Entry]:
+    """An entry of each partition, thrown away afterwards."""
+    remote = {**topics.naming.remote, **coming_of(settings, topics, known)}
+    here = {topic.name: topic for topic in topics.topics}
+    there = {name: topic for name, topic in topics.target.items() if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION}
+    found = {}
+    for one, start in known.items():
+        target = TopicPartition(remote[one.topic], one.partition)
+        found[one] = judged(one, target, start, (here[one.topic], there.get(target.topic)), ends.get(target))
+    return found
+
+
+async def _newest_runs(
+    settings: MirrorSourceSettings, store: Cluster, entries: Sequence[tuple[Entry, Position | None]]
+) -> dict[TopicPartition, Sequence[Run]]:
+    """Of the maps by which truncated targets are copied to again."""
+    truncated = {
+        entry.pair.source: MapPair.of(position) for entry, position in entries if position and entry.state == _TRUNCATED
+    }
+    if not truncated:
+        return {}
+    reader = MapReader(store, settings.map_topic, connector=settings.name, partitions=truncated)
+    await reader.follow()
+    chunks = {one: reader.chunks(pair) for one, pair in truncated.items()}
+    return {one: list(await reader.runs(truncated[one], places[-1])) for one, places in chunks.items() if places}
 
 
 def _counts(start: Start) -> Position | None:
     """The position, unless the stored offset was altered since."""
     return None if start.moved else start.position
-
-
-def _java_key(settings: MirrorSourceSettings, partition: TopicPartition) -> bytes:
-    return offsetlog.mirror_key(settings.name, settings.source_alias, *partition)
 
 
 async def _groups(

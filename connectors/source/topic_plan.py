@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import AddPartitions, CreateTopic
+from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import OnTopicRecreated
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.remote_topics import Naming, absent, creations, growths, name_topics
-from connectors.source.renamed import name_of_new, renamed_topics
+from connectors.source.renamed import is_of_another, name_of_new, names_of_new, renamed_topics
+from connectors.source.store import Start
+from connectors.source.stored_starts import read_stored, starts_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_positions
 
@@ -40,6 +43,16 @@ class TopicPlan:
             for topic, name in self.naming.remote.items()
             if (remote := self.target.get(name)) is not None and remote.partitions
         }
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Of the source topics that have a remote name."""
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.topics
+            if topic.name in self.naming.remote
+            for index in sorted(topic.partitions)
+        ]
 
 
 async def plan_topics(
@@ -103,3 +116,25 @@ async def look_for_renamed(settings: MirrorSourceSettings, source: Cluster, targ
     if settings.gap_policy.on_topic_recreated is not OnTopicRecreated.NEW_REMOTE_TOPIC:
         return {}
     return await find_renamed(settings, selected(settings.should_mirror, (await source.metadata(None)).topics), target)
+
+
+async def find_coming(settings: MirrorSourceSettings, store: Cluster, plan: TopicPlan) -> dict[str, str]:
+    """Remote topics that the tasks of a run will make for source topics that were made anew since they were copied, by
+    source topic. Errors as those of ``store``."""
+    if settings.gap_policy.on_topic_recreated is not OnTopicRecreated.NEW_REMOTE_TOPIC:
+        return {}
+    stored = await read_stored(settings, store)
+    positions = await read_positions(store, settings.map_topic, settings.name)
+    return coming_of(settings, plan, starts_of(settings, stored, positions, plan.partitions))
+
+
+def coming_of(
+    settings: MirrorSourceSettings, plan: TopicPlan, starts: Mapping[TopicPartition, Start]
+) -> dict[str, str]:
+    """The same where it is known what is stored of the plan's partitions."""
+    if settings.gap_policy.on_topic_recreated is not OnTopicRecreated.NEW_REMOTE_TOPIC:
+        return {}
+    ids = {topic.name: topic.topic_id for topic in plan.topics}
+    anew = {one.topic for one, start in starts.items() if is_of_another(start, ids[one.topic])}
+    topics = [topic for topic in plan.topics if topic.name in anew and topic.name not in plan.renamed]
+    return names_of_new(settings.remote_topic, topics)

@@ -1,0 +1,243 @@
+"""What a check before a start says of partitions whose logs are no longer those that were copied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core import offsetlog
+from connect.kafka.cluster import PartitionMetadata, TopicMetadata
+from connect.kafka.group_offsets import GroupState
+from connect.kafka.offsets import EARLIEST
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_index import ChunkPlace
+from connectors.offset_map import Pair, Run, RunList
+from connectors.positions import Position
+from connectors.settings import MirrorSourceSettings, source_settings
+from connectors.source import takeover_check, topic_plan
+from connectors.source.stored_starts import Stored
+from connectors.source.takeover_check import PartitionStart, TakeoverCheck, check_takeover
+
+OF_SOURCE, OF_TARGET, ANOTHER = UUID(int=1), UUID(int=2), UUID("1c9bd204-0000-4000-8000-000000000000")
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+POSITION = Position(*SOURCE, OF_SOURCE, 500, 3, *TARGET, OF_TARGET, 450, "mm2-0", 5, 1, 8, True)
+
+
+def settings(**policies: str) -> MirrorSourceSettings:
+    return source_settings(
+        {
+            "name": "n",
+            "connector.class": "MirrorSourceConnector",
+            "source.cluster.alias": "us",
+            "target.cluster.alias": "eu",
+            "topics": "orders",
+            **{key.replace("_", "."): value for key, value in policies.items()},
+        },
+        {"offset.storage.topic": "offsets"},
+    )
+
+
+def topic(name: str, topic_id: UUID) -> TopicMetadata:
+    return TopicMetadata(name, topic_id, 0, {0: PartitionMetadata(0, 0, (0,), 0)})
+
+
+class Cluster:
+    def __init__(self, known: TopicMetadata, log: tuple[int, int]) -> None:
+        self.topics, self.log = {known.name: known}, log
+
+    async def metadata(self, _: object) -> SimpleNamespace:
+        return SimpleNamespace(topics=self.topics, brokers=())
+
+
+class Maps:
+    """One run: 440 records, of the source's first 500 offsets."""
+
+    runs_stored: Sequence[Run] = (Run(0, 0, 200), Run(260, 200, 240))
+
+    def __init__(self, *_: object, connector: str, partitions: Collection[TopicPartition]) -> None:
+        assert (connector, list(partitions)) == ("n", [SOURCE])
+
+    async def follow(self) -> None: ...
+
+    def chunks(self, pair: Pair) -> list[ChunkPlace]:
+        assert pair == Pair.of(POSITION)
+        places: list[Any] = [object()] if self.runs_stored else []
+        return places
+
+    async def runs(self, *_: object) -> RunList:
+        return RunList(self.runs_stored)
+
+
+class Flow:
+    """``orders-0`` is copied up to offset 499, where the remote partition ended at 450."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source = Cluster(topic("orders", OF_SOURCE), (0, 900))
+        self.target = Cluster(topic("us.orders", OF_TARGET), (0, 450))
+        self.stored = 499
+        self.position = POSITION
+        #: once positions are read
+        self.target_then: tuple[int, int] | None = None
+
+        class NoConfigs:
+            def __init__(self, *_: object) -> None: ...
+
+            async def of_source(self, _: object) -> dict[str, Any]:
+                return {}
+
+        monkeypatch.setattr(takeover_check, "ConfigSync", NoConfigs)
+        monkeypatch.setattr(takeover_check, "MapReader", Maps)
+        monkeypatch.setattr(takeover_check, "list_offsets", self._offsets)
+        monkeypatch.setattr(takeover_check, "read_positions", self._positions)
+        monkeypatch.setattr(topic_plan, "read_positions", self._positions)
+        monkeypatch.setattr(takeover_check, "read_stored", self._read)
+        monkeypatch.setattr(takeover_check, "group_state", self._group)
+
+    async def _offsets(self, of: Cluster, partitions: Collection[Any], which: int) -> dict[Any, int]:
+        return dict.fromkeys(partitions, of.log[0 if which == EARLIEST else 1])
+
+    async def _positions(self, *_: object) -> dict[TopicPartition, Position]:
+        self.target.log = self.target_then or self.target.log
+        return {SOURCE: self.position}
+
+    async def _read(self, of: MirrorSourceSettings, _: object) -> Stored:
+        state = offsetlog.SourceOffsets()
+        key = offsetlog.mirror_key(of.name, of.source_alias, *SOURCE)
+        offsetlog.apply(state, key, offsetlog.mirror_value(self.stored))
+        return Stored(state, set())
+
+    async def _group(self, *_: object) -> GroupState:
+        return GroupState("Empty", ())
+
+    async def check(self, **policies: str) -> tuple[TakeoverCheck, PartitionStart]:
+        clusters = SimpleNamespace(source=self.source, target=self.target)
+        parts: Any = SimpleNamespace(clusters=clusters, store=self.target)
+        found = await check_takeover(settings(**policies), parts, "group", 0)
+        (part,) = found.partitions
+        return found, part
+
+
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch) -> Flow:
+    return Flow(monkeypatch)
+
+
+async def test_logs_that_are_those_that_were_copied(flow: Flow) -> None:
+    found, part = await flow.check()
+    assert (found.obstacles, found.notes) == ([], [])
+    assert (part.begins_at, part.because, part.stops) == (500, "position", False)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_topic_made_again_stops_a_run(flow: Flow, side: str) -> None:
+    cluster, name = (flow.source, "orders") if side == "source" else (flow.target, "us.orders")
+    cluster.topics[name] = topic(name, ANOTHER)
+    found, part = await flow.check()
+    before = OF_SOURCE if side == "source" else OF_TARGET
+    happened = f"orders-0: {side} topic {name} was deleted and made anew (topic id {ANOTHER}, was {before})"
+    assert found.obstacles == [f"{happened}; a run stops there (on.topic.recreated=fail)"]
+    assert part.stops
+    assert [one.state for one in part.met] == [f"{side}-recreated"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_topic_made_again_is_copied_from_its_beginning_under_restart(flow: Flow, side: str) -> None:
+    cluster, name = (flow.source, "orders") if side == "source" else (flow.target, "us.orders")
+    cluster.topics[name] = topic(name, ANOTHER)
+    flow.source.log = (10, 900)
+    found, part = await flow.check(on_topic_recreated="restart")
+    assert found.obstacles == []
+    assert found.notes[0].endswith("; a run goes on at source offset 10 (on.topic.recreated=restart)")
+    assert (part.begins_at, part.because, part.stops, part.lost) == (10, "restart", False, 0)
+
+
+async def test_a_source_topic_made_again_begins_in_a_remote_topic_of_its_own(flow: Flow) -> None:
+    flow.source.topics["orders"] = topic("orders", ANOTHER)
+    flow.target.topics["us.orders"] = topic("us.orders", ANOTHER)
+    found, part = await flow.check(on_topic_recreated="new-remote-topic")
+    assert found.obstacles == []
+    assert (part.remote_topic, part.begins_at, part.target_end) == ("us.orders.1c9bd204", 0, -1)
+
+
+@pytest.mark.parametrize(("policy", "stops"), [("fail", True), ("restart", False)])
+async def test_a_remote_topic_that_is_gone_is_one_made_again(flow: Flow, policy: str, *, stops: bool) -> None:
+    flow.target.topics.clear()
+    found, part = await flow.check(on_topic_recreated=policy)
+    (told,) = found.obstacles if stops else found.notes
+    assert told.startswith("orders-0: target topic us.orders does not exist any more; ")
+    assert (part.stops, part.because) == (stops, "position" if stops else "restart")
+
+
+async def test_an_altered_offset_asks_nothing(flow: Flow) -> None:
+    flow.stored = 99
+    flow.source.topics["orders"] = topic("orders", ANOTHER)
+    flow.target.topics.clear()
+    found, part = await flow.check()
+    assert (found.obstacles, part.begins_at, part.because) == ([], 100, "stored-offset")
+
+
+async def test_what_the_source_lost_is_in_the_way_unless_it_may_be_skipped(flow: Flow) -> None:
+    flow.source.log = (600, 900)
+    found, part = await flow.check()
+    assert found.obstacles == ["orders-0: 100 offsets from 500 on are gone; a run stops there (on.source.gap=fail)"]
+    assert part.stops
+    found, part = await flow.check(on_source_gap="skip")
+    assert found.obstacles == []
+    assert found.notes == [
+        "orders-0: 100 offsets from 500 on are gone; a run goes on at source offset 600 (on.source.gap=skip)"
+    ]
+    assert (part.stops, part.lost, part.lag) == (False, 100, 300)
+
+
+async def test_a_source_that_ends_before_the_position(flow: Flow) -> None:
+    flow.source.log = (0, 300)
+    happened = "orders-0: the source ends at 300, and offset 500 is to be copied next; "
+    assert (await flow.check())[0].obstacles == [f"{happened}a run stops there (on.source.gap=fail)"]
+    found, _ = await flow.check(on_source_gap="skip")
+    assert found.notes == [f"{happened}a run goes on at source offset 300 (on.source.gap=skip)"]
+
+
+async def test_a_truncated_target_is_copied_to_again_from_where_the_map_tells(flow: Flow) -> None:
+    flow.target.log = (0, 240)
+    found, part = await flow.check()
+    assert found.obstacles == []
+    (told,) = found.notes
+    assert told.startswith(
+        "orders-0: target us.orders-0 was truncated: it had acknowledged offsets up to 449, and ends"
+    )
+    assert told.endswith("are missing there; a run copies them again from source offset 300 on")
+    assert (part.begins_at, part.because, part.target_end) == (300, "offset-map", 240)
+
+
+async def test_of_what_a_truncated_target_lacks_the_source_may_have_lost_some(flow: Flow) -> None:
+    flow.target.log, flow.source.log = (0, 240), (400, 900)
+    found, part = await flow.check()
+    assert found.obstacles == ["orders-0: 100 offsets from 300 on are gone; a run stops there (on.source.gap=fail)"]
+    assert [one.state for one in part.met] == ["target-truncated", "source-gap"]
+
+
+async def test_a_truncated_target_without_a_map_stops_a_run(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Maps, "runs_stored", ())
+    flow.target.log = (0, 240)
+    found, part = await flow.check()
+    (told,) = found.obstacles
+    assert told.endswith("; a run stops there, as the offset map does not tell which")
+    assert part.stops
+
+
+async def test_a_position_in_another_remote_topic_says_nothing_of_this_one(flow: Flow) -> None:
+    flow.position = replace(POSITION, target_topic="us_orders")
+    flow.target.log = (0, 0)
+    found, part = await flow.check()
+    assert (found.obstacles, found.notes, part.begins_at) == ([], [], 500)
+
+
+async def test_a_target_that_grows_meanwhile_is_not_truncated(flow: Flow) -> None:
+    flow.target.log, flow.target_then = (0, 440), (0, 450)
+    found, part = await flow.check()
+    assert (found.moving, part.met) == (("remote partition us.orders-0",), ())
