@@ -64,12 +64,13 @@ class AccessSync:
         self._records = records
         self._renamed = renamed
         self._tried: Sequence[AclBinding] | None = None  # the source's rules, unless to be tried again soon
+        self._waits = False  # for the next run: what a look would meet has been said
         self._said: dict[str, object] = {}
 
     async def run(self) -> None:
         """Sync now. Raises NotAuthorized or AccessNotSynced where rules are refused, RetriableError where a cluster
         does not answer. A cluster without an authorizer is said once."""
-        self._tried = None
+        self._tried, self._waits = None, False
         try:
             rules = await describe_acls(self._source, self._asked)
             plan = await self._plan(rules)
@@ -82,13 +83,22 @@ class AccessSync:
         except RetriableError:
             self._tried = None
             raise
+        except PermanentError as error:
+            self._waits = not isinstance(error, AccessNotSynced)
+            raise
 
     async def look(self) -> None:
-        """Sync if the source's rules are others than before: one request where they are not. Raises as ``run``."""
+        """Sync if the source's rules are others than before: one request where they are not. What only somebody's doing
+        helps against, as a missing right, is said by one of them, and the next run asks again. Raises as ``run``."""
+        if self._waits:
+            return
         try:
             changed = await describe_acls(self._source, self._asked) != self._tried
         except SecurityDisabled:
             return
+        except PermanentError:
+            self._waits = True
+            raise
         if changed:
             await self.run()
 

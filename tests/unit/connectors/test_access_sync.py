@@ -11,7 +11,7 @@ import pytest
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.acls import AclFilter, Outcomes, SecurityDisabled
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, NotAuthorized
 from connectors.access import sync
 from connectors.access.records import AccessRecords
 from connectors.access.rules import Names
@@ -38,7 +38,7 @@ class Clusters:
 
     def __init__(self, refused: Collection[AclBinding] = ()) -> None:
         self.source: set[AclBinding] | Exception = {DENY, ALLOW}
-        self.target = {OLD_ALLOW, OLD_DENY}
+        self.target: set[AclBinding] | Exception = {OLD_ALLOW, OLD_DENY}
         self.recorded = {OLD_ALLOW, OLD_DENY}
         self.refused = refused
         self.steps: list[str] = []
@@ -47,6 +47,8 @@ class Clusters:
     def job(self, monkeypatch: pytest.MonkeyPatch, *, full: bool = True) -> AccessSync:
         async def describe(cluster: object, wanted: AclFilter | None = None) -> list[AclBinding]:
             if cluster is not self:
+                if isinstance(self.target, Exception):
+                    raise self.target
                 return sorted(self.target)
             self.asked += 1
             if isinstance(self.source, Exception):
@@ -77,6 +79,7 @@ class Clusters:
         self.steps += [f"{verb} {rule.permission}" for rule in rules]
         outcomes: Outcomes = {rule: PermanentError("no") if rule in self.refused else None for rule in rules}
         done = {rule for rule, error in outcomes.items() if error is None}
+        assert isinstance(self.target, set)
         self.target = self.target | done if verb == "create" else self.target - done
         return outcomes
 
@@ -109,6 +112,7 @@ async def test_where_taking_rights_is_refused_none_are_given(
     with pytest.raises(AccessNotSynced):
         await job.run()
     assert clusters.steps == ["create DENY", "delete ALLOW"]
+    assert isinstance(clusters.target, set)
     assert ALLOW not in clusters.target and OLD_DENY in clusters.target
     assert clusters.recorded == clusters.target, "what was not made is not claimed"
     asked = clusters.asked
@@ -154,3 +158,35 @@ async def test_without_an_authorizer_it_is_said_once(
         await job.look()
     assert caplog.messages == ["us->eu: cluster us has no authorizer; access rules are not synced"]
     assert not clusters.steps
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_missing_right_is_said_at_each_run_and_not_with_every_look(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    rules = getattr(clusters, side)
+    setattr(clusters, side, NotAuthorized("grant DESCRIBE on the cluster"))
+    for _ in range(2):
+        with pytest.raises(NotAuthorized):
+            await job.run()
+        for _ in range(3):
+            await job.look()
+    assert clusters.asked == 2, "looks leave asking to the next run"
+    setattr(clusters, side, rules)
+    await job.run()
+    assert clusters.target == {DENY, ALLOW}
+    clusters.source = {DENY}
+    await job.look()
+    assert clusters.target == {DENY}, "looks are looks again"
+
+
+async def test_a_right_that_is_taken_away_is_said_by_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    await job.run()
+    clusters.source = NotAuthorized("grant DESCRIBE on the cluster")
+    with pytest.raises(NotAuthorized):
+        await job.look()
+    await job.look()
