@@ -123,7 +123,7 @@ async def test_where_taking_rights_is_refused_none_are_given(
     assert clusters.target == clusters.recorded == {DENY, ALLOW}
 
 
-async def test_a_look_is_one_request_and_syncs_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_is_one_request_to_the_source_and_syncs_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters()
     job = clusters.job(monkeypatch)
     await job.run()
@@ -133,6 +133,40 @@ async def test_a_look_is_one_request_and_syncs_what_has_changed(monkeypatch: pyt
     clusters.source = {DENY}
     await job.look()
     assert clusters.steps == ["delete ALLOW"]
+
+
+async def test_a_look_makes_what_another_connector_has_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sources have a rule; the first connector makes it, so the second records nothing, and then the first one's
+    source has it no longer."""
+    clusters = Clusters()
+    clusters.target, clusters.recorded = {DENY, ALLOW}, set()
+    job = clusters.job(monkeypatch)
+    await job.run()
+    assert not clusters.recorded, "it was there"
+    clusters.target = {ALLOW}
+    await job.look()
+    assert clusters.target == {DENY, ALLOW} and clusters.recorded == {DENY}
+    clusters.target, clusters.steps = {ALLOW}, []
+    await job.look()
+    assert clusters.steps == ["create DENY"], "and what it has made itself"
+
+
+async def test_what_was_refused_is_not_missed_by_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters({ALLOW})
+    job = clusters.job(monkeypatch)
+    with pytest.raises(AccessNotSynced):
+        await job.run()
+    clusters.steps = []
+    await job.look()
+    assert not clusters.steps
+
+
+async def test_as_java_does_looks_are_at_the_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch, full=False)
+    await job.run()
+    clusters.target = NotAuthorized("nobody asks")
+    await job.look()
 
 
 async def test_a_source_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
