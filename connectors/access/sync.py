@@ -122,6 +122,7 @@ class AccessSync:
         there = await describe_acls(self._target, self._asked)
         if not settings.is_full:
             return plan_access(topic_rules(rules, names), there, None)
+        made = await self._records.load()
         wanted = full_rules(
             rules,
             names,
@@ -129,8 +130,9 @@ class AccessSync:
             writes=settings.writes,
             mirrored=await self._mirrored(),
             mirrored_back=await self._mirrored_back(),
+            made=made,
         )
-        return plan_access(wanted, there, await self._records.load())
+        return plan_access(wanted, there, made)
 
     async def _mirrored(self) -> list[str]:
         topics = (await self._source.metadata(None)).topics

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from connect.api.policy import ReplicationPolicy
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.acls import AclFilter, Outcomes, SecurityDisabled
@@ -32,6 +34,12 @@ DENY, ALLOW, OLD_ALLOW, OLD_DENY = (
     group("DENY", "User:old"),
 )
 
+USUAL = DefaultReplicationPolicy()
+
+
+class OwnPolicy(DefaultReplicationPolicy):
+    """One that does not say what its remote topics begin with."""
+
 
 class Clusters:
     """A source without topics, a target that refuses some rules, and the flow's records; ``steps`` in order."""
@@ -44,7 +52,13 @@ class Clusters:
         self.steps: list[str] = []
         self.asked = 0
 
-    def job(self, monkeypatch: pytest.MonkeyPatch, *, full: bool = True) -> AccessSync:
+    def job(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        full: bool = True,
+        policy: ReplicationPolicy = USUAL,
+    ) -> AccessSync:
         async def describe(cluster: object, wanted: AclFilter | None = None) -> list[AclBinding]:
             if cluster is not self:
                 if isinstance(self.target, Exception):
@@ -69,10 +83,8 @@ class Clusters:
         monkeypatch.setattr(sync, "create_acls", create)
         monkeypatch.setattr(sync, "delete_acls", delete)
         monkeypatch.setattr(sync, "recorded", nothing)
-        settings = AccessSettings(600, full, frozenset({"group"}), False, False, lambda name: True)
-        flow = AccessFlow(
-            "us->eu", Names(RemoteNames("us", DefaultReplicationPolicy()), lambda topic: True, lambda name: True), "m"
-        )
+        settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
+        flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
         return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))
 
     def _change(self, verb: str, rules: Sequence[AclBinding]) -> Outcomes:
@@ -159,6 +171,19 @@ async def test_what_was_refused_is_not_missed_by_looks(monkeypatch: pytest.Monke
     clusters.steps = []
     await job.look()
     assert not clusters.steps
+
+
+async def test_what_it_has_forbidden_stays_when_the_topic_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    pattern = AclBinding("TOPIC", "or", "PREFIXED", "User:eve", "*", "READ", "DENY")
+    copy = replace(pattern, resource_name="us.orders", pattern_type="LITERAL")
+    clusters.source, clusters.target, clusters.recorded = {pattern}, {copy}, {copy}
+    job = clusters.job(monkeypatch, policy=OwnPolicy())
+    await job.run()
+    assert clusters.target == clusters.recorded == {copy}
+    clusters.source = set()
+    await job.run()
+    assert not clusters.target and not clusters.recorded, "with the source's rule it goes"
 
 
 async def test_as_java_does_looks_are_at_the_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
