@@ -22,6 +22,7 @@ class AccessPlan:
         claims: To be recorded as made by this flow before any is made.
         forgets: Records that stand for nothing any more.
         left_out: Rules of the source that nothing stands for on the target, with the reason.
+        present: Wanted rules that the target has, whoever made them.
         others: Rules of the target that this flow neither wants nor has recorded as made by itself.
     """
 
@@ -32,6 +33,7 @@ class AccessPlan:
     claims: frozenset[AclBinding] = frozenset()
     forgets: frozenset[AclBinding] = frozenset()
     left_out: Mapping[AclBinding, str] = field(default_factory=dict)
+    present: frozenset[AclBinding] = frozenset()
     others: frozenset[AclBinding] = frozenset()
 
     @property
@@ -65,5 +67,6 @@ def plan_access(wanted: Wanted, there: Collection[AclBinding], ours: Set[AclBind
         claims=frozenset() if ours is None else frozenset(create - made),
         forgets=made - present - create,
         left_out=wanted.left_out,
+        present=present & wanted.rules,
         others=present - wanted.rules - wanted.kept - made,
     )

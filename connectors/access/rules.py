@@ -17,8 +17,9 @@ from connect.core.acls import (
     refuses_writers,
 )
 from connect.core.errors import PermanentError
-from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, is_cycle
 from connectors.remote_names import RemoteNames
+from connectors.source.renamed import is_copy_of
 
 _OF_NO_CONCERN: Final = "rules of this resource type are not synced"
 _NOT_NAMED: Final = "sync.acls.resources does not name its resource type"
@@ -30,6 +31,8 @@ _WRITE: Final = "only the mirror writes to remote topics (sync.acls.write.enable
 _REFUSES_WRITERS: Final = "it is of the form by which a failover refuses writers of the source alone"
 _FILTERED_GROUP: Final = "groups or groups.exclude leave it out"
 _MIRRORED_BACK: Final = "the flow in the other direction made it"
+#: Rules that forbid may apply to copies from before whether they are taken or left out for one of these.
+_MAY_BITE: Final = (None, _FILTERED_TOPIC, _NO_TOPIC_YET, _FILTERED_GROUP)
 _KINDS: Final = {"TOPIC": "topic", "GROUP": "group", "TRANSACTIONAL_ID": "transactional-id", "CLUSTER": "cluster"}
 #: Words of ``sync.acls.resources``.
 RESOURCES: Final = tuple(_KINDS.values())
@@ -47,17 +50,20 @@ class MapsPrefixes(Protocol):
 @dataclass(frozen=True, slots=True)
 class Names:
     """What becomes of the source's names on the target. ``renamed``: remote topics that source topics made anew have
-    beside the one that their name gives."""
+    beside the one that their name gives. ``target_alias``: empty where nothing comes back from there."""
 
     names: RemoteNames
     takes_topic: Callable[[str], bool]
     takes_group: Callable[[str], bool]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    target_alias: str = ""
 
     def remote_topic(self, topic: str) -> str | None:
         """None where the flow does not mirror it, or the policy has no name for it."""
-        if not self.takes_topic(topic):
-            return None
+        return self.copy_of(topic) if self.takes_topic(topic) else None
+
+    def copy_of(self, topic: str) -> str | None:
+        """What it is called on the target, now or when it was mirrored; None where the policy has no name for it."""
         try:
             return self.names.of(topic)
         except PermanentError:
@@ -83,6 +89,11 @@ class Names:
         if isinstance(policy, MapsPrefixes):
             return policy.format_remote_prefix(alias, prefix)
         return None
+
+    def are_copies(self, prefix: str) -> bool:
+        """Whether on the target nothing but copies can have the names of topics that begin with ``prefix`` in the
+        source, and none of these has come from the target."""
+        return bool(self.remote_prefix("")) and not is_cycle(self.names.policy, prefix, self.target_alias)
 
 
 @dataclass(slots=True)
@@ -120,11 +131,14 @@ def full_rules(
     writes: bool,
     mirrored: Collection[str],
     mirrored_back: Collection[AclBinding] = (),
+    made: Collection[AclBinding] = (),
 ) -> Wanted:
     """Every rule of the source that means something on the target.
 
     A rule that forbids is never left out where one that allows is taken for the same names: where it cannot be said as
-    a prefix, it is said for each topic. Only one by which a failover refuses writers stays where it is.
+    a prefix, it is said for each topic, and it stays on copies whose topic is left out now or gone. Only where a name
+    may be one of the target's own too, it is not made for a topic that is left out; and one by which a failover refuses
+    writers stays where it is.
 
     Args:
         resources: Of ``RESOURCES``.
@@ -132,9 +146,11 @@ def full_rules(
         mirrored: The topics of the source that are mirrored now.
         mirrored_back: Rules on the source that the flow in the other direction has made; sent back, a rule would
             outlive its original.
+        made: What this flow has recorded as made by itself.
     """
-    wanted, made_by_us = Wanted(), frozenset(mirrored_back)
+    wanted, made_by_us, denials = Wanted(), frozenset(mirrored_back), list[AclBinding]()
     for rule in source:
+        denials += [rule] if rule.is_deny else []
         kind = _KINDS.get(rule.resource_type)
         if not _is_known(rule):
             wanted.left_out[rule] = _UNKNOWN
@@ -152,6 +168,7 @@ def full_rules(
             wanted.left_out[rule] = _FILTERED_GROUP
         else:
             wanted.rules.add(rule)
+    _add_denials_of_copies(wanted, denials, names, mirrored, [rule for rule in made if rule.is_deny])
     return wanted
 
 
@@ -159,10 +176,8 @@ def _add_topic_rule(wanted: Wanted, rule: AclBinding, names: Names, writes: bool
     taken = rule if writes else _as_reader(rule)
     if taken is None:
         wanted.left_out[rule] = _WRITE
-    elif rule.pattern_type == "PREFIXED":
-        _add_prefix(wanted, rule, taken, rule.resource_name, names, mirrored)
-    elif rule.resource_name == WILDCARD:
-        _add_prefix(wanted, rule, taken, "", names, mirrored)
+    elif (prefix := _prefix(rule)) is not None:
+        _add_prefix(wanted, rule, taken, prefix, names, mirrored)
     elif remotes := names.remote_topics(rule.resource_name):
         wanted.rules |= _literally(taken, remotes)
     else:
@@ -190,6 +205,78 @@ def _add_prefix(
         wanted.left_out[rule] = _NO_TOPIC_YET
 
 
+def _add_denials_of_copies(
+    wanted: Wanted, denials: Iterable[AclBinding], names: Names, mirrored: Collection[str], made: Collection[AclBinding]
+) -> None:
+    """A copy stays when its topic is left out or gone, and a pattern that allows covers it: what forbids stays too."""
+    allowing = [rule for rule in wanted.rules if not rule.is_deny and _prefix(rule) is not None]
+    filled = {name for topic in mirrored for name in names.remote_topics(topic)}
+    for rule in denials:
+        standing = _standing(rule, names)
+        if wanted.left_out.get(rule) not in _MAY_BITE or standing in wanted.rules:
+            continue
+        if _prefix(rule) is not None:
+            wanted.kept |= _denials_of_gone(rule, standing, made, filled)
+        elif standing is not None:
+            wanted.kept |= {standing, *_denials_of_renamed(standing, made)}
+        if standing in wanted.kept and _bites(standing, allowing) and _is_of_copies(rule, names):
+            wanted.rules.add(standing)
+            wanted.left_out.pop(rule, None)
+
+
+def _standing(rule: AclBinding, names: Names) -> AclBinding | None:
+    """What says the same on the target as one rule, whether or not anything is mirrored to which it applies."""
+    if rule.resource_type != "TOPIC":
+        return rule
+    prefix = _prefix(rule)
+    if prefix is None:
+        copy = names.copy_of(rule.resource_name)
+        return None if copy is None else replace(rule, resource_name=copy)
+    remote = names.remote_prefix(prefix)
+    return None if remote is None else _covering(rule, remote)
+
+
+def _denials_of_gone(
+    rule: AclBinding, standing: AclBinding | None, made: Iterable[AclBinding], filled: Collection[str]
+) -> set[AclBinding]:
+    """Those of ``made`` that may say for one topic what ``rule`` says for a pattern, where nothing fills the copy."""
+    within = (standing and _prefix(standing)) or ""
+    said = {one for one in made if one == replace(rule, resource_name=one.resource_name, pattern_type="LITERAL")}
+    return {one for one in said if one.resource_name.startswith(within) and one.resource_name not in filled}
+
+
+def _denials_of_renamed(standing: AclBinding, made: Iterable[AclBinding]) -> set[AclBinding]:
+    """Those of ``made`` that say the same for the copy that a topic made anew had of its own."""
+    said = {one for one in made if one == replace(standing, resource_name=one.resource_name)}
+    return {one for one in said if is_copy_of(standing.resource_name, one.resource_name)}
+
+
+def _is_of_copies(rule: AclBinding, names: Names) -> bool:
+    """Groups have the same names on both sides in any case."""
+    prefix = _prefix(rule)
+    return rule.resource_type != "TOPIC" or names.are_copies(rule.resource_name if prefix is None else prefix)
+
+
+def _bites(rule: AclBinding, allowing: Iterable[AclBinding]) -> bool:
+    """Whether there is a name that ``rule`` applies to, and one of the patterns."""
+    own = _prefix(rule)
+    name = rule.resource_name if own is None else own
+    for one in allowing:
+        prefix = _prefix(one) or ""
+        if one.resource_type == rule.resource_type and (
+            name.startswith(prefix) or (own is not None and prefix.startswith(own))
+        ):
+            return True
+    return False
+
+
+def _prefix(rule: AclBinding) -> str | None:
+    """What all names begin with that a pattern applies to; None for a single name."""
+    if rule.pattern_type == "PREFIXED":
+        return rule.resource_name
+    return "" if rule.resource_name == WILDCARD else None
+
+
 def _literally(rule: AclBinding, topics: Iterable[str]) -> set[AclBinding]:
     """``rule`` for each of ``topics``."""
     return {replace(rule, resource_name=topic, pattern_type="LITERAL") for topic in topics}
@@ -205,8 +292,7 @@ def _covering(rule: AclBinding, prefix: str) -> AclBinding:
 def _takes_group_rule(rule: AclBinding, names: Names) -> bool:
     """A pattern's name is asked for as if it were a group's. What forbids by a pattern is always taken: it may bite on
     groups that are."""
-    is_pattern = rule.pattern_type == "PREFIXED" or rule.resource_name == WILDCARD
-    return (is_pattern and rule.is_deny) or names.takes_group(rule.resource_name)
+    return (_prefix(rule) is not None and rule.is_deny) or names.takes_group(rule.resource_name)
 
 
 def _as_reader(rule: AclBinding) -> AclBinding | None:

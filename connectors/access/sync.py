@@ -64,16 +64,18 @@ class AccessSync:
         self._records = records
         self._renamed = renamed
         self._tried: Sequence[AclBinding] | None = None  # the source's rules, unless to be tried again soon
+        self._held: frozenset[AclBinding] = frozenset()  # wanted rules that the target had after the last run
+        self._waits = False  # for the next run: what a look would meet has been said
         self._said: dict[str, object] = {}
 
     async def run(self) -> None:
         """Sync now. Raises NotAuthorized or AccessNotSynced where rules are refused, RetriableError where a cluster
         does not answer. A cluster without an authorizer is said once."""
-        self._tried = None
+        self._tried, self._held, self._waits = None, frozenset(), False
         try:
             rules = await describe_acls(self._source, self._asked)
             plan = await self._plan(rules)
-            self._tried = rules
+            self._tried, self._held = rules, plan.present
             self._report(plan)
             if not self._settings.dry_run:
                 await self._apply(plan)
@@ -82,19 +84,34 @@ class AccessSync:
         except RetriableError:
             self._tried = None
             raise
+        except PermanentError as error:
+            self._waits = not isinstance(error, AccessNotSynced)
+            raise
 
     async def look(self) -> None:
-        """Sync if the source's rules are others than before: one request where they are not. Raises as ``run``."""
+        """Sync if the source's rules are others than before, or in full the target has lost one that is wanted: one
+        request to each where not. What only somebody's doing helps against, as a missing right, is said by one look,
+        and the next run asks again. Raises as ``run``."""
+        if self._waits:
+            return
         try:
-            changed = await describe_acls(self._source, self._asked) != self._tried
+            changed = await describe_acls(self._source, self._asked) != self._tried or await self._has_lost_some()
         except SecurityDisabled:
             return
+        except PermanentError:
+            self._waits = True
+            raise
         if changed:
             await self.run()
 
     async def plan(self) -> AccessPlan:
         """What a sync would do now. Raises as ``run``, and SecurityDisabled."""
         return await self._plan(await describe_acls(self._source, self._asked))
+
+    async def _has_lost_some(self) -> bool:
+        """A connector in full deletes what it has made though another one may want it too: their records are apart, so
+        none knows of the other's."""
+        return self._settings.is_full and not self._held <= set(await describe_acls(self._target, self._asked))
 
     @property
     def _asked(self) -> AclFilter:
@@ -105,6 +122,7 @@ class AccessSync:
         there = await describe_acls(self._target, self._asked)
         if not settings.is_full:
             return plan_access(topic_rules(rules, names), there, None)
+        made = await self._records.load()
         wanted = full_rules(
             rules,
             names,
@@ -112,8 +130,9 @@ class AccessSync:
             writes=settings.writes,
             mirrored=await self._mirrored(),
             mirrored_back=await self._mirrored_back(),
+            made=made,
         )
-        return plan_access(wanted, there, await self._records.load())
+        return plan_access(wanted, there, made)
 
     async def _mirrored(self) -> list[str]:
         topics = (await self._source.metadata(None)).topics
@@ -146,6 +165,7 @@ class AccessSync:
                 succeeded = [rule for rule, error in outcomes.items() if error is None]
                 self._name(f"access rule {verb}", succeeded)
                 done.update(succeeded)
+        self._held = plan.present | done.intersection((*plan.create_denies, *plan.create_allows))
         deleted = done.intersection((*plan.delete_allows, *plan.delete_denies))
         await self._records.forget(deleted | (plan.claims - done) | plan.forgets)
         if refused:

@@ -92,8 +92,10 @@ _CHANGING: Final = frozenset(
         "try_reflect",
     )
 )
-#: Without these they need no parentheses.
-_BARE_CHANGING: Final = frozenset(("current_timestamp", "current_date", "current_time", "current_user"))
+#: They need no parentheses where no column is called like them (Spark ``LiteralFunctionResolution``), in backticks too.
+_BARE_CHANGING: Final = frozenset(
+    ("current_timestamp", "current_date", "current_time", "current_user", "session_user", "user")
+)
 _MOVING_DAYS: Final = re.compile(r"""^[rR]?['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 _OF_TIME: Final = ("date", "timestamp", "timestamp_ntz", "timestamp_ltz")
 
@@ -109,6 +111,11 @@ class _Token:
     def word(self) -> str:
         """In lower case, empty where it is none."""
         return self.text.lower() if self.kind == "word" else ""
+
+    @property
+    def name(self) -> str:
+        """What it calls a function or a column, in lower case, backticks or not; empty where it can call none."""
+        return self.text[1:-1].replace("``", "`").lower() if self.kind == "quoted" else self.word
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +207,11 @@ def _refuse(tokens: list[_Token]) -> None:
         following = tokens[at + 1].text if at + 1 < len(tokens) else ""
         before = tokens[at - 1] if at else token
         is_name = following == "." or before.text == "." or before.word == "as"
+        is_alias = is_name or before.word == VIEW
         if token.text == ";":
             raise _refused("it has to be one query")
+        if token.name in _CHANGING and (following == "(" or (token.name in _BARE_CHANGING and not is_alias)):
+            _refuse_changing(tokens, at)
         if is_name or not token.word:
             if _MOVING_DAYS.match(token.text) and (before.word in _OF_TIME or _is_time_argument(tokens, at)):
                 raise _refused(f"{token.text} is another time when a record is copied again")
@@ -212,20 +222,25 @@ def _refuse(tokens: list[_Token]) -> None:
             raise _refused("DISTINCT is refused: a record is looked at by itself")
         if token.word == "over" and following == "(":
             raise _refused("windows are refused: a record is looked at by itself")
+        if token.word == "identifier" and following == "(":
+            raise _refused("IDENTIFIER is refused: what it calls is not known before it runs; write the name itself")
         if token.word in _REFUSED_WORDS and following != "(" and token.depth == 0:
             raise _refused(f"{_REFUSED_WORDS[token.word]} are refused: a record is looked at by itself")
-        if token.word in _CHANGING and (following == "(" or token.word in _BARE_CHANGING):
-            if token.word == "unix_timestamp" and tokens[at + 2].text != ")":
-                continue
-            raise _refused(
-                f"{token.word} is refused: a copy that goes on after a crash runs the query again, and has to get the "
-                "same"
-            )
+
+
+def _refuse_changing(tokens: list[_Token], at: int) -> None:
+    """Of a function that is called at ``at``, by whichever of its names."""
+    name = tokens[at].name
+    if name == "unix_timestamp" and tokens[at + 2].text != ")":
+        return  # of a time that is given
+    raise _refused(
+        f"{name} is refused: a copy that goes on after a crash runs the query again, and has to get the same"
+    )
 
 
 def _is_time_argument(tokens: list[_Token], at: int) -> bool:
     """Whether a text is the first argument of what makes times of texts."""
-    return at >= 2 and tokens[at - 1].text == "(" and tokens[at - 2].word in (
+    return at >= 2 and tokens[at - 1].text == "(" and tokens[at - 2].name in (
         "cast", "try_cast", "to_date", "to_timestamp", "try_to_timestamp", "try_to_date", *_OF_TIME
     )  # fmt: skip
 

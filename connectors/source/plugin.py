@@ -351,7 +351,9 @@ def access_of(
     there already beside those that source topics made anew have."""
     if settings.access.interval_s is None:
         return None
-    names = Names(settings.names, settings.should_mirror, settings.access.takes_group)
+    names = Names(
+        settings.names, settings.should_mirror, settings.access.takes_group, target_alias=settings.target_alias
+    )
     records = AccessRecords(parts.store, parts.admin, record_settings(settings))
     # The flow in the other direction keeps its records on our source, under the alias of its own.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")

@@ -6,6 +6,7 @@ and that the topic is there says that it is the one. So nothing about it has to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
@@ -28,6 +29,14 @@ def name_of_new(remote: str, topic_id: UUID) -> str:
     if len(remote) + len(suffix) > LONGEST_NAME:
         suffix = f".{sha256(remote.encode()).hexdigest()[:_ID_DIGITS]}{suffix}"
     return remote[: LONGEST_NAME - len(suffix)] + suffix
+
+
+def is_copy_of(remote: str, name: str) -> bool:
+    """Whether ``name`` is ``remote``, or what :func:`name_of_new` makes of it with some id."""
+    digits = name.rpartition(".")[2]
+    if name == remote or not re.fullmatch(rf"[0-9a-f]{{{_ID_DIGITS}}}", digits):
+        return name == remote
+    return name_of_new(remote, UUID(digits.ljust(32, "0"))) == name
 
 
 def names_of_new(remote_topic: Callable[[str], str], topics: Iterable[TopicMetadata]) -> dict[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from connect.api.policy import ReplicationPolicy
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.acls import AclFilter, Outcomes, SecurityDisabled
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, NotAuthorized
 from connectors.access import sync
 from connectors.access.records import AccessRecords
 from connectors.access.rules import Names
@@ -32,21 +34,35 @@ DENY, ALLOW, OLD_ALLOW, OLD_DENY = (
     group("DENY", "User:old"),
 )
 
+USUAL = DefaultReplicationPolicy()
+
+
+class OwnPolicy(DefaultReplicationPolicy):
+    """One that does not say what its remote topics begin with."""
+
 
 class Clusters:
     """A source without topics, a target that refuses some rules, and the flow's records; ``steps`` in order."""
 
     def __init__(self, refused: Collection[AclBinding] = ()) -> None:
         self.source: set[AclBinding] | Exception = {DENY, ALLOW}
-        self.target = {OLD_ALLOW, OLD_DENY}
+        self.target: set[AclBinding] | Exception = {OLD_ALLOW, OLD_DENY}
         self.recorded = {OLD_ALLOW, OLD_DENY}
         self.refused = refused
         self.steps: list[str] = []
         self.asked = 0
 
-    def job(self, monkeypatch: pytest.MonkeyPatch, *, full: bool = True) -> AccessSync:
+    def job(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        full: bool = True,
+        policy: ReplicationPolicy = USUAL,
+    ) -> AccessSync:
         async def describe(cluster: object, wanted: AclFilter | None = None) -> list[AclBinding]:
             if cluster is not self:
+                if isinstance(self.target, Exception):
+                    raise self.target
                 return sorted(self.target)
             self.asked += 1
             if isinstance(self.source, Exception):
@@ -67,16 +83,15 @@ class Clusters:
         monkeypatch.setattr(sync, "create_acls", create)
         monkeypatch.setattr(sync, "delete_acls", delete)
         monkeypatch.setattr(sync, "recorded", nothing)
-        settings = AccessSettings(600, full, frozenset({"group"}), False, False, lambda name: True)
-        flow = AccessFlow(
-            "us->eu", Names(RemoteNames("us", DefaultReplicationPolicy()), lambda topic: True, lambda name: True), "m"
-        )
+        settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
+        flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
         return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))
 
     def _change(self, verb: str, rules: Sequence[AclBinding]) -> Outcomes:
         self.steps += [f"{verb} {rule.permission}" for rule in rules]
         outcomes: Outcomes = {rule: PermanentError("no") if rule in self.refused else None for rule in rules}
         done = {rule for rule, error in outcomes.items() if error is None}
+        assert isinstance(self.target, set)
         self.target = self.target | done if verb == "create" else self.target - done
         return outcomes
 
@@ -109,6 +124,7 @@ async def test_where_taking_rights_is_refused_none_are_given(
     with pytest.raises(AccessNotSynced):
         await job.run()
     assert clusters.steps == ["create DENY", "delete ALLOW"]
+    assert isinstance(clusters.target, set)
     assert ALLOW not in clusters.target and OLD_DENY in clusters.target
     assert clusters.recorded == clusters.target, "what was not made is not claimed"
     asked = clusters.asked
@@ -119,7 +135,7 @@ async def test_where_taking_rights_is_refused_none_are_given(
     assert clusters.target == clusters.recorded == {DENY, ALLOW}
 
 
-async def test_a_look_is_one_request_and_syncs_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_is_one_request_to_the_source_and_syncs_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters()
     job = clusters.job(monkeypatch)
     await job.run()
@@ -129,6 +145,53 @@ async def test_a_look_is_one_request_and_syncs_what_has_changed(monkeypatch: pyt
     clusters.source = {DENY}
     await job.look()
     assert clusters.steps == ["delete ALLOW"]
+
+
+async def test_a_look_makes_what_another_connector_has_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sources have a rule; the first connector makes it, so the second records nothing, and then the first one's
+    source has it no longer."""
+    clusters = Clusters()
+    clusters.target, clusters.recorded = {DENY, ALLOW}, set()
+    job = clusters.job(monkeypatch)
+    await job.run()
+    assert not clusters.recorded, "it was there"
+    clusters.target = {ALLOW}
+    await job.look()
+    assert clusters.target == {DENY, ALLOW} and clusters.recorded == {DENY}
+    clusters.target, clusters.steps = {ALLOW}, []
+    await job.look()
+    assert clusters.steps == ["create DENY"], "and what it has made itself"
+
+
+async def test_what_was_refused_is_not_missed_by_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters({ALLOW})
+    job = clusters.job(monkeypatch)
+    with pytest.raises(AccessNotSynced):
+        await job.run()
+    clusters.steps = []
+    await job.look()
+    assert not clusters.steps
+
+
+async def test_what_it_has_forbidden_stays_when_the_topic_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    pattern = AclBinding("TOPIC", "or", "PREFIXED", "User:eve", "*", "READ", "DENY")
+    copy = replace(pattern, resource_name="us.orders", pattern_type="LITERAL")
+    clusters.source, clusters.target, clusters.recorded = {pattern}, {copy}, {copy}
+    job = clusters.job(monkeypatch, policy=OwnPolicy())
+    await job.run()
+    assert clusters.target == clusters.recorded == {copy}
+    clusters.source = set()
+    await job.run()
+    assert not clusters.target and not clusters.recorded, "with the source's rule it goes"
+
+
+async def test_as_java_does_looks_are_at_the_source_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch, full=False)
+    await job.run()
+    clusters.target = NotAuthorized("nobody asks")
+    await job.look()
 
 
 async def test_a_source_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +217,35 @@ async def test_without_an_authorizer_it_is_said_once(
         await job.look()
     assert caplog.messages == ["us->eu: cluster us has no authorizer; access rules are not synced"]
     assert not clusters.steps
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_missing_right_is_said_at_each_run_and_not_with_every_look(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    rules = getattr(clusters, side)
+    setattr(clusters, side, NotAuthorized("grant DESCRIBE on the cluster"))
+    for _ in range(2):
+        with pytest.raises(NotAuthorized):
+            await job.run()
+        for _ in range(3):
+            await job.look()
+    assert clusters.asked == 2, "looks leave asking to the next run"
+    setattr(clusters, side, rules)
+    await job.run()
+    assert clusters.target == {DENY, ALLOW}
+    clusters.source = {DENY}
+    await job.look()
+    assert clusters.target == {DENY}, "looks are looks again"
+
+
+async def test_a_right_that_is_taken_away_is_said_by_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters()
+    job = clusters.job(monkeypatch)
+    await job.run()
+    clusters.source = NotAuthorized("grant DESCRIBE on the cluster")
+    with pytest.raises(NotAuthorized):
+        await job.look()
+    await job.look()

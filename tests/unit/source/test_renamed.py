@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from connectors.source.renamed import LONGEST_NAME, name_of_new
+from connectors.source.renamed import LONGEST_NAME, is_copy_of, name_of_new
 
 ID = UUID("1c9bd204-0000-4000-8000-000000000000")
 
@@ -29,3 +29,10 @@ def test_long_names_of_several_connectors_stay_apart() -> None:
     names = {name_of_new(remote, ID) for remote in ("n" * 241, "n" * 241 + ".errors", "n" * LONGEST_NAME)}
     assert len(names) == 3
     assert all(len(name) == LONGEST_NAME for name in names)
+
+
+@pytest.mark.parametrize("remote", ["us.orders", "n" * 241])
+def test_a_copy_is_known_by_its_name_whatever_the_id(remote: str) -> None:
+    assert is_copy_of(remote, remote) and is_copy_of(remote, name_of_new(remote, ID))
+    for other in (f"{remote}.eu", f"{remote}.1c9bd20", f"{remote}1c9bd204", "other.1c9bd204"):
+        assert not is_copy_of(remote, other)
