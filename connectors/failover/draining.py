@@ -14,6 +14,7 @@ from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.behind import behind
 from connectors.failover.own import Range, merged
@@ -171,8 +172,10 @@ async def copied_ends(site: Site, tell: Tell | None = None) -> dict[TopicPartiti
 
 async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
     by_id: dict[str, list[tuple[str, int]]] = {}
+    there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
     for position in unclean.values():
-        if position.transactional_id:
+        # In a topic that is gone there is no place for a marker, and nothing to shut anybody out of.
+        if position.transactional_id and position.target_topic in there:
             by_id.setdefault(position.transactional_id, []).append((position.target_topic, position.target_partition))
     for name, partitions in sorted(by_id.items()):
         try:

@@ -17,10 +17,9 @@ from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
 from connectors.failover.site import Site
+from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
 from connectors.lag_reader import LagReader
-from connectors.partition_states import read_states
-from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
 #: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
@@ -107,6 +106,10 @@ async def look(
     if source is None and wish.at_ms is None and not wish.rewinds:
         groups = with_moved(groups, moved or {})
     groups = with_rewinds(groups, allowed=wish.rewinds or wish.at_ms is not None, keeps=AHEAD in wish.accepts)
+    stopped = await not_copied(site, source)
+    if wish.is_gone:
+        notes += as_notes(stopped)
+        stopped = {}
     return Preflight(
         source=site.flow.source_alias,
         target=site.flow.target_alias,
@@ -115,7 +118,7 @@ async def look(
         lag=lag,
         groups=groups,
         not_mirrored=not_mirrored,
-        stopped=await _stopped(site),
+        stopped=stopped,
         refused=tuple(await _refused(site, wish, groups)),
         in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
         notes=tuple(notes),
@@ -142,11 +145,6 @@ async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
         "stood in the copies nobody knows, and --at does not move them there: set them by hand"
     )
     return [note]
-
-
-async def _stopped(site: Site) -> dict[str, str]:
-    states = await read_states(site.target, record_settings(site.flow))
-    return {str(one): f"it is {state.state}: {state.reason}" for one, state in sorted(states.items())}
 
 
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
