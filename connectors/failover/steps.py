@@ -23,6 +23,7 @@ from connectors.failover.draining import (
 )
 from connectors.failover.group_look import still_there
 from connectors.failover.lease import Lease, hold
+from connectors.failover.left_stopped import start_again
 from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish
 from connectors.failover.proving import DIFFERS, prove
@@ -69,6 +70,7 @@ class Failover:
         self._tell = tell
         self._control, self._back = controls
         self._stalled_s = stalled_s
+        self._has_stopped = False
 
     async def look(self) -> Preflight:
         """See :func:`connectors.failover.preflight.look`."""
@@ -92,7 +94,20 @@ class Failover:
             ) from error
 
     async def run_under(self, lease: Lease) -> Outcome:
-        """The same under a lease that is held."""
+        """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
+        is_done = False
+        try:
+            outcome = await self._run_under(lease)
+            is_done = True
+        finally:
+            if not is_done and self._has_stopped:
+                self._tell(
+                    f"{self._site.flow.flow} was told to stop, and is left so: run this again, or, where readers stay, "
+                    "start it (heliograph connectors resume)"
+                )
+        return outcome
+
+    async def _run_under(self, lease: Lease) -> Outcome:
         site, wish = self._site, self._wish
         others = lease.other_undo_files(self._file)
         if others:
@@ -102,8 +117,10 @@ class Failover:
             if wish.denies_writes:
                 record = await self._deny(lease, record)
             await self._step(lease, "drain")
+            await start_again(site, self._control, self._tell)
             await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s)
         await self._step(lease, "stop the flow")
+        self._has_stopped = self._control is not None
         await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
         if not wish.is_gone:
             await self._check_drained()
@@ -175,6 +192,7 @@ class Failover:
         if not now.is_copied:
             if self._control is not None:
                 await self._control.resume()
+                self._has_stopped = False
             raise RetriableError(
                 f"{now}: cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: "
                 "stop the producers, or say --deny-writes; start the flow where it is stopped, and run this again"

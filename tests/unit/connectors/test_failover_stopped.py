@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import draining, standing_still
+from connectors.failover import draining, left_stopped, standing_still, steps
+from connectors.failover.behind import Behind
+from connectors.failover.preflight import Wish
+from connectors.failover.undo import StartBefore
+from connectors.lag import FlowLag, lag_of
 from connectors.partition_states import PartitionState
 from connectors.positions import Position
 
@@ -25,7 +31,9 @@ def topic(name: str, *, error_code: int = 0) -> TopicMetadata:
 
 
 def site(**more: Any) -> Any:
-    flow = SimpleNamespace(flow="us->eu", should_mirror=lambda name: name != "excluded")
+    flow = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", should_mirror=lambda name: name != "excluded"
+    )
     return SimpleNamespace(flow=flow, target=SimpleNamespace(name="eu"), **more)
 
 
@@ -87,3 +95,88 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone))}
     await draining._fence(site(), unclean, print)
     assert fenced == [("writer", [("us.orders", 0)])]
+
+
+# -- flows -----------------------------------------------------------------------------------------------------
+
+
+class Control:
+    def __init__(self, state: str = "RUNNING") -> None:
+        self._state, self.told = state, list[str]()
+
+    async def state(self) -> str:
+        return self._state
+
+    async def stop(self) -> None:
+        self.told.append("stop")
+
+    async def resume(self) -> None:
+        self.told.append("resume")
+
+
+def behind_by(records: int) -> Behind:
+    return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30 + records, -1),)))
+
+
+def answers(value: Any) -> Any:
+    async def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
+    monkeypatch.setattr(left_stopped, "LagReader", lambda *_: None)
+    for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", (due, []))):
+        monkeypatch.setattr(left_stopped, name, answers(value))
+    return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
+
+
+@pytest.mark.parametrize(
+    ("state", "records", "told"),
+    [("STOPPED", 5, ["resume"]), ("STOPPING", 5, ["resume"]), ("STOPPED", 0, []), ("RUNNING", 5, [])],
+)
+async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_behind(
+    monkeypatch: pytest.MonkeyPatch, state: str, records: int, told: list[str]
+) -> None:
+    place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
+    await left_stopped.start_again(place, control, said.append)
+    assert control.told == told
+    assert [line.startswith("us->eu is stopped, 5 records behind") for line in said] == [True] * len(told)
+
+
+async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failover readers write at the target, and the flow back brings that to the source."""
+    place, control = arrange(monkeypatch, 5, [StartBefore("orders", 0, 29, 34)]), Control("STOPPED")
+    with pytest.raises(PermanentError, match="heliograph failback --from us --to eu"):
+        await left_stopped.start_again(place, control, print)
+    assert control.told == []
+
+
+@pytest.mark.parametrize(("records", "is_told"), [(0, True), (5, False)])
+async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: int, is_told: bool
+) -> None:
+    """One that finds something written meanwhile has started it again."""
+
+    async def fails(*_: Any) -> Any:
+        raise RetriableError("a broker does not answer")
+
+    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    for name, answer in (
+        ("start_again", answers(None)),
+        ("drain", answers(None)),
+        ("stop_flow", answers(None)),
+        ("behind", answers(behind_by(records))),
+        ("copied_ends", fails),
+    ):
+        monkeypatch.setattr(steps, name, answer)
+    lease: Any = SimpleNamespace(lost=None, store=answers(None), other_undo_files=lambda _: ())
+    said, control = list[str](), Control()
+    failover = steps.Failover(
+        site(source="us"), Wish(lambda _: True), tmp_path / "undo.json", said.append, (control, None)
+    )
+    with pytest.raises(RetriableError):
+        await failover.run_under(lease)
+    assert any("us->eu was told to stop, and is left so" in line for line in said) == is_told
+    assert control.told == ([] if is_told else ["resume"])
