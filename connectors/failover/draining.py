@@ -119,6 +119,8 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
     """Why the flow back has to be taken for running; empty where it is not. Raises as the clusters."""
     positions = await read_positions(site.source, site.back.map_topic, site.back.name)
+    if control is None and not positions and not site.back.enabled:
+        return ""  # who is in the group of its workers emits heartbeats, and no more
     why = await _why_running(site.source, site.back_workers, positions, control)
     return "" if why == _NOT_HANDED_OVER else why
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,3 +181,22 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
         await failover.run_under(lease)
     assert any("us->eu was told to stop, and is left so" in line for line in said) == is_told
     assert control.told == ([] if is_told else ["resume"])
+
+
+@pytest.mark.parametrize(
+    ("enabled", "positions", "control", "words"),
+    [
+        (False, {}, None, ""),
+        (True, {}, None, "group us-mm2 .* has 1 members"),
+        (False, {ORDERS: POSITION}, None, "group us-mm2 .* has 1 members"),
+        (False, {}, Control("RUNNING"), "its connector is RUNNING"),
+    ],
+)
+async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool, positions: Any, control: Control | None, words: str
+) -> None:
+    monkeypatch.setattr(draining, "read_positions", answers(positions))
+    monkeypatch.setattr(draining, "group_state", answers(SimpleNamespace(members=["worker"])))
+    back = SimpleNamespace(map_topic="map", name="Source", enabled=enabled)
+    place = site(back=back, source=SimpleNamespace(name="us"), back_workers="us-mm2")
+    assert re.fullmatch(words + "(, such as worker)?", await draining.why_back_runs(place, control))
