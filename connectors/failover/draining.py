@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
@@ -17,6 +17,7 @@ from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.behind import behind
+from connectors.failover.denying import named
 from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
 from connectors.lag_reader import LagReader
@@ -50,10 +51,18 @@ class FlowControl(Protocol):
     async def resume(self) -> None: ...
 
 
-async def drain(site: Site, tell: Tell, still_ours: StillOurs, timeout_s: float, stalled_s: float = STALLED_S) -> None:
-    """Wait until the flow has copied all that the source holds.
+async def drain(
+    site: Site,
+    tell: Tell,
+    still_ours: StillOurs,
+    timeout_s: float,
+    stalled_s: float = STALLED_S,
+    denied: Collection[str] = (),
+) -> None:
+    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused.
 
     Raises:
+        PermanentError: a denied topic is not seen any more, and so nobody knows what is left of it.
         RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
         HeliographError: as the clusters.
     """
@@ -66,6 +75,11 @@ async def drain(site: Site, tell: Tell, still_ours: StillOurs, timeout_s: float,
         now = await behind(site, look)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
+        if hidden := {*denied} - {one.topic for one in now.lag.partitions}:
+            raise PermanentError(
+                f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
+                "command and the mirror READ on each, or let writers in with the undo file"
+            )
         if now.is_copied:
             count = len(now.lag.partitions)
             tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")

@@ -12,6 +12,8 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition, group_state
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease
+from connectors.failover.behind import without_heartbeats
+from connectors.failover.denying import why_not_denied
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
@@ -19,6 +21,7 @@ from connectors.failover.places import Places
 from connectors.failover.site import Site
 from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
+from connectors.lag import FlowLag
 from connectors.lag_reader import LagReader
 from connectors.stored_offsets import read_all_positions, read_positions
 
@@ -119,7 +122,7 @@ async def look(
         groups=groups,
         not_mirrored=not_mirrored,
         stopped=stopped,
-        refused=tuple(await _refused(site, wish, groups)),
+        refused=(*await _refused(site, wish, groups), *await _not_denied(site, wish, lag)),
         in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
         notes=tuple(notes),
         unknown=tuple(unknown),
@@ -171,6 +174,13 @@ async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
                 "run: set sync.group.offsets.enabled = false, start them again, and run this then"
             )
     return found
+
+
+async def _not_denied(site: Site, wish: Wish, lag: FlowLag | None) -> list[str]:
+    if not wish.denies_writes or lag is None:
+        return []
+    why = await why_not_denied(site.source, {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)})
+    return [why] if why else []
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:

@@ -12,7 +12,7 @@ from connect.kafka.group_offsets import Partition, committed, move
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import preflight, undo
 from connectors.failover.behind import behind, without_heartbeats
-from connectors.failover.denying import denied_already, deny_writes
+from connectors.failover.denying import denied_already, deny_writes, named, why_not_denied
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
@@ -100,12 +100,22 @@ class Failover:
             outcome = await self._run_under(lease)
             is_done = True
         finally:
-            if not is_done and self._has_stopped:
-                self._tell(
-                    f"{self._site.flow.flow} was told to stop, and is left so: run this again, or, where readers stay, "
-                    "start it (heliograph connectors resume)"
-                )
+            if not is_done:
+                self._tell_what_is_left(lease)
         return outcome
+
+    def _tell_what_is_left(self, lease: Lease) -> None:
+        flow = self._site.flow
+        if self._has_stopped:
+            self._tell(
+                f"{flow.flow} was told to stop, and is left so: run this again, or, where readers stay, start it "
+                "(heliograph connectors resume)"
+            )
+        if lease.record.denied:
+            self._tell(
+                f"cluster {flow.source_alias} still refuses writers of {named(lease.record.denied)}: run this again, "
+                f"or let them in with --undo {self._file}"
+            )
 
     async def _run_under(self, lease: Lease) -> Outcome:
         site, wish = self._site, self._wish
@@ -118,7 +128,8 @@ class Failover:
                 record = await self._deny(lease, record)
             await self._step(lease, "drain")
             await start_again(site, self._control, self._tell)
-            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s)
+            denied = lease.record.denied
+            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s, denied)
         await self._step(lease, "stop the flow")
         self._has_stopped = self._control is not None
         await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
@@ -178,6 +189,8 @@ class Failover:
         ours = {*lease.record.denied, *record.denied}
         # What somebody else has refused is not ours to allow.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
+        if why := await why_not_denied(site.source, topics):
+            raise PermanentError(why)
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
             record.write()

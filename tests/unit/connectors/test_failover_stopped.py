@@ -172,7 +172,8 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
         ("copied_ends", fails),
     ):
         monkeypatch.setattr(steps, name, answer)
-    lease: Any = SimpleNamespace(lost=None, store=answers(None), other_undo_files=lambda _: ())
+    record = SimpleNamespace(denied=("mail",))
+    lease: Any = SimpleNamespace(lost=None, store=answers(None), other_undo_files=lambda _: (), record=record)
     said, control = list[str](), Control()
     failover = steps.Failover(
         site(source="us"), Wish(lambda _: True), tmp_path / "undo.json", said.append, (control, None)
@@ -180,6 +181,7 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     with pytest.raises(RetriableError):
         await failover.run_under(lease)
     assert any("us->eu was told to stop, and is left so" in line for line in said) == is_told
+    assert "still refuses writers of mail" in said[-1]
     assert control.told == ([] if is_told else ["resume"])
 
 
