@@ -193,6 +193,12 @@ class Lease:
         return await look(self._target, self._topic, self._flow)
 
 
+async def await_no_way_back(site: Site, mine: Record) -> None:
+    """Raises InHand where somebody moves readers the other way, and as the source; to be called with a lease that is
+    held, which whoever begins that later finds."""
+    await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
+
+
 async def await_free(
     read: Callable[[], Awaitable[Record | None]], mine: Record, *, watch_s: float = LEASE_S, look_s: float = 1.0
 ) -> Record | None:

@@ -151,15 +151,21 @@ async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
 
 
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
-    found = []
-    known = await lease.look(site.target, site.flow.map_topic, site.flow.flow)
-    if known is not None and known.is_held(time.time_ns() // 1_000_000) and not known.is_of_the_dead:
-        found.append(lease.in_words(known))
+    found = await _in_hand(site, has_source=has_source)
     if not has_source:
         return found
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
     return found + (await way_back(site, ends, back, leaves_stranded=wish.leaves_stranded)).objections
+
+
+async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
+    """Who moves readers now, in this direction or the other."""
+    known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
+    if has_source:
+        known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
+    now_ms = time.time_ns() // 1_000_000
+    return [lease.in_words(one) for one in known if one and one.is_held(now_ms) and not one.is_of_the_dead]
 
 
 async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:

@@ -22,7 +22,7 @@ from connectors.failover.draining import (
     stop_flow,
 )
 from connectors.failover.group_look import still_there
-from connectors.failover.lease import Lease, hold
+from connectors.failover.lease import Lease, await_no_way_back, hold
 from connectors.failover.left_stopped import start_again
 from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish
@@ -84,6 +84,8 @@ class Failover:
         PermanentError where something must be mended before; what was done stays done."""
         try:
             async with hold(self._site, command) as lease:
+                if not self._wish.is_gone:
+                    await await_no_way_back(self._site, lease.record)
                 return await self.run_under(lease)
         except RetriableError as error:
             if self._wish.is_gone or not await still_there(self._site.source, _LOOK_S):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -450,6 +451,53 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
         await lease.await_free(living, mine, watch_s=60, look_s=0.001)
     assert await lease.await_free(dead, mine, watch_s=0.05, look_s=0.001) == theirs
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
+
+
+async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its lease on the source; a source that is gone is not asked."""
+    now_ms = time.time_ns() // 1_000_000
+    theirs = lease.Record("bob@there", "there", 2, "failover", 2, now_ms + 10_000)
+    renewed = iter(range(1, 100))
+    asked: list[Any] = []
+
+    async def look(cluster: str, map_topic: str, flow: str) -> lease.Record | None:
+        asked.append((cluster, map_topic, flow))
+        return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
+
+    monkeypatch.setattr(lease, "look", look)
+    monkeypatch.setattr(lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
+    site = place(map_topic="map back")
+    with pytest.raises(lease.InHand, match="bob@there"):
+        await lease.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
+    assert set(asked) == {("us", "map back", "eu->us")}
+    (line,) = await preflight._in_hand(site, has_source=True)
+    assert "bob@there is at it" in line
+    assert await preflight._in_hand(site, has_source=False) == []
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_gone: bool
+) -> None:
+    done: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def hold(*_: Any) -> AsyncIterator[Any]:
+        done.append("hold")
+        yield SimpleNamespace(record=None)
+
+    async def await_no_way_back(*_: Any) -> None:
+        done.append("look")
+
+    async def run_under(*_: Any) -> None:
+        done.append("run")
+
+    monkeypatch.setattr(steps, "hold", hold)
+    monkeypatch.setattr(steps, "await_no_way_back", await_no_way_back)
+    monkeypatch.setattr(steps.Failover, "run_under", run_under)
+    wish = Wish(lambda _: True, is_gone=is_gone)
+    await steps.Failover(place(), wish, tmp_path / "undo.json", print).run("failover")
+    assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
 
 
 async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo_file(tmp_path: Path) -> None:
