@@ -158,7 +158,7 @@ class Failover:
         )
         await self._step(lease, "done")
         replace(record, is_finished=True).write()
-        return Outcome(looked, tuple(proofs), others)
+        return Outcome(looked, tuple(proofs), lease.other_undo_files(self._file))
 
     async def look_again(self) -> Preflight:
         """Raises PermanentError where groups cannot be moved now."""
@@ -177,8 +177,7 @@ class Failover:
             raise PermanentError(f"{_some(objections)}; then run this again")
         if due:
             record = record.with_starts(due)
-            record.write()
-            await lease.store(undo_file=record.file)
+            await self._write(lease, record)
             await store_starts(site, due)
             self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
         return record
@@ -195,8 +194,7 @@ class Failover:
             raise PermanentError(why)
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
-            record.write()
-            await lease.store(denied=tuple(sorted({*lease.record.denied, *topics})), undo_file=record.file)
+            await self._write(lease, record, tuple(sorted({*lease.record.denied, *topics})))
         await deny_writes(site.source, topics)
         self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
         return record
@@ -228,8 +226,7 @@ class Failover:
             self._tell("every group stands where it should already")
             return record
         record = record.with_moves(due)
-        record.write()
-        await lease.store(undo_file=record.file)
+        await self._write(lease, record)
         self._tell(f"undo file: {record.file}")
         for group, offsets in to_commit(due).items():
             _still_ours(lease)
@@ -245,6 +242,13 @@ class Failover:
         wrong = [one for one in moves if one.target not in now or now[one.target].offset != one.after]
         if wrong:
             raise RetriableError(f"group {group} stands elsewhere than it was moved to: somebody uses it")
+
+    async def _write(self, lease: Lease, record: Undo, denied: tuple[str, ...] | None = None) -> None:
+        """Before anything that it says is changed."""
+        kept = record.write()
+        if kept is not None:
+            self._tell(f"{record.file} was of a run before, which is not gone on with: it is kept as {kept}")
+        await lease.store(denied=denied, undo_file=record.file, kept_as=kept)
 
     async def _step(self, lease: Lease, step: str) -> None:
         _still_ours(lease)
