@@ -41,8 +41,8 @@ class RestControl:
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
     """The connector of a flow at one of ``urls``, each of a worker of Connect or of a dedicated mirror; None for none.
-    Of several that mirror there it is the one called ``name``, else the first. Its connections are closed with
-    ``closing``.
+    Of several that mirror there it is the one called ``name``, else the first; one that is not enabled mirrors nothing.
+    Its connections are closed with ``closing``.
 
     Raises as :class:`RestClient` where none of them answers as a worker.
     """
@@ -63,7 +63,9 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
                 config = known[known_name]["info"]["config"]
                 is_mirror = config.get("connector.class", "").strip().rpartition(".")[2] in _CLASSES
                 ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
-                if is_mirror and ends == (source, target):
+                # A mirror has a worker for heartbeats alone too, with a connector of the flow that runs nothing.
+                is_on = config.get("enabled", "true").strip().lower() != "false"
+                if is_mirror and is_on and ends == (source, target):
                     return RestControl(worker, known_name)
     if len(errors) == 2 * len(urls) and errors:
         raise errors[0]

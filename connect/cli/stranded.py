@@ -54,7 +54,7 @@ async def _stranded(
         files = await stranded.export(place, found, export_to) if export_to is not None else []
         appended = 0
         if appends and found:
-            async with hold(place, "heliograph stranded --append"):
+            async with hold(place, "heliograph stranded --append", ends=False):
                 found, appended = await appending.append_all(place, None, tell_on_stderr)
         return found, files, appended
 

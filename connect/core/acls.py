@@ -61,6 +61,14 @@ class AclBinding:
     def is_deny(self) -> bool:
         return self.permission != "ALLOW"
 
+    def is_of_topic(self, topic: str) -> bool:
+        """Whether an authorizer counts it among the rules of a topic."""
+        if self.resource_type != "TOPIC":
+            return False
+        if self.pattern_type == "PREFIXED":
+            return topic.startswith(self.resource_name)
+        return self.resource_name in (topic, WILDCARD)
+
     def __str__(self) -> str:
         return (
             f"{self.permission} {self.operation} to {self.principal} from {self.host} "

@@ -1,4 +1,4 @@
-"""Settings of topics, asked of whichever broker answers (DescribeConfigs)."""
+"""Settings of topics, asked of whichever broker answers, and of brokers, asked of each (DescribeConfigs)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 
 _TOPIC: Final = 2
+_BROKER: Final = 4
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _CLEANUP_POLICY: Final = "cleanup.policy"
@@ -69,6 +70,23 @@ async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[st
     """
     told = await compaction(cluster, topics)
     return {topic for topic in topics if told.get(topic, True)}
+
+
+async def is_perhaps_true(cluster: Cluster, setting: str) -> bool:
+    """Whether a broker has ``setting`` at true, or does not tell: of what is of a plug-in, such as an authorizer, it
+    tells that it is set, and no value (Kafka ``ConfigHelper``).
+
+    Raises :class:`RetriableError` where a broker does not answer.
+    """
+    for node in sorted((await cluster.metadata(())).brokers):
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(node), configuration_keys=[setting]
+        )
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
+        for row in (await (await cluster.connection(node)).call(request)).results:
+            if row.error_code or any((entry.value or "true").lower() == "true" for entry in row.configs):
+                return True
+    return False
 
 
 async def _describe(

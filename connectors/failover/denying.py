@@ -4,15 +4,44 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster
+from connect.kafka.configs import is_perhaps_true
+
+#: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
+_OPEN: Final = "allow.everyone.if.no.acl.found"
+_NAMED: Final = 5
 
 
 def rules(topics: Collection[str]) -> list[AclBinding]:
     """Those that refuse everybody; users that the cluster calls super users write all the same (pure)."""
     return [refusal_of_writers(topic) for topic in sorted(topics)]
+
+
+async def why_not_denied(source: Cluster, topics: Collection[str]) -> str:
+    """Why no rule may be made: it would shut out readers too, and the mirror, and who asks for lags, where a topic is
+    open for want of rules. Empty: none is. Raises as :func:`connect.kafka.acls.describe_acls`."""
+    if not topics or not await is_perhaps_true(source, _OPEN):
+        return ""
+    allowing = await describe_acls(source, AclFilter(resource_type="TOPIC", permission="ALLOW"))
+    closing = sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in allowing))
+    if not closing:
+        return ""
+    return (
+        f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the rule "
+        f"that refuses writers of {named(closing)} would be the first, and close them to readers and the mirror too. "
+        "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME), "
+        "or stop the writers without --deny-writes"
+    )
+
+
+def named(topics: Collection[str]) -> str:
+    """The first few (pure)."""
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return f"{', '.join(sorted(topics)[:_NAMED])}{more}"
 
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
@@ -14,8 +14,10 @@ from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.behind import behind
+from connectors.failover.denying import named
 from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
 from connectors.lag_reader import LagReader
@@ -49,10 +51,18 @@ class FlowControl(Protocol):
     async def resume(self) -> None: ...
 
 
-async def drain(site: Site, tell: Tell, still_ours: StillOurs, timeout_s: float, stalled_s: float = STALLED_S) -> None:
-    """Wait until the flow has copied all that the source holds.
+async def drain(
+    site: Site,
+    tell: Tell,
+    still_ours: StillOurs,
+    timeout_s: float,
+    stalled_s: float = STALLED_S,
+    denied: Collection[str] = (),
+) -> None:
+    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused.
 
     Raises:
+        PermanentError: a denied topic is not seen any more, and so nobody knows what is left of it.
         RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
         HeliographError: as the clusters.
     """
@@ -65,6 +75,11 @@ async def drain(site: Site, tell: Tell, still_ours: StillOurs, timeout_s: float,
         now = await behind(site, look)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
+        if hidden := {*denied} - {one.topic for one in now.lag.partitions}:
+            raise PermanentError(
+                f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
+                "command and the mirror READ on each, or let writers in with the undo file"
+            )
         if now.is_copied:
             count = len(now.lag.partitions)
             tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")
@@ -118,6 +133,8 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
     """Why the flow back has to be taken for running; empty where it is not. Raises as the clusters."""
     positions = await read_positions(site.source, site.back.map_topic, site.back.name)
+    if control is None and not positions and not site.back.enabled:
+        return ""  # who is in the group of its workers emits heartbeats, and no more
     why = await _why_running(site.source, site.back_workers, positions, control)
     return "" if why == _NOT_HANDED_OVER else why
 
@@ -171,8 +188,10 @@ async def copied_ends(site: Site, tell: Tell | None = None) -> dict[TopicPartiti
 
 async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
     by_id: dict[str, list[tuple[str, int]]] = {}
+    there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
     for position in unclean.values():
-        if position.transactional_id:
+        # In a topic that is gone there is no place for a marker, and nothing to shut anybody out of.
+        if position.transactional_id and position.target_topic in there:
             by_id.setdefault(position.transactional_id, []).append((position.target_topic, position.target_partition))
     for name, partitions in sorted(by_id.items()):
         try:

@@ -125,6 +125,8 @@ class Lease:
         self._flow = flow
         self._writing = asyncio.Lock()
         self.record = record
+        #: Of who held it before; nobody did: nothing is left to be gone on with.
+        self.was_finished = True
         self.lost: HeliographError | None = None
 
     async def claim(self) -> None:
@@ -136,6 +138,7 @@ class Lease:
         if before is not None and before != known and not _is_free(before, self.record):
             raise InHand(in_words(before))
         if before is not None:
+            self.was_finished = before.is_finished
             files = () if before.is_finished else before.undo_files
             self.record = replace(self.record, denied=before.denied, undo_files=files)
         await self.store()
@@ -145,10 +148,18 @@ class Lease:
         return tuple(one for one in self.record.undo_files if one != self._located(file))
 
     async def store(
-        self, *, step: str | None = None, denied: tuple[str, ...] | None = None, undo_file: Path | None = None
+        self,
+        *,
+        step: str | None = None,
+        denied: tuple[str, ...] | None = None,
+        undo_file: Path | None = None,
+        kept_as: Path | None = None,
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written. Raises InHand where it was taken over."""
+        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
+        Raises InHand where it was taken over."""
         files = () if undo_file is None else (self._located(undo_file),)
+        if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
+            files = (self._located(kept_as), *files)
         async with self._writing:
             self.record = replace(
                 self.record,
@@ -193,6 +204,12 @@ class Lease:
         return await look(self._target, self._topic, self._flow)
 
 
+async def await_no_way_back(site: Site, mine: Record) -> None:
+    """Raises InHand where somebody moves readers the other way, and as the source; to be called with a lease that is
+    held, which whoever begins that later finds."""
+    await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
+
+
 async def await_free(
     read: Callable[[], Awaitable[Record | None]], mine: Record, *, watch_s: float = LEASE_S, look_s: float = 1.0
 ) -> Record | None:
@@ -215,8 +232,9 @@ def _is_free(known: Record | None, mine: Record) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
-    """Work alone on what moves to the site's target. Raises InHand where somebody else does."""
+async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[Lease]:
+    """Work alone on what moves to the site's target; who comes through without an error ``ends`` what a run before has
+    left undone, or leaves that as it is. Raises InHand where somebody else does."""
     flow = site.flow.flow
     await record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
@@ -228,7 +246,7 @@ async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
     is_finished = False
     try:
         yield lease
-        is_finished = True
+        is_finished = ends or lease.was_finished
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)

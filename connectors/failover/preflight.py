@@ -12,15 +12,17 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition, group_state
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease
+from connectors.failover.behind import without_heartbeats
+from connectors.failover.denying import why_not_denied
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
 from connectors.failover.site import Site
+from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
+from connectors.lag import FlowLag
 from connectors.lag_reader import LagReader
-from connectors.partition_states import read_states
-from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
 #: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
@@ -107,6 +109,10 @@ async def look(
     if source is None and wish.at_ms is None and not wish.rewinds:
         groups = with_moved(groups, moved or {})
     groups = with_rewinds(groups, allowed=wish.rewinds or wish.at_ms is not None, keeps=AHEAD in wish.accepts)
+    stopped = await not_copied(site, source)
+    if wish.is_gone:
+        notes += as_notes(stopped)
+        stopped = {}
     return Preflight(
         source=site.flow.source_alias,
         target=site.flow.target_alias,
@@ -115,8 +121,8 @@ async def look(
         lag=lag,
         groups=groups,
         not_mirrored=not_mirrored,
-        stopped=await _stopped(site),
-        refused=tuple(await _refused(site, wish, groups)),
+        stopped=stopped,
+        refused=(*await _refused(site, wish, groups), *await _not_denied(site, wish, lag)),
         in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
         notes=tuple(notes),
         unknown=tuple(unknown),
@@ -144,21 +150,22 @@ async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
     return [note]
 
 
-async def _stopped(site: Site) -> dict[str, str]:
-    states = await read_states(site.target, record_settings(site.flow))
-    return {str(one): f"it is {state.state}: {state.reason}" for one, state in sorted(states.items())}
-
-
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
-    found = []
-    known = await lease.look(site.target, site.flow.map_topic, site.flow.flow)
-    if known is not None and known.is_held(time.time_ns() // 1_000_000) and not known.is_of_the_dead:
-        found.append(lease.in_words(known))
+    found = await _in_hand(site, has_source=has_source)
     if not has_source:
         return found
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
     return found + (await way_back(site, ends, back, leaves_stranded=wish.leaves_stranded)).objections
+
+
+async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
+    """Who moves readers now, in this direction or the other."""
+    known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
+    if has_source:
+        known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
+    now_ms = time.time_ns() // 1_000_000
+    return [lease.in_words(one) for one in known if one and one.is_held(now_ms) and not one.is_of_the_dead]
 
 
 async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
@@ -173,6 +180,13 @@ async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
                 "run: set sync.group.offsets.enabled = false, start them again, and run this then"
             )
     return found
+
+
+async def _not_denied(site: Site, wish: Wish, lag: FlowLag | None) -> list[str]:
+    if not wish.denies_writes or lag is None:
+        return []
+    why = await why_not_denied(site.source, {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)})
+    return [why] if why else []
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:

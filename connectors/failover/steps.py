@@ -12,7 +12,7 @@ from connect.kafka.group_offsets import Partition, committed, move
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import preflight, undo
 from connectors.failover.behind import behind, without_heartbeats
-from connectors.failover.denying import denied_already, deny_writes
+from connectors.failover.denying import denied_already, deny_writes, named, why_not_denied
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
@@ -22,7 +22,8 @@ from connectors.failover.draining import (
     stop_flow,
 )
 from connectors.failover.group_look import still_there
-from connectors.failover.lease import Lease, hold
+from connectors.failover.lease import Lease, await_no_way_back, hold
+from connectors.failover.left_stopped import start_again
 from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish
 from connectors.failover.proving import DIFFERS, prove
@@ -69,6 +70,7 @@ class Failover:
         self._tell = tell
         self._control, self._back = controls
         self._stalled_s = stalled_s
+        self._has_stopped = False
 
     async def look(self) -> Preflight:
         """See :func:`connectors.failover.preflight.look`."""
@@ -82,6 +84,8 @@ class Failover:
         PermanentError where something must be mended before; what was done stays done."""
         try:
             async with hold(self._site, command) as lease:
+                if not self._wish.is_gone:
+                    await await_no_way_back(self._site, lease.record)
                 return await self.run_under(lease)
         except RetriableError as error:
             if self._wish.is_gone or not await still_there(self._site.source, _LOOK_S):
@@ -92,7 +96,30 @@ class Failover:
             ) from error
 
     async def run_under(self, lease: Lease) -> Outcome:
-        """The same under a lease that is held."""
+        """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
+        is_done = False
+        try:
+            outcome = await self._run_under(lease)
+            is_done = True
+        finally:
+            if not is_done:
+                self._tell_what_is_left(lease)
+        return outcome
+
+    def _tell_what_is_left(self, lease: Lease) -> None:
+        flow = self._site.flow
+        if self._has_stopped:
+            self._tell(
+                f"{flow.flow} was told to stop, and is left so: run this again, or, where readers stay, start it "
+                "(heliograph connectors resume)"
+            )
+        if lease.record.denied:
+            self._tell(
+                f"cluster {flow.source_alias} still refuses writers of {named(lease.record.denied)}: run this again, "
+                f"or let them in with --undo {self._file}"
+            )
+
+    async def _run_under(self, lease: Lease) -> Outcome:
         site, wish = self._site, self._wish
         others = lease.other_undo_files(self._file)
         if others:
@@ -102,8 +129,11 @@ class Failover:
             if wish.denies_writes:
                 record = await self._deny(lease, record)
             await self._step(lease, "drain")
-            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s)
+            await start_again(site, self._control, self._tell)
+            denied = lease.record.denied
+            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s, denied)
         await self._step(lease, "stop the flow")
+        self._has_stopped = self._control is not None
         await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
         if not wish.is_gone:
             await self._check_drained()
@@ -128,7 +158,7 @@ class Failover:
         )
         await self._step(lease, "done")
         replace(record, is_finished=True).write()
-        return Outcome(looked, tuple(proofs), others)
+        return Outcome(looked, tuple(proofs), lease.other_undo_files(self._file))
 
     async def look_again(self) -> Preflight:
         """Raises PermanentError where groups cannot be moved now."""
@@ -147,8 +177,7 @@ class Failover:
             raise PermanentError(f"{_some(objections)}; then run this again")
         if due:
             record = record.with_starts(due)
-            record.write()
-            await lease.store(undo_file=record.file)
+            await self._write(lease, record)
             await store_starts(site, due)
             self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
         return record
@@ -161,10 +190,11 @@ class Failover:
         ours = {*lease.record.denied, *record.denied}
         # What somebody else has refused is not ours to allow.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
+        if why := await why_not_denied(site.source, topics):
+            raise PermanentError(why)
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
-            record.write()
-            await lease.store(denied=tuple(sorted({*lease.record.denied, *topics})), undo_file=record.file)
+            await self._write(lease, record, tuple(sorted({*lease.record.denied, *topics})))
         await deny_writes(site.source, topics)
         self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
         return record
@@ -175,6 +205,7 @@ class Failover:
         if not now.is_copied:
             if self._control is not None:
                 await self._control.resume()
+                self._has_stopped = False
             raise RetriableError(
                 f"{now}: cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: "
                 "stop the producers, or say --deny-writes; start the flow where it is stopped, and run this again"
@@ -195,8 +226,7 @@ class Failover:
             self._tell("every group stands where it should already")
             return record
         record = record.with_moves(due)
-        record.write()
-        await lease.store(undo_file=record.file)
+        await self._write(lease, record)
         self._tell(f"undo file: {record.file}")
         for group, offsets in to_commit(due).items():
             _still_ours(lease)
@@ -212,6 +242,13 @@ class Failover:
         wrong = [one for one in moves if one.target not in now or now[one.target].offset != one.after]
         if wrong:
             raise RetriableError(f"group {group} stands elsewhere than it was moved to: somebody uses it")
+
+    async def _write(self, lease: Lease, record: Undo, denied: tuple[str, ...] | None = None) -> None:
+        """Before anything that it says is changed."""
+        kept = record.write()
+        if kept is not None:
+            self._tell(f"{record.file} was of a run before, which is not gone on with: it is kept as {kept}")
+        await lease.store(denied=denied, undo_file=record.file, kept_as=kept)
 
     async def _step(self, lease: Lease, step: str) -> None:
         _still_ours(lease)

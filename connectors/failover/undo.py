@@ -79,14 +79,17 @@ class Undo:
     def with_denied(self, topics: Sequence[str]) -> Undo:
         return replace(self, denied=tuple(sorted({*self.denied, *topics})), is_finished=False)
 
-    def write(self) -> None:
-        """To its file, all or nothing, and on disk when this returns. Raises OSError, and as :func:`begin`."""
+    def write(self) -> Path | None:
+        """To its file, all or nothing, and on disk when this returns: as what the one of another run that was there is
+        kept, if one was. Raises OSError, and as :func:`begin`."""
+        kept = None
         if self.file.exists() and interrupted(self.file, self.source, self.target) is None:
             if not self.changes:
-                return
+                return None
             if read(self.file).changes:
-                _keep_another(self.file)
+                kept = _keep_another(self.file)
         self._put()
+        return kept
 
     def finish(self) -> None:
         """In place of what the file says: the run was taken back but for this, and nobody goes on with it. Raises
@@ -132,11 +135,12 @@ def begin(file: Path, source: str, target: str) -> Undo:
     return interrupted(file, source, target) or Undo(source, target, file=file)
 
 
-def _keep_another(file: Path) -> None:
+def _keep_another(file: Path) -> Path:
     number = 1
     while (kept := file.with_name(f"{file.stem}.{number}{file.suffix}")).exists():
         number += 1
     file.rename(kept)
+    return kept
 
 
 def read(file: Path) -> Undo:

@@ -48,6 +48,15 @@ def test_of_several_it_is_the_one_that_the_file_names(monkeypatch: pytest.Monkey
         assert found is not None and found.name == "b"
 
 
+@pytest.mark.parametrize(("enabled", "is_found"), [("false", False), (" False ", False), ("true", True)])
+def test_a_connector_that_is_there_for_heartbeats_alone_is_not_the_flow(
+    monkeypatch: pytest.MonkeyPatch, enabled: str, is_found: bool
+) -> None:
+    answering(monkeypatch, {URLS[0]: {"Source": {"info": {"config": {**MIRROR, "enabled": enabled}}}}})
+    with ExitStack() as closing:
+        assert (find_control(closing, URLS, "us", "eu", "Source") is not None) == is_found
+
+
 def test_a_name_that_the_file_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answering(monkeypatch, {URLS[0]: {"mine": {"info": {"config": MIRROR}}}})
     file = tmp_path / "mm2.properties"

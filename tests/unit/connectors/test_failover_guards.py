@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -452,6 +453,53 @@ async def test_a_lease_counts_as_long_as_it_is_renewed_whatever_the_clocks_say()
     assert not replace(theirs, until_ms=10**9).is_held(0), "by another clock than ours"
 
 
+async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its lease on the source; a source that is gone is not asked."""
+    now_ms = time.time_ns() // 1_000_000
+    theirs = lease.Record("bob@there", "there", 2, "failover", 2, now_ms + 10_000)
+    renewed = iter(range(1, 100))
+    asked: list[Any] = []
+
+    async def look(cluster: str, map_topic: str, flow: str) -> lease.Record | None:
+        asked.append((cluster, map_topic, flow))
+        return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
+
+    monkeypatch.setattr(lease, "look", look)
+    monkeypatch.setattr(lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
+    site = place(map_topic="map back")
+    with pytest.raises(lease.InHand, match="bob@there"):
+        await lease.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
+    assert set(asked) == {("us", "map back", "eu->us")}
+    (line,) = await preflight._in_hand(site, has_source=True)
+    assert "bob@there is at it" in line
+    assert await preflight._in_hand(site, has_source=False) == []
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_gone: bool
+) -> None:
+    done: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def hold(*_: Any) -> AsyncIterator[Any]:
+        done.append("hold")
+        yield SimpleNamespace(record=None)
+
+    async def await_no_way_back(*_: Any) -> None:
+        done.append("look")
+
+    async def run_under(*_: Any) -> None:
+        done.append("run")
+
+    monkeypatch.setattr(steps, "hold", hold)
+    monkeypatch.setattr(steps, "await_no_way_back", await_no_way_back)
+    monkeypatch.setattr(steps.Failover, "run_under", run_under)
+    wish = Wish(lambda _: True, is_gone=is_gone)
+    await steps.Failover(place(), wish, tmp_path / "undo.json", print).run("failover")
+    assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
+
+
 async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo_file(tmp_path: Path) -> None:
     """Of one machine after the other, until a run comes to its end."""
     stored: list[bytes] = []
@@ -478,6 +526,70 @@ async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo
     older = json.loads(stored[0])
     del older["undo_files"]
     assert lease.decode(json.dumps(older).encode()).undo_files == ()
+
+
+def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
+    """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
+    eu: Any = SimpleNamespace(name="eu")
+    one = lease.Lease(eu, "map", "us->eu", lease.Record("ann@here", "here", 2**22, "failover", 1, 0))
+    files = ("here:/undo.json",)
+    stored.append(lease.encode(replace(one.record, since_ms=0, is_finished=is_finished, undo_files=files)))
+
+    async def look() -> lease.Record | None:
+        return lease.decode(stored[-1])
+
+    async def write() -> None:
+        stored.append(lease.encode(one.record))
+
+    async def opened() -> None: ...
+
+    one._look, one._write, one._writer.open = look, write, opened  # type: ignore[method-assign]
+    return one
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_an_undo_file_that_is_put_aside_is_named_where_its_run_was_interrupted(is_finished: bool) -> None:
+    stored: list[bytes] = []
+    one = lease_after(stored, is_finished=is_finished)
+    await one.claim()
+    await one.store(undo_file=Path("/undo.json"), kept_as=Path("/undo.1.json"))
+    await one.store(undo_file=Path("/undo.json"))
+    assert one.other_undo_files(Path("/undo.json")) == (() if is_finished else ("here:/undo.1.json",))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("was_finished", [False, True])
+async def test_who_appends_leaves_an_interrupted_failover_interrupted(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, was_finished: bool
+) -> None:
+    stored: list[bytes] = []
+    one = lease_after(stored, is_finished=was_finished)
+    monkeypatch.setattr(lease, "Lease", lambda *_: one)
+    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    site = place()
+    site.target_admin = None
+    async with lease.hold(site, "append", ends=ends):
+        pass
+    left = lease.decode(stored[-1])
+    assert left.is_finished == (ends or was_finished)
+    assert left.undo_files == (() if was_finished else ("here:/undo.json",))
+
+
+async def made(_: Any) -> None: ...
+
+
+async def test_a_run_says_as_what_it_keeps_the_undo_file_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
+    file = tmp_path / "undo.json"
+    undo.begin(file, "us", "eu").with_denied(["a"]).write()
+    old_s = file.stat().st_mtime - undo.OLD_S - 1
+    os.utime(file, (old_s, old_s))
+    said: list[str] = []
+    await go(tmp_path, tell=said.append)
+    assert [line for line in said if line.endswith(f"it is kept as {tmp_path / 'undo.1.json'}")] != []
+    assert undo.read(tmp_path / "undo.1.json").denied == ("a",)
 
 
 async def test_a_run_that_goes_on_with_another_names_its_undo_file(

@@ -1,0 +1,94 @@
+"""Refusing writers shuts out nobody else, and nothing counts as copied that is not seen any more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.core.acls import AclBinding
+from connect.core.errors import PermanentError
+from connect.kafka import configs
+from connectors.failover import denying, draining
+from connectors.failover.behind import Behind
+from connectors.lag import FlowLag, lag_of
+
+TOPICS = {"orders", "mail"}
+
+
+def allow(pattern: str, name: str, resource: str = "TOPIC") -> AclBinding:
+    return AclBinding(resource, name, pattern, "User:ann", "*", "READ", "ALLOW")
+
+
+@pytest.mark.parametrize(
+    ("opens", "rules", "words"),
+    [
+        (False, [], ""),
+        (True, [], "writers of mail, orders would be the first"),
+        (True, [allow("LITERAL", "orders")], "writers of mail would be the first"),
+        (True, [allow("LITERAL", "orders"), allow("PREFIXED", "ma")], ""),
+        (True, [allow("LITERAL", "*")], ""),
+        (True, [allow("LITERAL", "*", "GROUP"), allow("PREFIXED", "orders-")], "writers of mail, orders would be"),
+    ],
+)
+async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first(
+    monkeypatch: pytest.MonkeyPatch, opens: bool, rules: list[AclBinding], words: str
+) -> None:
+    async def is_perhaps_true(*_: Any) -> bool:
+        return opens
+
+    async def describe_acls(_: Any, wanted: Any) -> list[AclBinding]:
+        assert wanted.permission == "ALLOW", "a rule that denies keeps nothing open"
+        return rules
+
+    monkeypatch.setattr(denying, "is_perhaps_true", is_perhaps_true)
+    monkeypatch.setattr(denying, "describe_acls", describe_acls)
+    source: Any = SimpleNamespace(name="us")
+    why = await denying.why_not_denied(source, TOPICS)
+    assert words in why and bool(why) == bool(words)
+
+
+def row(*values: str | None, error_code: int = 0) -> Any:
+    return SimpleNamespace(error_code=error_code, configs=[SimpleNamespace(value=value) for value in values])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(), row()], False),
+        ([row("false"), row("FALSE")], False),
+        ([row(), row("true")], True),
+        ([row(), row(None)], True),
+        ([row(error_code=31), row()], True),
+    ],
+)
+async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expected: bool) -> None:
+    """A broker does not say what a setting of a plug-in is, only that it is set."""
+
+    async def metadata(_: Any) -> Any:
+        return SimpleNamespace(brokers=dict.fromkeys(range(len(rows))))
+
+    async def connection(node: int) -> Any:
+        async def call(request: Any) -> Any:
+            (resource,) = request.resources
+            assert (resource.resource_type, resource.resource_name) == (4, str(node))
+            return SimpleNamespace(results=[rows[node]])
+
+        return SimpleNamespace(call=call)
+
+    cluster: Any = SimpleNamespace(metadata=metadata, connection=connection)
+    assert await configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") == expected
+
+
+async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def behind(*_: Any) -> Behind:
+        return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30, -1),)))
+
+    monkeypatch.setattr(draining, "behind", behind)
+    monkeypatch.setattr(draining, "LagReader", lambda *_: None)
+    flow = SimpleNamespace(flow="us->eu", source_alias="us")
+    site: Any = SimpleNamespace(flow=flow, source=None, target=None)
+    await draining.drain(site, print, lambda: None, 1.0, denied={"orders"})
+    with pytest.raises(PermanentError, match="does not show mail, whose writers it refuses"):
+        await draining.drain(site, print, lambda: None, 1.0, denied=TOPICS)

@@ -1,0 +1,204 @@
+"""What stands still when a failover looks: partitions that are not copied, and flows that are stopped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import PartitionMetadata, TopicMetadata
+from connectors.dataplane import codes
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import draining, left_stopped, standing_still, steps
+from connectors.failover.behind import Behind
+from connectors.failover.preflight import Wish
+from connectors.failover.undo import StartBefore
+from connectors.lag import FlowLag, lag_of
+from connectors.partition_states import PartitionState
+from connectors.positions import Position
+
+ORDERS = TopicPartition("orders", 0)
+POSITION = Position("orders", 0, None, 30, 4, "us.orders", 0, None, 37, "writer", 7, 0, 30)
+
+
+def topic(name: str, *, error_code: int = 0) -> TopicMetadata:
+    partitions = {} if error_code else {0: PartitionMetadata(1, 0, (1,), 0)}
+    return TopicMetadata(name, None, error_code, partitions)
+
+
+def site(**more: Any) -> Any:
+    flow = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", should_mirror=lambda name: name != "excluded"
+    )
+    return SimpleNamespace(flow=flow, target=SimpleNamespace(name="eu"), **more)
+
+
+# -- partitions ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one topic that is there, of one that may not be seen, of one that is gone, and of one that is excluded."""
+    names = ("orders", "secret", "deleted", "excluded")
+
+    async def read_states(*_: Any) -> dict[TopicPartition, PartitionState]:
+        found = {TopicPartition(name, 0): PartitionState("waiting", f"of {name}", "t", 0) for name in names}
+        return {**found, TopicPartition("orders", 7): PartitionState("waiting", "of before it was made anew", "t", 0)}
+
+    async def known_topics(_: Any, wanted: Any, for_s: float) -> dict[str, TopicMetadata]:
+        assert set(wanted) == {"orders", "secret", "deleted"}
+        return {"orders": topic("orders"), "secret": topic("secret", error_code=codes.TOPIC_AUTHORIZATION_FAILED)}
+
+    monkeypatch.setattr(standing_still, "read_states", read_states)
+    monkeypatch.setattr(standing_still, "record_settings", lambda _: None)
+    monkeypatch.setattr(standing_still, "known_topics", known_topics)
+
+
+@pytest.mark.usefixtures("noted")
+async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
+    source = cast(Any, object())
+    assert await standing_still.not_copied(site(), source) == {
+        "orders-0": "it is waiting: of orders",
+        "secret-0": "it is waiting: of secret",
+    }
+
+
+@pytest.mark.usefixtures("noted")
+async def test_a_source_that_is_gone_is_not_asked_and_what_was_not_copied_is_noted() -> None:
+    stopped = await standing_still.not_copied(site(), None)
+    assert list(stopped) == ["deleted-0", "orders-0", "orders-7", "secret-0"]
+    notes = standing_still.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
+    assert notes[0] == "deleted-0 was not copied to its end: it is waiting: of deleted"
+    assert (len(notes), notes[-1]) == (6, "nor were 8 more partitions")
+    assert standing_still.as_notes({}) == []
+
+
+async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster would answer that it does not know it, which a fence takes for not yet."""
+    fenced: list[Any] = []
+
+    async def known_topics(_: Any, names: Any) -> dict[str, TopicMetadata]:
+        assert names == {"us.orders", "us.deleted"}
+        return {"us.orders": topic("us.orders")}
+
+    async def fence(_: Any, name: str, partitions: Any) -> None:
+        fenced.append((name, partitions))
+
+    monkeypatch.setattr(draining, "known_topics", known_topics)
+    monkeypatch.setattr(draining, "fence", fence)
+    gone = replace(POSITION, target_topic="us.deleted", target_partition=1)
+    alone = replace(gone, transactional_id="another")
+    unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone))}
+    await draining._fence(site(), unclean, print)
+    assert fenced == [("writer", [("us.orders", 0)])]
+
+
+# -- flows -----------------------------------------------------------------------------------------------------
+
+
+class Control:
+    def __init__(self, state: str = "RUNNING") -> None:
+        self._state, self.told = state, list[str]()
+
+    async def state(self) -> str:
+        return self._state
+
+    async def stop(self) -> None:
+        self.told.append("stop")
+
+    async def resume(self) -> None:
+        self.told.append("resume")
+
+
+def behind_by(records: int) -> Behind:
+    return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30 + records, -1),)))
+
+
+def answers(value: Any) -> Any:
+    async def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
+    monkeypatch.setattr(left_stopped, "LagReader", lambda *_: None)
+    for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", (due, []))):
+        monkeypatch.setattr(left_stopped, name, answers(value))
+    return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
+
+
+@pytest.mark.parametrize(
+    ("state", "records", "told"),
+    [("STOPPED", 5, ["resume"]), ("STOPPING", 5, ["resume"]), ("STOPPED", 0, []), ("RUNNING", 5, [])],
+)
+async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_behind(
+    monkeypatch: pytest.MonkeyPatch, state: str, records: int, told: list[str]
+) -> None:
+    place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
+    await left_stopped.start_again(place, control, said.append)
+    assert control.told == told
+    assert [line.startswith("us->eu is stopped, 5 records behind") for line in said] == [True] * len(told)
+
+
+async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failover readers write at the target, and the flow back brings that to the source."""
+    place, control = arrange(monkeypatch, 5, [StartBefore("orders", 0, 29, 34)]), Control("STOPPED")
+    with pytest.raises(PermanentError, match="heliograph failback --from us --to eu"):
+        await left_stopped.start_again(place, control, print)
+    assert control.told == []
+
+
+@pytest.mark.parametrize(("records", "is_told"), [(0, True), (5, False)])
+async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: int, is_told: bool
+) -> None:
+    """One that finds something written meanwhile has started it again."""
+
+    async def fails(*_: Any) -> Any:
+        raise RetriableError("a broker does not answer")
+
+    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    for name, answer in (
+        ("start_again", answers(None)),
+        ("drain", answers(None)),
+        ("stop_flow", answers(None)),
+        ("behind", answers(behind_by(records))),
+        ("copied_ends", fails),
+    ):
+        monkeypatch.setattr(steps, name, answer)
+    record = SimpleNamespace(denied=("mail",))
+    lease: Any = SimpleNamespace(lost=None, store=answers(None), other_undo_files=lambda _: (), record=record)
+    said, control = list[str](), Control()
+    failover = steps.Failover(
+        site(source="us"), Wish(lambda _: True), tmp_path / "undo.json", said.append, (control, None)
+    )
+    with pytest.raises(RetriableError):
+        await failover.run_under(lease)
+    assert any("us->eu was told to stop, and is left so" in line for line in said) == is_told
+    assert "still refuses writers of mail" in said[-1]
+    assert control.told == ([] if is_told else ["resume"])
+
+
+@pytest.mark.parametrize(
+    ("enabled", "positions", "control", "words"),
+    [
+        (False, {}, None, ""),
+        (True, {}, None, "group us-mm2 .* has 1 members"),
+        (False, {ORDERS: POSITION}, None, "group us-mm2 .* has 1 members"),
+        (False, {}, Control("RUNNING"), "its connector is RUNNING"),
+    ],
+)
+async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool, positions: Any, control: Control | None, words: str
+) -> None:
+    monkeypatch.setattr(draining, "read_positions", answers(positions))
+    monkeypatch.setattr(draining, "group_state", answers(SimpleNamespace(members=["worker"])))
+    back = SimpleNamespace(map_topic="map", name="Source", enabled=enabled)
+    place = site(back=back, source=SimpleNamespace(name="us"), back_workers="us-mm2")
+    assert re.fullmatch(words + "(, such as worker)?", await draining.why_back_runs(place, control))
