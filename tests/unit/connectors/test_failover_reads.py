@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,9 +80,18 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def where(topic: str, partition: int, offset: int) -> Place:
         return Place(topic, partition, offset - 3, How.EXACT)
 
+    async def first(*_: Any) -> int:
+        return 60
+
+    async def read(_: Any, log: Any, ranges: Any) -> AsyncGenerator[Any, None]:
+        (wanted,) = ranges
+        assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where the log begins"
+        yield None
+
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    places: Any = SimpleNamespace(place=where)
+    monkeypatch.setattr(log_starts, "read_ranges", read)
+    places: Any = SimpleNamespace(place=where, first_there=first)
     (move,), left = await log_starts.readable([MOVE], us, eu, places, skips_deleted=accepts)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
