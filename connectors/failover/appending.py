@@ -69,10 +69,10 @@ def objection(
                 f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
                 "nobody can tell which: export them, and compare"
             )
-        if one.is_javas:
+        if one.may_have_arrived:
             return (
-                f"Java's MirrorMaker 2 copied {one.source}, and may have brought some of these records to cluster "
-                f"{site.flow.target_alias} behind the offset that it stored: export them, and compare"
+                f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and "
+                f"some of these records may have arrived on cluster {site.flow.target_alias}: export them, and compare"
             )
     return ""
 

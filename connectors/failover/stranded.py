@@ -36,7 +36,7 @@ class Stranded:
     skip: int = 0
     doubtful: int = 0
     #: See :class:`connectors.failover.uncopied.Uncopied`.
-    is_javas: bool = False
+    may_have_arrived: bool = False
 
     @property
     def source(self) -> TopicPartition:
@@ -80,7 +80,7 @@ async def _never_copied(site: Site, positions: Mapping[TopicPartition, Position]
         last = -1 if one.target in missing else await last_appended(site, one.source, one.target, 0)
         ranges = _behind(one.ranges, last)
         if own := one.own if last < 0 else await count(site.source, one.source, ranges):
-            found.append(Stranded(own, one.target, tuple(ranges), is_javas=one.is_javas))
+            found.append(Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived))
     return found
 
 

@@ -18,14 +18,15 @@ from connectors.stored_offsets import read_stored_offsets
 
 @dataclass(frozen=True, slots=True)
 class Uncopied:
-    """What only the source holds of one. ``is_javas``: source offsets say that Java's MirrorMaker 2 copied what lies
-    before, and so perhaps some of this, behind the offset that it stored last."""
+    """What only the source holds of one, as far as is known. ``may_have_arrived``: it begins behind a stored offset
+    that no position of ours goes with. Java's MirrorMaker 2 stored it, which copies further than it stores, or somebody
+    set it."""
 
     own: Own
     source: TopicPartition
     target: TopicPartition
     ranges: tuple[Range, ...]
-    is_javas: bool
+    may_have_arrived: bool
 
 
 async def uncopied(site: Site, known: Collection[TopicPartition], copies: MapReader) -> list[Uncopied]:
@@ -39,12 +40,12 @@ async def uncopied(site: Site, known: Collection[TopicPartition], copies: MapRea
     for one, topic_id in sorted(wanted.items()):
         offset = stored.mirrored_offset(site.flow.name, site.flow.source_alias, *one)
         # A log that ends before has been made anew, and nothing of it was copied.
-        is_javas = offset is not None and offset < ends[one]
-        begin = max(begins[one], offset + 1) if offset is not None and is_javas else begins[one]
+        may_have_arrived = offset is not None and offset < ends[one]
+        begin = max(begins[one], offset + 1) if offset is not None and may_have_arrived else begins[one]
         ranges = await own_ranges(copies, one, topic_id, begin, ends[one])
         if own := await count(site.source, one, ranges):
             target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
-            found.append(Uncopied(own, one, target, tuple(ranges), is_javas))
+            found.append(Uncopied(own, one, target, tuple(ranges), may_have_arrived))
     return found
 
 
