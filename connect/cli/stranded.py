@@ -71,6 +71,8 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
         print(f"  {printable(str(one.own))}")
         if one.doubtful:
             print(f"    {one.doubtful} of them arrived on cluster {target}, and nobody can tell which")
+        if one.may_have_arrived:
+            print(f"    some may have arrived on cluster {target}: only a stored offset tells how far they were copied")
     for file in files:
         print(f"exported to {file}")
     if appended:

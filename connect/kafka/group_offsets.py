@@ -117,13 +117,14 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int
 
 
 async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> dict[Partition, Committed]:
-    """What ``group`` has stored, by partition. Empty for an unknown group.
+    """What ``group`` has stored, by partition. Empty for an unknown group. Topics that we may not DESCRIBE are left out
+    without a word (Kafka ``KafkaApis.fetchAllOffsetsForGroup``): nobody can tell by the answer that they are missing.
 
     Args:
         stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447).
 
     Raises:
-        NotAuthorized: DESCRIBE on the group, or on a topic of it, is missing.
+        NotAuthorized: DESCRIBE on the group is missing.
         RetriableError: its coordinator does not answer, or a transaction is not over, within half a minute.
     """
 

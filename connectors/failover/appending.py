@@ -9,11 +9,13 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from connect.core.errors import PermanentError, RetriableError
+from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
 from connectors.failover.stranded import HEADER, Stranded, find, last_appended, records_of
+from connectors.failover.uncopied import not_there
 from connectors.stored_offsets import read_positions
 
 _FLUSH: Final = 1000
@@ -31,19 +33,30 @@ async def append_all(site: Site, control: FlowControl | None, tell: Tell) -> tup
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
     await copied_ends(site, tell)
     found = await find(site)
-    cleaned = await compacted(site.target, {one.target.topic for one in found}) if found else set()
-    if why := objection(site, found, cleaned):
+    missing = await not_there(site, {one.target for one in found})
+    cleaned = await compacted(site.target, {one.target.topic for one in found} - {one.topic for one in missing})
+    if why := objection(site, found, cleaned, missing):
         raise PermanentError(why)
     return found, await _append_all(site, found, tell)
 
 
-def objection(site: Site, stranded: Sequence[Stranded], compacted_topics: Collection[str]) -> str:
+def objection(
+    site: Site,
+    stranded: Sequence[Stranded],
+    compacted_topics: Collection[str],
+    missing: Collection[TopicPartition] = (),
+) -> str:
     """Why nothing is appended by hand (pure); empty: it may be."""
     for one in stranded:
         if not returns(site.flow, site.back, one.source.topic, one.target.topic):
             return (
                 f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start "
                 "it, and it appends them"
+            )
+        if one.target in missing:
+            return (
+                f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions "
+                f"as {one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
             )
         if one.target.topic in compacted_topics:
             return (
@@ -56,6 +69,11 @@ def objection(site: Site, stranded: Sequence[Stranded], compacted_topics: Collec
                 f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
                 "nobody can tell which: export them, and compare"
             )
+        if one.may_have_arrived:
+            return (
+                f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and "
+                f"some of these records may have arrived on cluster {site.flow.target_alias}: export them, and compare"
+            )
     return ""
 
 
@@ -63,7 +81,8 @@ async def _append_all(site: Site, stranded: Sequence[Stranded], tell: Tell) -> i
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     appended = 0
     for one in stranded:
-        last = await last_appended(site, one.source, positions[one.source])
+        known = positions.get(one.source)
+        last = await last_appended(site, one.source, one.target, 0 if known is None else known.target_end)
         producer = AIOKafkaProducer(
             **site.target.settings.aiokafka_arguments(),
             acks="all",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +30,7 @@ from connectors.mirror_records import Checkpoint, MalformedRecord
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 16
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 #: What is known of one group at the source: its offsets, by partition of the source.
 _Stored = dict[str, Mapping[Partition, Committed]]
 _WHY_NOT: Final = {
@@ -141,8 +142,11 @@ class GroupsLook:
         left: list[Left] = []
         present: dict[str, Mapping[Partition, Committed]] = {}
         checkpoints = await self._checkpoints()
-        ends, _ = await told_offsets(self._target, {target for _, target in checkpoints}, LATEST)
-        for (group, target), one in sorted(checkpoints.items()):
+        gone = await self._gone({target for _, target in checkpoints})
+        left += [_without_topic(*one) for one in sorted(checkpoints) if one[1] in gone]
+        kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
+        ends, _ = await told_offsets(self._target, {target for _, target in kept}, LATEST)
+        for (group, target), one in sorted(kept.items()):
             if group not in present:
                 present[group] = await committed(self._target, group)
             place = await self._places.by_checkpoint(target, one.upstream_offset)
@@ -153,6 +157,21 @@ class GroupsLook:
             if self._at_ms is None and (why := self._why_doubted(one, ends.get(target), is_known=place is not None)):
                 left.append(Left(group, "", why, is_obstacle=not self._trusts_checkpoints))
         return await self._by_time(moves), left, ()
+
+    async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
+        """Those that are not on the target; what it does not show is not known to be gone."""
+        if not partitions:
+            return set()
+        topics = (await self._target.metadata({topic for topic, _ in partitions})).topics
+        found = set()
+        for topic, index in partitions:
+            known = topics.get(topic)
+            code = _UNKNOWN_TOPIC_OR_PARTITION if known is None else known.error_code
+            if code == _UNKNOWN_TOPIC_OR_PARTITION or (
+                known is not None and not code and index not in known.partitions
+            ):
+                found.add((topic, index))
+        return found
 
     def _why_doubted(self, one: Checkpoint, end: int | None, *, is_known: bool) -> str:
         target = TopicPartition(one.topic, one.partition)
@@ -188,6 +207,12 @@ class GroupsLook:
         ends = await list_offsets(self._target, wanted, LATEST)
         places = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
         return [replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves]
+
+
+def _without_topic(group: str, target: Partition) -> Left:
+    """A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it."""
+    why = "its remote topic is gone: the group has a checkpoint of it, and nothing there to read"
+    return Left(group, f"{target[0]}-{target[1]} ", why, is_obstacle=False)
 
 
 def why_doubted(one: Checkpoint, end: int | None, copied_up_to: int | None) -> str:

@@ -1,14 +1,18 @@
-"""Places that the target has deleted: groups go on where its log begins, and it is said what that passes over."""
+"""Places before which the target holds nothing of the copy: it has deleted it, or never had it. Groups go on where its
+log, or the copy, begins, and it is said what that passes over."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
+from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import GroupMove, How, Left
+from connectors.failover.own import read_ranges
 from connectors.failover.places import Places
 
 
@@ -16,48 +20,72 @@ async def readable(
     moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, places: Places, *, skips_deleted: bool
 ) -> tuple[list[GroupMove], list[Left]]:
     """None before its log: there consumers would be reset, perhaps to the end. Beside them those that lie elsewhere by
-    that, which is an obstacle where ``source`` (None where it is gone) still has what they pass over, unless somebody
-    has said ``skips_deleted``. Raises as the clusters."""
+    that, or where the copy begins, which is an obstacle where ``source`` (None where it is gone) still has what they
+    pass over, unless somebody has said ``skips_deleted``. Raises as the clusters."""
     starts, _ = await told_offsets(target, {one.target for one in moves}, EARLIEST)
-    deleted = [one for one in moves if one.after < starts.get(one.target, 0)]
     found = [
         replace(one, after=starts[one.target], how=How.BEGIN) if one.after < starts.get(one.target, 0) else one
         for one in moves
     ]
-    if source is None or not deleted:
-        return found, [_told(one, starts[one.target]) for one in deleted]
-    begins, _ = await told_offsets(source, {one.source for one in deleted}, EARLIEST)
-    ends, _ = await told_offsets(source, {one.source for one in deleted}, LATEST)
+    begun = [(one, before) for one, before in zip(found, moves, strict=True) if one.how is How.BEGIN]
+    if source is None or not begun:
+        return found, [_told(one) for one, before in begun if one != before]
+    begins, _ = await told_offsets(source, {one.source for one, _ in begun}, EARLIEST)
+    ends, _ = await told_offsets(source, {one.source for one, _ in begun}, LATEST)
     left = []
-    for one in deleted:
-        start = starts[one.target]
+    for one, before in begun:
         if one.source_offset >= ends.get(one.source, one.source_offset + 1):
             continue  # it has read all there is
-        if await _is_held(one, start, begins, places):
-            left.append(_passed_over(one, start, source, is_obstacle=not skips_deleted))
-        else:
-            left.append(_told(one, start))
+        if await _is_held(one, source, begins, places):
+            why = _deleted(one, before, source) if one != before else _not_known(one, source)
+            left.append(Left(one.group, _where(one), why, is_obstacle=not skips_deleted))
+        elif one != before:
+            left.append(_told(one))
     return found, left
 
 
-async def _is_held(one: GroupMove, start: int, begins: Mapping[Partition, int], places: Places) -> bool:
-    """Whether the source has records that the group has not read and that lie before ``start`` on the target; in doubt
-    it has."""
+async def _is_held(one: GroupMove, source: Cluster, begins: Mapping[Partition, int], places: Places) -> bool:
+    """Whether the source has records that the group has not read and that lie before its place on the target, or are
+    not there; in doubt it has."""
     begin = begins.get(one.source, 0)
-    if begin <= one.source_offset:
-        return True
-    first = await places.place(*one.source, begin)
-    return first is None or first.offset < start
+    if begin > one.source_offset:
+        first = await places.place(*one.source, begin)
+        if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
+            return False
+    behind = await places.first_there(one.source, one.target, one.after)
+    return behind is None or await _has_records(source, one.source, max(begin, one.source_offset), behind)
 
 
-def _told(one: GroupMove, start: int) -> Left:
-    why = f"goes on at {start}, where the log begins: what was before it is deleted"
-    return Left(one.group, f"{one.target[0]}-{one.target[1]} ", why, is_obstacle=False)
+async def _has_records(source: Cluster, log: Partition, begin: int, end: int) -> bool:
+    """A compacted log has holes, and one of transactions markers: neither is passed over."""
+    if begin >= end:
+        return False
+    async with aclosing(read_ranges(source, TopicPartition(*log), [(begin, end)])) as records:
+        async for _ in records:
+            return True
+    return False
 
 
-def _passed_over(one: GroupMove, start: int, source: Cluster, *, is_obstacle: bool) -> Left:
-    why = (
-        f"begins at {start} on the target, and the group's place is {one.after}: it would skip records that cluster "
-        f"{source.name} still has; have it read them there first, or --accept deleted"
+def _where(one: GroupMove) -> str:
+    return f"{one.target[0]}-{one.target[1]} "
+
+
+def _told(one: GroupMove) -> Left:
+    why = f"goes on at {one.after}, where the log begins: what was before it is deleted"
+    return Left(one.group, _where(one), why, is_obstacle=False)
+
+
+def _deleted(one: GroupMove, before: GroupMove, source: Cluster) -> str:
+    return (
+        f"begins at {one.after} on the target, and the group's place is {before.after}: it would skip records that "
+        f"cluster {source.name} still has; have it read them there first, or --accept deleted"
     )
-    return Left(one.group, f"{one.target[0]}-{one.target[1]} ", why, is_obstacle=is_obstacle)
+
+
+def _not_known(one: GroupMove, source: Cluster) -> str:
+    return (
+        f"begins at {one.after} on the target, as the offset map knows of nothing older: it would skip what cluster "
+        f"{source.name} has of {one.source[0]}-{one.source[1]} from offset {one.source_offset} on and nobody has "
+        "copied; have it read that there first, see whether heliograph map --rebuild finds older copies, or --accept "
+        "deleted"
+    )

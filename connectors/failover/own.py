@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -103,7 +103,7 @@ async def own_ranges(
 
 async def read_ranges(
     cluster: Cluster, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """The committed records in ``ranges`` as aiokafka has them, without the first ``skip``. Raises as the cluster."""
     if not ranges:
         return

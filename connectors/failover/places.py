@@ -91,13 +91,44 @@ class Places:
             return best
         translated = [] if self._by_syncs is None else await self._by_syncs.translate(source, offset)
         for one in translated:  # a map of one connector knows one place
-            return Place(*one.target, one.offset, How.EXACT if one.by_map else How.SYNCS)
+            # By the map that is where it begins: of what lies before nobody knows whether it was to be copied.
+            return Place(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
         return None if best is None else await self._at_begin(best)
 
     async def _at_begin(self, place: Place) -> Place:
         """Copies that are older than a map may be there: nothing of them is skipped."""
         start = await list_offset(self._target, (place.topic, place.partition), EARLIEST)
         return place._replace(offset=start)
+
+    async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
+        """The offset of ``log``, on the source, from which on its records lie at ``offset`` of ``target`` or behind, as
+        far as the maps know; None where neither knows of them."""
+        source = TopicPartition(*log)
+        found = [
+            one
+            for one in (
+                await self._first_copied(source, target, offset),
+                await self._first_back(source, target, offset),
+            )
+            if one
+        ]
+        inside = [one for one in found if one.place is not Lies.BELOW]
+        return max((one.offset for one in inside or found), default=None)
+
+    async def _first_copied(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
+        pair, position = self.there.current(source), self.there.position(source)
+        if pair is None or position is None or not self._is_there(pair, self._source, self._target):
+            return None
+        if (pair.target_topic, pair.target_partition) != target:
+            return None
+        # Without a map nothing has arrived yet: the first is the one that is copied next.
+        return await self.there.reverse(pair, offset) or Translation(position.next_source_offset, Lies.BELOW)
+
+    async def _first_back(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
+        pair = self._back_pair(source)
+        if self.back is None or pair is None or (pair.source_topic, pair.source_partition) != target:
+            return None
+        return await self.back.forward(pair, offset)
 
     async def by_checkpoint(self, target: Partition, upstream: int) -> Place | None:
         """The place of a checkpoint's upstream offset, found anew; None where the map does not know its topic."""
@@ -132,22 +163,26 @@ class Places:
         return await _candidate(found, offset, target, reverse, is_passed=is_passed)
 
     async def _reverse(self, copy: TopicPartition, offset: int) -> _Candidate | None:
-        back = self.back
-        if back is None:
+        back, pair = self.back, self._back_pair(copy)
+        if back is None or pair is None:
             return None
-        for pair in back.pairs_to(copy):
-            is_current = back.current(TopicPartition(pair.source_topic, pair.source_partition)) == pair
-            if not is_current or not self._is_there(pair, self._target, self._source):
-                continue
 
-            async def forward(upstream: int, pair: Pair = pair, back: MapReader = back) -> Translation | None:
-                return await back.forward(pair, upstream)
+        async def forward(upstream: int) -> Translation | None:
+            return await back.forward(pair, upstream)
 
-            found = await back.reverse(pair, offset)
-            position = back.position(TopicPartition(pair.source_topic, pair.source_partition))
-            is_passed = position is not None and offset <= position.target_end
-            target = (pair.source_topic, pair.source_partition)
-            return await _candidate(found, offset, target, forward, is_passed=is_passed)
+        found = await back.reverse(pair, offset)
+        position = back.position(TopicPartition(pair.source_topic, pair.source_partition))
+        is_passed = position is not None and offset <= position.target_end
+        target = (pair.source_topic, pair.source_partition)
+        return await _candidate(found, offset, target, forward, is_passed=is_passed)
+
+    def _back_pair(self, copy: TopicPartition) -> Pair | None:
+        """Of the flow back, which fills ``copy`` now."""
+        for pair in self.back.pairs_to(copy) if self.back is not None else ():
+            assert self.back is not None
+            is_current = self.back.current(TopicPartition(pair.source_topic, pair.source_partition)) == pair
+            if is_current and self._is_there(pair, self._target, self._source):
+                return pair
         return None
 
     @staticmethod

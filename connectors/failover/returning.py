@@ -14,6 +14,7 @@ from connectors.failover.denying import allow_writes
 from connectors.failover.draining import CopiedEnd, FlowControl, Tell, copied_ends, stop_flow
 from connectors.failover.lease import Lease, hold
 from connectors.failover.model import Preflight
+from connectors.failover.predecessor import comes_back
 from connectors.failover.preflight import Wish
 from connectors.failover.site import Site
 from connectors.failover.starting import returns, store_starts
@@ -146,7 +147,9 @@ class Failback:
         """Whether anything would be copied back to where it came from."""
         there = self._there
         positions = await read_positions(there.target, there.flow.map_topic, there.flow.name)
-        return any(returns(there.flow, there.back, one.topic, each.target_topic) for one, each in positions.items())
+        if any(returns(there.flow, there.back, one.topic, each.target_topic) for one, each in positions.items()):
+            return True
+        return bool(await comes_back(there, positions))
 
     async def _start(self, held: Lease) -> None:
         await held.store(step="start the flow")

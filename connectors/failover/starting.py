@@ -17,6 +17,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, between, count, own_ranges
+from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
 from connectors.map_reader import MapReader
@@ -50,7 +51,7 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
                 found.append(StartBefore(topic, index, before, end - 1))
             elif why := why_no_start(site, one, position, logs[one], before):
                 refused.append(why)
-    return found, refused
+    return found, [*refused, *await comes_back(site, positions)]
 
 
 def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, before: int | None) -> str:

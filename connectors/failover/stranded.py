@@ -15,6 +15,7 @@ from connectors.failover.draining import CopiedEnd, copied_ends
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges
 from connectors.failover.site import Site
+from connectors.failover.uncopied import not_there, uncopied
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.stored_offsets import read_positions
@@ -34,6 +35,8 @@ class Stranded:
     ranges: tuple[Range, ...]
     skip: int = 0
     doubtful: int = 0
+    #: See :class:`connectors.failover.uncopied.Uncopied`.
+    may_have_arrived: bool = False
 
     @property
     def source(self) -> TopicPartition:
@@ -41,7 +44,8 @@ class Stranded:
 
 
 async def find(site: Site) -> list[Stranded]:
-    """Of every partition that the flow has copied some of, without what was appended. Raises as the clusters."""
+    """Of every partition that the flow has copied some of, or takes, without what was appended. Raises as the
+    clusters."""
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
@@ -57,17 +61,35 @@ async def find(site: Site) -> list[Stranded]:
         ranges = await own_ranges(copies, one, log.topic_id, begin, log.end)
         if await count(site.source, one, ranges) is None:
             continue
-        last = await last_appended(site, one, position) if one in kept else -1
+        last = await last_appended(site, one, target_of(position), position.target_end) if one in kept else -1
         if last >= 0:
-            ranges = [left for first, behind in ranges for left in between(max(first, last + 1), behind, ())]
-            skip = doubtful = 0
+            ranges, skip, doubtful = _behind(ranges, last), 0, 0
         else:
             skip = await _skip(site, one, ranges, position, written[one])
             doubtful = written[one].surplus - skip
         if own := await count(site.source, one, ranges, skip=skip):
-            target = TopicPartition(position.target_topic, position.target_partition)
-            found.append(Stranded(own, target, tuple(ranges), skip, doubtful))
+            found.append(Stranded(own, target_of(position), tuple(ranges), skip, doubtful))
+    return sorted([*found, *await _never_copied(site, positions, copies)], key=lambda one: one.source)
+
+
+async def _never_copied(site: Site, positions: Mapping[TopicPartition, Position], copies: MapReader) -> list[Stranded]:
+    whole = await uncopied(site, positions, copies)
+    missing = await not_there(site, {one.target for one in whole})
+    found = []
+    for one in whole:
+        last = -1 if one.target in missing else await last_appended(site, one.source, one.target, 0)
+        ranges = _behind(one.ranges, last)
+        if own := one.own if last < 0 else await count(site.source, one.source, ranges):
+            found.append(Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived))
     return found
+
+
+def _behind(ranges: Sequence[Range], last: int) -> list[Range]:
+    return [left for first, end in ranges for left in between(max(first, last + 1), end, ())]
+
+
+def target_of(position: Position) -> TopicPartition:
+    return TopicPartition(position.target_topic, position.target_partition)
 
 
 def begin_of_stranded(log: Log, *, is_kept: bool) -> int:
@@ -157,14 +179,23 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
     Raises as the clusters."""
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     kept = await _kept(site, positions)
-    found = {one: await last_appended(site, one, positions[one]) for one in sorted(kept)}
+    found = {
+        one: await last_appended(site, one, target_of(positions[one]), positions[one].target_end)
+        for one in sorted(kept)
+    }
+    copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
+    await copies.follow()
+    whole = await uncopied(site, positions, copies)
+    missing = await not_there(site, {one.target for one in whole})
+    for each in whole:
+        if each.target not in missing:
+            found[each.source] = await last_appended(site, each.source, each.target, 0)
     return {one: last for one, last in found.items() if last >= 0}
 
 
-async def last_appended(site: Site, one: TopicPartition, position: Position) -> int:
-    """The source offset of the last that is there already; -1 for none."""
-    target = TopicPartition(position.target_topic, position.target_partition)
-    begin = max(position.target_end, await list_offset(site.target, target, EARLIEST))
+async def last_appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int) -> int:
+    """The source offset of the last that is there already, from offset ``begin`` of ``target`` on; -1 for none."""
+    begin = max(begin, await list_offset(site.target, target, EARLIEST))
     end = await list_offset(site.target, target, LATEST)
     begins = f"{site.flow.source_alias}/{one.topic}-{one.partition}@".encode()
     last = -1

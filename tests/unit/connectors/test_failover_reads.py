@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import group_look, log_starts, own, proving, returning
 from connectors.failover.model import GroupMove, How, Place
 from connectors.failover.preflight import Wish
+from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
 
 ORDERS = TopicPartition("orders", 0)
@@ -79,9 +81,18 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def where(topic: str, partition: int, offset: int) -> Place:
         return Place(topic, partition, offset - 3, How.EXACT)
 
+    async def first(*_: Any) -> int:
+        return 60
+
+    async def read(_: Any, log: Any, ranges: Any) -> AsyncGenerator[Any, None]:
+        (wanted,) = ranges
+        assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where the log begins"
+        yield None
+
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    places: Any = SimpleNamespace(place=where)
+    monkeypatch.setattr(log_starts, "read_ranges", read)
+    places: Any = SimpleNamespace(place=where, first_there=first)
     (move,), left = await log_starts.readable([MOVE], us, eu, places, skips_deleted=accepts)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
@@ -92,6 +103,52 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     assert (same.how, left) == (How.EXACT, [])
     _, (told,) = await log_starts.readable([MOVE], None, eu, places, skips_deleted=False)
     assert not told.is_obstacle and "deleted" in told.why
+
+
+@pytest.mark.parametrize("at_ms", [None, 5])
+async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobody_s_way(
+    monkeypatch: pytest.MonkeyPatch, at_ms: int | None
+) -> None:
+    """A topic that may not be seen, or has no leader, is not gone."""
+    topics = {
+        "us.old": SimpleNamespace(error_code=3, partitions={}),
+        "us.fewer": SimpleNamespace(error_code=0, partitions={0: None}),
+        "us.secret": SimpleNamespace(error_code=29, partitions={}),
+        "us.orders": SimpleNamespace(error_code=0, partitions={0: None}),
+    }
+    kept = {("us.secret", 0), ("us.orders", 0)}
+
+    async def metadata(names: Collection[str]) -> Any:
+        return SimpleNamespace(topics={name: topics[name] for name in names if name in topics})
+
+    async def none(*_: Any) -> Any:
+        return {}
+
+    async def ends(_: Any, partitions: Collection[Any], *__: Any) -> Any:
+        assert set(partitions) <= kept, "a broker refuses to tell of what is gone"
+        return dict.fromkeys(partitions, 90)
+
+    async def told(*arguments: Any) -> Any:
+        return await ends(*arguments), {}
+
+    async def unknown(*_: Any) -> None:
+        return None
+
+    async def checkpoints(_: Any) -> Any:
+        of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
+        return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
+
+    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("list_offsets", ends)):
+        monkeypatch.setattr(group_look, name, fake)
+    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(group_look.GroupsLook, "_checkpoints", checkpoints)
+    eu: Any = SimpleNamespace(metadata=metadata)
+    places: Any = SimpleNamespace(by_checkpoint=unknown)
+    plan, _ = await group_look.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).plan()
+    assert {one.target for one in plan.moves} == kept
+    gone = [one for one in plan.left if "its remote topic is gone" in one.why]
+    assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
+    assert not any(one.is_obstacle for one in gone)
 
 
 async def test_what_the_source_has_deleted_is_not_compared_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

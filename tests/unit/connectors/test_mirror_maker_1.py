@@ -171,7 +171,7 @@ def test_the_old_documentations_files() -> None:
     ]
 
 
-def test_what_is_not_said_is_javas() -> None:
+def test_what_is_not_said_may_have_arrived() -> None:
     found = settings()
     (source,) = found.sources
     assert (source.reset_to, source.strategies, source.read_committed) == (LATEST, ("range",), False)

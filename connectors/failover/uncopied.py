@@ -1,0 +1,80 @@
+"""Partitions that a flow takes and has no position of: a topic that grew, or a new one, while the mirror was down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from connect.core.errors import PermanentError
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover.own import Own, Range, count, own_ranges
+from connectors.failover.site import Site
+from connectors.map_reader import MapReader
+from connectors.source.topology import selected
+from connectors.stored_offsets import read_stored_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Uncopied:
+    """What only the source holds of one, as far as is known. ``may_have_arrived``: it begins behind a stored offset
+    that no position of ours goes with. Java's MirrorMaker 2 stored it, which copies further than it stores, or somebody
+    set it."""
+
+    own: Own
+    source: TopicPartition
+    target: TopicPartition
+    ranges: tuple[Range, ...]
+    may_have_arrived: bool
+
+
+async def uncopied(site: Site, known: Collection[TopicPartition], copies: MapReader) -> list[Uncopied]:
+    """All but ``known``, which have a position; ``copies`` is the map of the flow back. Raises as the clusters."""
+    wanted = await _selected(site, known)
+    if not wanted:
+        return []
+    begins, ends = await list_offsets(site.source, wanted, EARLIEST), await list_offsets(site.source, wanted, LATEST)
+    stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
+    found = []
+    for one, topic_id in sorted(wanted.items()):
+        offset = stored.mirrored_offset(site.flow.name, site.flow.source_alias, *one)
+        # A log that ends before has been made anew, and nothing of it was copied.
+        may_have_arrived = offset is not None and offset < ends[one]
+        begin = max(begins[one], offset + 1) if offset is not None and may_have_arrived else begins[one]
+        ranges = await own_ranges(copies, one, topic_id, begin, ends[one])
+        if own := await count(site.source, one, ranges):
+            target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
+            found.append(Uncopied(own, one, target, tuple(ranges), may_have_arrived))
+    return found
+
+
+async def _selected(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, UUID | None]:
+    """With the ids of their topics. Heartbeats are nobody's records."""
+    if not site.flow.enabled:
+        return {}
+    topics = selected(site.flow.should_mirror, (await site.source.metadata(None)).topics)
+    return {
+        one: topic.topic_id
+        for topic in topics
+        if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
+        for index in topic.partitions
+        if (one := TopicPartition(topic.name, index)) not in known
+    }
+
+
+def _has_name(site: Site, topic: str) -> bool:
+    """On the target: one without is not mirrored, and the flow says so."""
+    try:
+        site.flow.remote_topic(topic)
+    except PermanentError:
+        return False
+    return True
+
+
+async def not_there(site: Site, targets: Collection[TopicPartition]) -> set[TopicPartition]:
+    """Those that the target does not have. Raises as the target."""
+    if not targets:
+        return set()
+    topics = (await site.target.metadata({one.topic for one in targets})).topics
+    return {one for one in targets if one.topic not in topics or one.partition not in topics[one.topic].partitions}

@@ -1,0 +1,215 @@
+"""Groups that stand before all that the offset map knows: they begin with the copy, and no record is skipped unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.offsets import EARLIEST
+from connectors.checkpoint.beginnings import Beginnings
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import log_starts, places
+from connectors.failover.model import GroupMove, How, Left, Place
+from connectors.failover.places import Places
+from connectors.offset_map import Pair, Run, RunList, Translation
+from connectors.offset_map import Place as Lies
+from connectors.policy import DefaultReplicationPolicy
+from connectors.positions import Position
+
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+IDS = {"orders": UUID(int=1), "us.orders": UUID(int=2)}
+POSITION = Position("orders", 0, IDS["orders"], 1500, 2, "us.orders", 0, IDS["us.orders"], 500, "", -1, -1, 0)
+
+
+class Cluster:
+    def __init__(self, name: str, start: int, end: int, holes: Collection[range] = ()) -> None:
+        self.name, self.start, self.end = name, start, end
+        self._holes = holes
+
+    async def metadata(self, topics: set[str]) -> Any:
+        return SimpleNamespace(
+            topics={one: SimpleNamespace(topic_id=IDS[one], partitions={0: 1}) for one in topics if one in IDS}
+        )
+
+    async def read(self, begin: int, end: int) -> AsyncGenerator[int, None]:
+        for offset in range(max(begin, self.start), min(end, self.end)):
+            if not any(offset in hole for hole in self._holes):
+                yield offset
+
+
+class Maps:
+    """Of one flow; the flow back has copied nothing."""
+
+    def __init__(self, runs: list[Run], position: Position | None) -> None:
+        self._runs, self._position = RunList(runs), position
+
+    async def follow(self) -> None: ...
+
+    def sources(self) -> list[TopicPartition]:
+        return [SOURCE] if self._position else []
+
+    def positions(self, source: TopicPartition) -> list[Position]:
+        return [self._position] if self._position and source == SOURCE else []
+
+    def position(self, source: TopicPartition) -> Position | None:
+        return next(iter(self.positions(source)), None)
+
+    def current(self, source: TopicPartition) -> Pair | None:
+        position = self.position(source)
+        return None if position is None else Pair.of(position)
+
+    def pairs_to(self, target: TopicPartition) -> list[Pair]:
+        return [Pair.of(self._position)] if self._position and target == TARGET else []
+
+    async def forward(self, _: Pair, offset: int) -> Translation | None:
+        return self._runs.forward(offset)
+
+    async def reverse(self, _: Pair, offset: int) -> Translation | None:
+        return self._runs.reverse(offset)
+
+
+class NoSyncs:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.store = SimpleNamespace(translate=lambda *_: None)
+
+    async def follow(self) -> None: ...
+
+
+async def look(
+    monkeypatch: pytest.MonkeyPatch,
+    us: Cluster,
+    eu: Cluster,
+    runs: list[Run],
+    offset: int,
+    position: Position = POSITION,
+    *,
+    is_bare: bool = True,
+) -> tuple[Place | None, list[Left]]:
+    """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
+
+    async def told(cluster: Cluster, partitions: Collection[Any], at: int) -> Any:
+        return dict.fromkeys(partitions, cluster.start if at == EARLIEST else cluster.end), {}
+
+    async def start(cluster: Cluster, *_: Any) -> int:
+        return cluster.start
+
+    async def has_nothing(*_: Any) -> bool:
+        return is_bare
+
+    def read(cluster: Cluster, _: Any, ranges: list[tuple[int, int]]) -> AsyncGenerator[int, None]:
+        (wanted,) = ranges
+        return cluster.read(*wanted)
+
+    maps = {"there": Maps(runs, position), "back": Maps([], None)}
+    monkeypatch.setattr(places, "MapReader", lambda _, topic, **__: maps[topic])
+    monkeypatch.setattr(places, "OffsetSyncs", NoSyncs)
+    monkeypatch.setattr(places, "list_offset", start)
+    monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
+    monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
+    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(log_starts, "read_ranges", read)
+    flow, back = (cast(Any, SimpleNamespace(map_topic=one, name="MirrorSourceConnector")) for one in maps)
+    clusters = cast(Any, us), cast(Any, eu)
+    settings: Any = SimpleNamespace(
+        syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
+        policy=DefaultReplicationPolicy(),
+    )  # fmt: skip
+    found = Places(flow, back, settings, *clusters)
+    await found.begin()
+    place = await found.place("orders", 0, offset)
+    if place is None:
+        return None, []
+    move = GroupMove("g", ("orders", 0), offset, place[:2], None, "", place.offset, "", place.how)
+    (moved,), left = await log_starts.readable([move], *clusters, found, skips_deleted=False)
+    return place._replace(offset=moved.after), left
+
+
+async def test_a_flow_that_began_at_the_end_has_not_copied_what_a_group_has_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
+    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
+    assert place == Place("us.orders", 0, 0, How.BEGIN)
+    assert left.is_obstacle and "has of orders-0 from offset 600 on" in left.why
+
+
+async def test_nor_has_one_that_has_copied_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, eu = Cluster("us", 0, 1000), Cluster("eu", 0, 0)
+    begun = replace(POSITION, next_source_offset=1000, target_end=0)
+    for offset, count in ((600, 1), (999, 1), (1000, 0)):
+        place, left = await look(monkeypatch, us, eu, [], offset, begun)
+        assert place == Place("us.orders", 0, 0, How.BEGIN)
+        assert [one.is_obstacle for one in left] == [True] * count, offset
+
+
+async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    us, eu = Cluster("us", 0, 1500), Cluster("eu", 500, 1500)
+    place, (left,) = await look(monkeypatch, us, eu, [Run(480, 480, 1020)], 300)
+    assert place == Place("us.orders", 0, 500, How.BEGIN)
+    assert left.is_obstacle
+
+
+@pytest.mark.parametrize(
+    ("us_start", "obstacles"),
+    [
+        (700, 1),  # from there to where the copy begins
+        (1000, 0),
+    ],
+)
+async def test_only_what_the_source_still_has_counts(
+    monkeypatch: pytest.MonkeyPatch, us_start: int, obstacles: int
+) -> None:
+    us, eu = Cluster("us", us_start, 1500), Cluster("eu", 0, 500)
+    _, left = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
+    assert len(left) == obstacles
+
+
+async def test_holes_before_the_first_record_are_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compacted topic whose first records have newer values: the group stands at its beginning."""
+    us, eu = Cluster("us", 0, 1500, [range(7)]), Cluster("eu", 0, 1493)
+    place, left = await look(monkeypatch, us, eu, [Run(7, 0, 1493)], 0)
+    assert (place, left) == (Place("us.orders", 0, 0, How.BEGIN), [])
+
+
+async def test_by_copies_that_the_map_does_not_know_nobody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 700)
+    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 200, 500)], 600, is_bare=False)
+    assert place == Place("us.orders", 0, 0, How.BEGIN)
+    assert left.is_obstacle and "heliograph map --rebuild" in left.why
+
+
+async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
+    assert await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 1200) == (Place("us.orders", 0, 200, How.EXACT), [])
+
+
+@pytest.mark.parametrize(
+    ("copied", "back", "first"),
+    [
+        ((60, Lies.INSIDE), (1000, Lies.BELOW), 60),
+        ((1000, Lies.BELOW), (57, Lies.INSIDE), 57),
+        ((1000, Lies.GAP), (1057, Lies.INSIDE), 1057),  # it came from there: both maps know of what lies beside it
+        ((1000, Lies.BELOW), None, 1000),
+        (None, None, None),
+    ],
+)
+async def test_of_two_maps_the_one_that_reaches_so_far_tells(
+    monkeypatch: pytest.MonkeyPatch,
+    copied: tuple[int, Lies] | None,
+    back: tuple[int, Lies] | None,
+    first: int | None,
+) -> None:
+    for name, found in (("_first_copied", copied), ("_first_back", back)):
+
+        async def tells(*_: Any, found: tuple[int, Lies] | None = found) -> Translation | None:
+            return found and Translation(*found)
+
+        monkeypatch.setattr(Places, name, tells)
+    assert await object.__new__(Places).first_there(SOURCE, TARGET, 57) == first

@@ -1,0 +1,149 @@
+"""A topic that grew, or a new one, while the mirror was down: only the old primary holds all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core import offsetlog
+from connect.core.errors import PermanentError
+from connect.core.offsetlog import SourceOffsets
+from connect.kafka.offsets import EARLIEST
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import appending, stranded, uncopied
+from connectors.failover.logs import Fate, Log
+from connectors.failover.own import Own, Range
+from connectors.failover.site import Site
+from connectors.failover.stranded import Stranded
+from connectors.policy import DefaultReplicationPolicy
+from connectors.positions import Position
+
+GREW, NEW, JAVAS = TopicPartition("orders", 1), TopicPartition("payments", 0), TopicPartition("mail", 0)
+POSITION = Position("orders", 0, UUID(int=1), 30, 4, "orders", 0, UUID(int=1), 37, "writer", 7, 0, 30)
+#: Where they begin and end at the source; the flow back has brought the first five of payments.
+LOGS = {GREW: (0, 10), NEW: (3, 9), JAVAS: (0, 50), TopicPartition("orders", 0): (0, 30)}
+
+
+class Target:
+    def __init__(self, topics: dict[str, int]) -> None:
+        self._topics = topics
+
+    async def metadata(self, names: set[str]) -> Any:
+        there = {name: dict.fromkeys(range(count)) for name, count in self._topics.items() if name in names}
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions=one) for name, one in there.items()})
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Of flows that keep names; the target has one partition of orders, and nobody has appended anything."""
+    names = {"orders": 2, "payments": 1, "mail": 1, "heartbeats": 1, "nameless": 1, "others": 1}
+    topics = {
+        name: SimpleNamespace(name=name, topic_id=None, error_code=0, partitions=dict.fromkeys(range(count)))
+        for name, count in names.items()
+    }
+
+    async def metadata(_: None) -> Any:
+        return SimpleNamespace(topics=topics)
+
+    async def offsets(_: Any, partitions: Collection[Any], at: int) -> dict[Any, int]:
+        return {one: LOGS[one][at != EARLIEST] for one in partitions}
+
+    async def stored(*_: Any) -> SourceOffsets:
+        found = SourceOffsets()
+        offsetlog.apply(found, offsetlog.mirror_key("m", "us", "mail", 0), offsetlog.mirror_value(39))
+        offsetlog.apply(found, offsetlog.mirror_key("m", "us", "payments", 0), offsetlog.mirror_value(500))
+        return found
+
+    async def own_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
+        return [(max(begin, 5), end)] if log == NEW else [(begin, end)]
+
+    async def count(_: Any, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0) -> Own | None:
+        records = sum(end - begin for begin, end in ranges)
+        return Own(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
+
+    monkeypatch.setattr(uncopied, "list_offsets", offsets)
+    monkeypatch.setattr(uncopied, "read_stored_offsets", stored)
+    monkeypatch.setattr(uncopied, "own_ranges", own_ranges)
+    for module in (uncopied, stranded):
+        monkeypatch.setattr(module, "count", count)
+
+    def remote_topic(topic: str) -> str:
+        if topic == "nameless":
+            raise PermanentError("it has no name there")
+        return topic
+
+    flow = SimpleNamespace(
+        flow="us->eu", name="m", enabled=True, source_alias="us", target_alias="eu", offsets_topic="offsets",
+        map_topic="map", policy=DefaultReplicationPolicy(), remote_topic=remote_topic,
+        should_mirror=lambda topic: topic != "others",
+    )  # fmt: skip
+    back = SimpleNamespace(flow="eu->us", name="m", map_topic="map", remote_topic=str, should_mirror=lambda _: True)
+    made: Any = SimpleNamespace(
+        flow=flow, back=back, source=SimpleNamespace(metadata=metadata), target=Target({"orders": 1})
+    )
+    return made  # type: ignore[no-any-return]
+
+
+class Copies:
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    async def follow(self) -> None: ...
+
+
+def arrange(monkeypatch: pytest.MonkeyPatch, last: int = -1) -> None:
+    """One partition has a position, and nothing stranded."""
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {TopicPartition("orders", 0): POSITION}
+
+    async def logs(*_: Any) -> Any:
+        return {TopicPartition("orders", 0): Log(Fate.GONE)}
+
+    async def nothing(*_: Any) -> Any:
+        return {}
+
+    async def last_appended(_: Any, source: TopicPartition, target: TopicPartition, begin: int) -> int:
+        assert source == target != GREW, "what is not there cannot be read"
+        return last if source == NEW else -1
+
+    monkeypatch.setattr(stranded, "MapReader", Copies)
+    monkeypatch.setattr(stranded, "read_positions", positions)
+    monkeypatch.setattr(stranded, "logs_now", logs)
+    monkeypatch.setattr(stranded, "copied_ends", nothing)
+    monkeypatch.setattr(stranded, "_kept", nothing)
+    monkeypatch.setattr(stranded, "last_appended", last_appended)
+
+
+async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    arrange(monkeypatch)
+    assert await stranded.find(site) == [
+        Stranded(Own("mail", 0, 40, 49, 10), JAVAS, ((40, 50),), may_have_arrived=True),
+        Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),)),
+        Stranded(Own("payments", 0, 5, 8, 4), NEW, ((5, 9),)),
+    ]
+
+
+async def test_what_was_appended_of_it_is_named_no_more(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    for last, left in ((6, 2), (8, 0)):
+        arrange(monkeypatch, last)
+        monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1}))
+        assert sum(one.own.records for one in await stranded.find(site) if one.source == NEW) == left
+        assert (await stranded.appended_up_to(site))[NEW] == last
+
+
+async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    assert await stranded.find(site) == []
+
+
+def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
+    one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
+    assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, [one], {"orders"}, {GREW})
+    assert "may have arrived on cluster eu" in appending.objection(site, [replace(one, may_have_arrived=True)], ())
+    assert appending.objection(site, [one], ()) == ""
