@@ -138,8 +138,10 @@ class Failback:
             return
         site = self._site
         record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
-        record.with_begins(due).write()
-        await held.store(undo_file=record.file)
+        kept = record.with_begins(due).write()
+        if kept is not None:
+            self._tell(f"the undo file of another run is kept as {kept}")
+        await held.store(undo_file=record.file, kept_as=kept)
         await store_starts(there, due)
         self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
 
