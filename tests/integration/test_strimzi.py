@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ spec:
       topicsPattern: {topic}
 """
 
+AUTO_RESTART = "autoRestart: {enabled: true, maxRestarts: 1}"
 PASSWORD = "of-carol-alone"
 #: SCRAM over TLS at the source, mutual TLS at the target.
 SECURED = """\
@@ -118,6 +120,38 @@ def test_a_resource_is_run_and_its_state_heeded(us: KafkaCluster, eu: KafkaClust
         assert mirror.stop() == 0
         mirror.assert_gone()
     assert theirs.end(remote) == end
+
+
+@pytest.mark.long
+def test_what_has_failed_is_restarted_as_the_resource_says(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    topic, remote = "seen-to-fail", "res.seen-to-fail"
+    ours, theirs = Broker(us, 0), Broker(eu, 0)
+
+    def is_made() -> bool:
+        with suppress(AssertionError):  # one of the name may still be on its way out
+            ours.make_topic(topic, [[1]])
+            return True
+        return False
+
+    wait_until(is_made, DEADLINE_S, "the topic is made", 0.1)
+    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
+    ours.produce(topic, 0, RECORDS)
+    program = str(Path(sys.executable).parent / "heliograph")
+    rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
+    with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
+        text = RESOURCE.format(us=us.bootstrap, eu=eu.bootstrap, topic=topic, state="running")
+        text = text.replace("as-resource", "to-restart").replace("tasksMax: 1", f"tasksMax: 1\n        {AUTO_RESTART}")
+        mirror.properties_file.write_text(text)
+        mirror.start()
+        wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
+        # Its only partition stops, and stops again behind the one restart that there may be.
+        ours.delete_topic(topic)
+        wait_until(is_made, DEADLINE_S, "the topic is made anew", 0.1)
+        mirror.await_line(0, ["task 0 had failed: restart 1 in a row, the last one"], DEADLINE_S)
+        begun = mirror.log_end()
+        mirror.await_line(begun, [f"source topic {topic} was deleted and made anew"], DEADLINE_S)
+        assert mirror.stop() == 0
+        mirror.assert_gone()
 
 
 @pytest.mark.long
