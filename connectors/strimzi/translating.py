@@ -6,6 +6,7 @@ pods, or joins them. From ``KafkaConnectConfigurationBuilder`` and ``KafkaMirror
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -58,6 +59,7 @@ _PATTERNS: Final = (
 )
 _STATES: Final = {"running": TargetState.STARTED, "paused": TargetState.PAUSED, "stopped": TargetState.STOPPED}
 _RACK: Final = "consumer.client.rack"
+_VARIABLE: Final = re.compile(r"\$\{strimzienv:([^}:]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Translation:
-    """What a resource says: a worker's properties, its connectors, notices on fields, secrets that are not there."""
+    """What a resource says: a worker's properties, its connectors, notices on fields, secrets that are not there.
+
+    ``variables`` are those of the environment that it refers to, each with the field that does.
+    """
 
     name: str
     worker: Mapping[str, str]
     connectors: tuple[Wanted, ...]
     notices: tuple[Notice, ...]
     missing: tuple[SecretKey, ...] = field(repr=False)
+    variables: tuple[tuple[str, Node], ...] = field(repr=False)
     target: Node = field(repr=False)
 
     def with_settings(self, settings: Mapping[str, str]) -> Translation:
@@ -108,9 +114,21 @@ def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, fro
     connectors = tuple(wanted for mirror in found.mirrors for wanted in _connectors(found, mirror, secrets, said))
     if not connectors:
         raise found.spec.field("mirrors").error(f"no mirror has one of {', '.join(_CONNECTORS)}: nothing would run")
-    worker |= _providers(worker.get("config.providers"), secrets_dir if secrets.used else None)
+    worker |= _providers(worker.get("config.providers"), secrets_dir)
     said.sort(key=lambda notice: notice.line)
-    return Translation(found.name, worker, connectors, tuple(said), tuple(secrets.missing()), found.target)
+    texts = _texts(found)
+    for text in texts:
+        secrets.written(text)
+    variables = tuple((name, text) for text in texts for name in _VARIABLE.findall(text.value))
+    return Translation(found.name, worker, connectors, tuple(said), tuple(secrets.missing()), variables, found.target)
+
+
+def _texts(found: Resource) -> list[Node]:
+    """What may hold references: all that is said of the worker's cluster and of the mirrors, each field once."""
+    parts = [found.target]
+    for mirror in found.mirrors:
+        parts += [mirror.target, mirror.source, mirror.fields]
+    return list({text.path: text for part in parts for text in part.texts()}.values())
 
 
 def _worker(found: Resource, secrets: Secrets, said: list[Notice]) -> dict[str, str]:
@@ -145,7 +163,7 @@ def _rack(rack: Node, said: list[Notice] | None = None) -> dict[str, str]:
 
 
 def _providers(own: str | None, secrets_dir: str | None) -> dict[str, str]:
-    """The providers that the operator declares, secrets as files among them where any is needed."""
+    """The providers that the operator declares, secrets as files among them where there is a folder of them."""
     names = ["strimzienv", "strimzifile", "strimzidir"]
     props = {
         "config.providers.strimzienv.class": f"{_JAVA_PROVIDERS}EnvVarConfigProvider",

@@ -108,6 +108,15 @@ def test_secrets_that_are_not_there_are_named_once() -> None:
     assert [(one.secret, one.key, one.node.line) for one in found.missing] == [("ca", "*.crt", 9)]
 
 
+def test_references_of_the_resource_itself_are_resolved_and_what_they_lack_is_named() -> None:
+    jaas = 'Login x="${strimzisecrets:mirrors/ca:a.crt}" y="${strimzisecrets:other:token}" z="${strimzienv:ZONE}";'
+    block = f"    authentication:\n      type: custom\n      config:\n        sasl.jaas.config: {jaas}\n"
+    found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{block}"), SECRETS)
+    assert found.worker["config.providers.strimzisecrets.param.directory"] == "/run/secrets"
+    assert [(one.secret, one.key, one.node.line) for one in found.missing] == [("other", "token", 12)]
+    assert [(name, node.line) for name, node in found.variables] == [("ZONE", 12)]
+
+
 def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> None:
     data = tmp_path / "mirror" / "..data"
     data.mkdir(parents=True)
