@@ -92,6 +92,47 @@ def test_oauth_in_the_words_of_strimzis_login() -> None:
     )
 
 
+def test_fields_that_nobody_reads_are_named() -> None:
+    fields = """\
+    tls:
+      trustedCertificate: []
+      trustedCertificates:
+        - {secretName: ca, certificate: a.crt,
+           certificat: b.crt}
+    authentication:
+      type: plain
+      username: me
+      passwrod: x
+      clientId: me
+      passwordSecret:
+        secretName: mirror
+        password: password
+        bogus: x
+"""
+    found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{fields}"), SECRETS)
+    assert [(one.line, one.path.removeprefix("spec.target.")) for one in found.notices] == [
+        (10, "tls.trustedCertificate"),
+        (13, "tls.trustedCertificates[0].certificat"),
+        (17, "authentication.passwrod"),
+        (18, "authentication.clientId"),
+        (22, "authentication.passwordSecret.bogus"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("grantType", "connectTimeoutSeconds", "readTimeoutSeconds", "httpRetries", "httpRetryPauseMs"),
+        *("maxTokenExpirySeconds", "accessTokenIsJwt", "includeAcceptHeader", "enableMetrics"),
+        *("tlsTrustedCertificates", "disableTlsHostnameVerification", "nonsense"),
+    ],
+)
+def test_options_of_oauth_that_nobody_heeds_are_named(option: str) -> None:
+    block = authentication(f"type: oauth, clientId: me, tokenEndpointUri: 'https://login/token', scope: s, {option}: 1")
+    (notice,) = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{block}"), SECRETS).notices
+    assert notice.path == f"spec.target.authentication.{option}"
+
+
 def test_custom_settings_as_they_are() -> None:
     props = of_target(TLS, authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: y}"))
     assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "y")
