@@ -33,6 +33,7 @@ async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
         worker = WorkerConfig.parse(found.worker, config_providers())
     except ConfigError as error:
         return report.with_findings([of_error(found.located(error))])
+    report = report.with_findings(_of_worker(found, text) for text in worker.warnings)
     # Without its secrets nobody can be asked.
     looked = Looked()
     for wanted in found.connectors:
@@ -42,6 +43,10 @@ async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
             await _look(wanted, worker, looked, offline=offline or bool(found.missing))
         report = replace(report, outcomes=(*report.outcomes, Outcome(wanted.name, tuple(looked.does))))
     return replace(report, clusters=tuple(looked.clusters.values())).with_findings(looked.findings)
+
+
+def _of_worker(found: Translation, text: str) -> Finding:
+    return of_error(found.located(ConfigError(text, text.partition(" ")[0])), Level.WARNING)
 
 
 async def _refusals(found: Translation, wanted: Wanted, worker: WorkerConfig) -> list[Finding]:

@@ -164,7 +164,7 @@ def as_files(found: Translation) -> str:
         lines += ["", f"# {each.name}{state}{restart}: a connector's properties, for heliograph connectors create"]
         lines += [_line(key, value) for key, value in _shown(each.config).items()]
     if found.notices or found.missing:
-        lines += ["", "# Fields that have no place in these files, by their lines:"]
+        lines += ["", "# Fields without a place in these files, or without effect, by their lines:"]
     lines += [f"# {one.line}: {one.path}: {one.text}" for one in found.notices]
     lines += [f"# {one.node.line}: {one.node.path}: secret {one.secret} has no {one.key}" for one in found.missing]
     return "\n".join(printable(line) for line in lines)

@@ -13,6 +13,7 @@ from typing import Final
 
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
+from connectors.notices import connector_notices
 from connectors.strimzi.auto_restart import AutoRestart, auto_restart
 from connectors.strimzi.documents import Node
 from connectors.strimzi.left_out import Notice, notices
@@ -211,7 +212,9 @@ def _own_settings(connector: Node, said: list[Notice]) -> dict[str, str]:
     for key, each in config.fields():
         if key in _NOT_IN_CONFIG:
             said.append(Notice.of(each, "Strimzi sets this itself, and leaves it out of a connector's config"))
-    return {key: value for key, value in config.settings().items() if key not in _NOT_IN_CONFIG}
+    own = {key: value for key, value in config.settings().items() if key not in _NOT_IN_CONFIG}
+    said += [Notice.of(config.field(one.key), one.text) for one in connector_notices(own)]
+    return own
 
 
 def _patterns(mirror: Node, said: list[Notice]) -> dict[str, str]:

@@ -220,6 +220,17 @@ async def test_a_resource_is_told_connector_by_connector(tmp_path: Path) -> None
     assert [line for line, _ in told(wrong, Level.ERROR)] == [RESOURCE.count("\n")]
 
 
+async def test_keys_of_a_resource_without_effect_are_named(tmp_path: Path) -> None:
+    last = RESOURCE.count("\n")
+    text = RESOURCE.replace("b:9092\n", "b:9092\n      config:\n        offset.flush.intervall.ms: 5\n")
+    report = await check(tmp_path, text + "          no.such.key: 1\n")
+    found = [(one.line, one.text.partition(";")[0].split(": ")[-1]) for one in report.findings][1:]
+    assert found == [
+        (last - 5, "offset.flush.intervall.ms is not known and has no effect"),
+        (last + 3, "no.such.key is not known and has no effect"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -161,6 +161,18 @@ def test_keys_that_the_operator_sets_are_left_out_of_a_connector() -> None:
     assert [one.path for one in found.notices] == ["spec.mirrors[0].sourceConnector.config.name"]
 
 
+def test_keys_of_a_connector_without_effect_are_named_and_those_of_the_clusters_are_not() -> None:
+    config = "{config: {no.such.key: 1, refresh.topic.interval.seconds: 5, producer.batch.size: 7, tasks.max: 1}}"
+    text = NEW.replace("sourceConnector: {}", f"sourceConnector: {config}\n      topicsPattern: x")
+    text = text.replace("  mirrors:\n", "    config: {config.storage.replication.factor: -1}\n  mirrors:\n")
+    said = [(one.line, one.path.rpartition(".config.")[2], one.text) for one in translation(text).notices]
+    assert [key for _, key, _ in said] == [
+        *("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size"),
+    ]
+    assert {line for line, *_ in said} == {19}
+    assert said[2][2].endswith("is refresh.topics.interval.seconds meant?")
+
+
 def test_settings_of_the_command_line_are_above_all() -> None:
     assert translation(NEW).with_settings({"group.id": "mine"}).worker["group.id"] == "mine"
 
