@@ -148,19 +148,18 @@ def _worker(found: Resource, secrets: Secrets, said: list[Notice]) -> dict[str, 
     props = {"bootstrap.servers": target.required("bootstrapServers"), **group, **_CONVERTERS, **config}
     security = client_security(target, secrets)
     props |= {f"{client}{key}": value for client in _CLIENTS for key, value in security.items()}
-    return props | _rack(found.spec.field("rack"), said)
+    rack = found.spec.field("rack")
+    if rack.value is not None:
+        said.append(Notice.of(rack, "has no effect here yet: records are read from the leaders of partitions"))
+    return props | _rack(rack)
 
 
-def _rack(rack: Node, said: list[Notice] | None = None) -> dict[str, str]:
-    """By the name of an environment variable; labels of a node are known to Kubernetes alone."""
-    if rack.value is None:
+def _rack(rack: Node) -> dict[str, str]:
+    """By the name of an environment variable, for workers of Java in the same group; labels of a node are known to
+    Kubernetes alone."""
+    if rack.field("type").text() != "environment-variable":
         return {}
-    if rack.field("type").text() == "environment-variable":
-        return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}
-    if said is not None:
-        text = "labels of nodes cannot be seen from here: type: environment-variable, envVarName: NAME has the same use"
-        said.append(Notice.of(rack, text))
-    return {}
+    return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}
 
 
 def _providers(own: str | None, secrets_dir: str | None) -> dict[str, str]:
