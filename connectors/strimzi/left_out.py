@@ -33,8 +33,11 @@ _SPEC: Final = {
     "jmxOptions": "there is no JMX: GET /metrics of the worker's REST server has the metrics",
     "logging": "--log-level, and while it runs PUT /admin/loggers/{name}",
     "clientRackInitImage": "there is no init container: see rack",
+    "metrics": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
     "metricsConfig": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
     "tracing": "there are no traces; metrics and the log say what is done",
+    "affinity": "it runs on the machine where it is started",
+    "tolerations": "it runs on the machine where it is started",
     "template": "labels, volumes and the like are those of the service or container that runs this",
     "externalConfiguration": "give the process the variables and files itself; ${strimzienv:NAME} and "
     "${strimzidir:DIR:FILE} read them",

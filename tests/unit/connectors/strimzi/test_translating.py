@@ -155,6 +155,12 @@ def test_fields_without_meaning_are_named_each_with_its_line() -> None:
     ]
 
 
+@pytest.mark.parametrize("field", ["affinity", "tolerations", "metrics"])
+def test_fields_of_the_first_version_are_known(field: str) -> None:
+    (notice,) = translation(OLD.replace("v1beta2", "v1alpha1") + f"  {field}: {{}}\n").notices
+    assert "no such field" not in notice.text
+
+
 def test_keys_that_the_operator_sets_are_left_out_of_a_connector() -> None:
     found = translation(NEW.replace("sourceConnector: {}", "sourceConnector: {config: {name: x, topics: t}}"))
     assert source_of(found).config["name"] == "us->eu.MirrorSourceConnector"
