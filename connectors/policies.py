@@ -25,14 +25,17 @@ def _identity(props: Mapping[str, str]) -> ReplicationPolicy:
 
 DEFAULT_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
 IDENTITY_POLICY_CLASS: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+#: Java's under another name; Strimzi's examples had it before Kafka had one.
+_STRIMZI_IDENTITY: Final = "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy"
 MAPPING_POLICY_CLASS: Final = "connectors.policy.MappingReplicationPolicy"
 
-#: Java's names and our own.
+#: Java's names, our own and Strimzi's.
 POLICIES: Final[Mapping[str, Factory]] = {
     DEFAULT_POLICY_CLASS: _default,
     IDENTITY_POLICY_CLASS: _identity,
     "connectors.policy.DefaultReplicationPolicy": _default,
     "connectors.policy.IdentityReplicationPolicy": _identity,
+    _STRIMZI_IDENTITY: _identity,
     MAPPING_POLICY_CLASS: make_mapping_policy,
 }
 
@@ -65,8 +68,8 @@ def make_policy(props: Mapping[str, str]) -> ReplicationPolicy:
     Raises:
         ConfigError: ``replication.policy.class`` is not known, or what it needs is wrong.
     """
-    if props.get(_SEPARATOR) == "":
-        raise ConfigError(f"{_SEPARATOR} must not be empty", _SEPARATOR)
     name = props.get(_KEY, DEFAULT_POLICY_CLASS).strip()
+    if props.get(_SEPARATOR) == "" and POLICIES.get(name) is not _identity:
+        raise ConfigError(f"{_SEPARATOR} must not be empty where names of topics are made with it", _SEPARATOR)
     policy: ReplicationPolicy = make(_KEY, name, POLICIES, REPLICATION_POLICIES, props)
     return policy

@@ -37,6 +37,9 @@ class DefaultReplicationPolicy:
         return f"{source_alias}{self._separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
+        if not self._separator:
+            # Java's split has a part for each character then.
+            return topic[0] if len(topic) > 1 else None
         # Java's split drops trailing empty parts, so "us." and "us.." have one part and are no remote topics.
         source, separator, rest = topic.partition(self._separator)
         return source if separator and rest.replace(self._separator, "") else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -22,6 +23,7 @@ class Kind(StrEnum):
 
 
 _FLOW_KEY: Final = re.compile(r"[^.=\s]+->[^\s]+\.")
+_RESOURCE: Final = frozenset({"apiVersion", "kind"})
 _OF_RESOURCE: Final = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
 #: What only consumers and only producers have, and what both had before Kafka 0.9.
 _OF_CONSUMER: Final = frozenset(
@@ -71,9 +73,18 @@ _OF_WORKER: Final = (
 def kind_of_text(text: str) -> Kind | None:
     """Of what is no properties file; None of what may be one."""
     if text.lstrip().startswith(("{", "[")):
-        return Kind.CONNECTOR
+        return Kind.STRIMZI if _is_resource(text) else Kind.CONNECTOR
     found = {match.group(1) for match in _OF_RESOURCE.finditer(text)}
-    return Kind.STRIMZI if found == {"apiVersion", "kind"} else None
+    return Kind.STRIMZI if found == _RESOURCE else None
+
+
+def _is_resource(text: str) -> bool:
+    """Whether JSON is what ``kubectl get -o json`` prints."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.keys() >= _RESOURCE
 
 
 def kind_of_properties(props: Mapping[str, str], file: str) -> Kind:

@@ -1,4 +1,4 @@
-"""A Strimzi resource looked at, as ``heliograph mirror -f`` would take it."""
+"""The Strimzi resources of a file looked at, as ``heliograph mirror -f`` would take it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.discovery import config_providers
-from connectors.strimzi.documents import read_documents
-from connectors.strimzi.resource import chosen
+from connectors.strimzi.documents import Node, read_documents
+from connectors.strimzi.resource import resources_in
 from connectors.strimzi.translating import Translation, Wanted, translate
 
 
 async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
-    """``report`` with what is found of the resource."""
+    """``report`` with what is found of the resources, one after another."""
     try:
-        found = translate(chosen(read_documents(text, report.file), None, report.file), None, {})
+        nodes = resources_in(read_documents(text, report.file), report.file)
+    except ConfigError as error:
+        return report.with_findings([of_error(error)])
+    for node in nodes:
+        report = await _check(node, report, is_alone=len(nodes) == 1, offline=offline)
+    return report
+
+
+async def _check(node: Node, report: Report, *, is_alone: bool, offline: bool) -> Report:
+    try:
+        found = translate(node, None, {})
     except ConfigError as error:
         return report.with_findings([of_error(error)])
     findings = [Finding(Level.WARNING, f"{one.path}: {one.text}", one.path, one.line) for one in found.notices]
@@ -33,6 +43,7 @@ async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
         worker = WorkerConfig.parse(found.worker, config_providers())
     except ConfigError as error:
         return report.with_findings([of_error(found.located(error))])
+    report = report.with_findings(_of_worker(found, text) for text in worker.warnings)
     # Without its secrets nobody can be asked.
     looked = Looked()
     for wanted in found.connectors:
@@ -40,8 +51,14 @@ async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
         looked.findings += await _refusals(found, wanted, worker)
         if not looked.findings:
             await _look(wanted, worker, looked, offline=offline or bool(found.missing))
-        report = replace(report, outcomes=(*report.outcomes, Outcome(wanted.name, tuple(looked.does))))
-    return replace(report, clusters=tuple(looked.clusters.values())).with_findings(looked.findings)
+        what = wanted.name if is_alone else f"{found.name}: {wanted.name}"
+        report = replace(report, outcomes=(*report.outcomes, Outcome(what, tuple(looked.does))))
+    clusters = dict.fromkeys((*report.clusters, *looked.clusters.values()))
+    return replace(report, clusters=tuple(clusters)).with_findings(looked.findings)
+
+
+def _of_worker(found: Translation, text: str) -> Finding:
+    return of_error(found.located(ConfigError(text, text.partition(" ")[0])), Level.WARNING)
 
 
 async def _refusals(found: Translation, wanted: Wanted, worker: WorkerConfig) -> list[Finding]:

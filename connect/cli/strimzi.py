@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,12 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
         return EXIT_OK
     for notice in translation.notices:
         logger.warning("%s:%d: %s: %s", parsed.file, notice.line, notice.path, notice.text)
+    for name, node in translation.variables:
+        if name not in os.environ:
+            logger.warning(
+                "%s:%d: %s: the environment has no variable %s, so the reference to it stays as it is, as in Java",
+                *(parsed.file, node.line, node.path, name),
+            )
     _refuse_missing(translation, parsed)
     return _run(program, translation)
 
@@ -157,7 +164,7 @@ def as_files(found: Translation) -> str:
         lines += ["", f"# {each.name}{state}{restart}: a connector's properties, for heliograph connectors create"]
         lines += [_line(key, value) for key, value in _shown(each.config).items()]
     if found.notices or found.missing:
-        lines += ["", "# Fields that have no place in these files, by their lines:"]
+        lines += ["", "# Fields without a place in these files, or without effect, by their lines:"]
     lines += [f"# {one.line}: {one.path}: {one.text}" for one in found.notices]
     lines += [f"# {one.node.line}: {one.node.path}: secret {one.secret} has no {one.key}" for one in found.missing]
     return "\n".join(printable(line) for line in lines)

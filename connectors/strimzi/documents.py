@@ -69,6 +69,17 @@ class Node:
             raise self.error(f"{self.path} should be a list")
         return [Node(each, f"{self.path}[{at}]", self.file, self.lines) for at, each in enumerate(self.value)]
 
+    def texts(self) -> Iterator[Node]:
+        """Every text in it, itself included where it is one."""
+        if isinstance(self.value, str):
+            yield self
+        elif isinstance(self.value, list):
+            for each in self.items():
+                yield from each.texts()
+        elif isinstance(self.value, dict):
+            for _, each in self.fields():
+                yield from each.texts()
+
     def text(self) -> str | None:
         """A scalar as Java's clients get it; None where it is not there. Raises ConfigError where it is none."""
         if self.value is None:

@@ -33,8 +33,11 @@ _SPEC: Final = {
     "jmxOptions": "there is no JMX: GET /metrics of the worker's REST server has the metrics",
     "logging": "--log-level, and while it runs PUT /admin/loggers/{name}",
     "clientRackInitImage": "there is no init container: see rack",
+    "metrics": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
     "metricsConfig": "metrics are always there, for Prometheus: GET /metrics of the worker's REST server",
     "tracing": "there are no traces; metrics and the log say what is done",
+    "affinity": "it runs on the machine where it is started",
+    "tolerations": "it runs on the machine where it is started",
     "template": "labels, volumes and the like are those of the service or container that runs this",
     "externalConfiguration": "give the process the variables and files itself; ${strimzienv:NAME} and "
     "${strimzidir:DIR:FILE} read them",
@@ -50,6 +53,14 @@ _OAUTH_PLACE: Final = {
     "variable SSL_CERT_FILE of the process names",
     "disableTlsHostnameVerification": "a token endpoint has to be whom its certificate names",
     "enableMetrics": "there are no metrics of logins",
+    "grantType": "tokens are got by client credentials",
+    "connectTimeoutSeconds": "a token endpoint has ten seconds to answer",
+    "readTimeoutSeconds": "a token endpoint has ten seconds to answer",
+    "httpRetries": "a token endpoint that does not answer is asked again whenever the connection is tried again",
+    "httpRetryPauseMs": "a token endpoint that does not answer is asked again whenever the connection is tried again",
+    "maxTokenExpirySeconds": "a token is kept for 80 % of the life that its endpoint tells",
+    "accessTokenIsJwt": "nobody looks into a token: its endpoint tells how long it lives",
+    "includeAcceptHeader": "a token endpoint is always told that JSON is accepted",
 }
 #: Which fields there are, of all versions; an asterisk stands for what is taken as it is.
 _KNOWN: Final[Mapping[str, frozenset[str]]] = {
@@ -64,6 +75,29 @@ _KNOWN: Final[Mapping[str, frozenset[str]]] = {
     | {"groupsPattern", "groupsExcludePattern", "groupsBlacklistPattern"},
     "connector": frozenset(_CONNECTOR) | {"tasksMax", "config", "state", "pause", "autoRestart"},
     "autoRestart": frozenset({"enabled", "maxRestarts", "maxBackoffMinutes"}),
+    "rack": frozenset({"type", "topologyKey", "envVarName"}),
+    "tls": frozenset({"trustedCertificates"}),
+    "trusted certificate": frozenset({"secretName", "certificate", "pattern"}),
+}
+#: Fields of each type of authentication beside ``type``.
+_PASSWORD: Final = frozenset({"username", "passwordSecret"})
+_AUTHENTICATION: Final[Mapping[str, frozenset[str]]] = {
+    "tls": frozenset({"certificateAndKey"}),
+    "scram-sha-256": _PASSWORD,
+    "scram-sha-512": _PASSWORD,
+    "plain": _PASSWORD,
+    "oauth": _PASSWORD
+    | {"clientId", "clientSecret", "tokenEndpointUri", "scope", "audience", "saslExtensions"}
+    | {"accessToken", "accessTokenLocation", "refreshToken"}
+    | {"clientAssertion", "clientAssertionLocation", "clientAssertionType"},
+    "custom": frozenset({"sasl", "config"}),
+}
+_SECRET: Final = frozenset({"secretName", "key"})
+#: Fields of authentication that name a secret.
+_SECRETS: Final[Mapping[str, frozenset[str]]] = {
+    "certificateAndKey": _SECRET | {"certificate"},
+    "passwordSecret": frozenset({"secretName", "password"}),
+    **dict.fromkeys(("clientSecret", "accessToken", "refreshToken", "clientAssertion"), _SECRET),
 }
 _UNKNOWN: Final = "there is no such field in a KafkaMirrorMaker2; it has no effect"
 
@@ -75,6 +109,7 @@ def notices(resource: Node) -> Iterator[Notice]:
             yield Notice.of(each, "annotations are read by nobody here; heliograph connectors pauses and restarts")
     spec = resource.field("spec")
     yield from _of(spec, "spec", _SPEC)
+    yield from _of(spec.field("rack"), "rack", {})
     for cluster in spec.field("clusters").items():
         yield from _of_cluster(cluster, "cluster")
     if "target" in spec:
@@ -90,11 +125,25 @@ def notices(resource: Node) -> Iterator[Notice]:
 
 def _of_cluster(cluster: Node, kind: str) -> Iterator[Notice]:
     yield from _of(cluster, kind, {})
-    authentication = cluster.field("authentication")
-    if authentication.field("type").value == "oauth":
-        for name, each in authentication.fields():
-            if name in _OAUTH_PLACE:
-                yield Notice.of(each, _OAUTH_PLACE[name])
+    tls = cluster.field("tls")
+    yield from _of(tls, "tls", {})
+    for certificate in tls.field("trustedCertificates").items():
+        yield from _of(certificate, "trusted certificate", {})
+    yield from _of_authentication(cluster.field("authentication"))
+
+
+def _of_authentication(authentication: Node) -> Iterator[Notice]:
+    kind = authentication.field("type").text() or ""
+    if kind not in _AUTHENTICATION:
+        return  # it is refused
+    without_meaning = _OAUTH_PLACE if kind == "oauth" else {}
+    for name, each in authentication.fields():
+        if name in without_meaning:
+            yield Notice.of(each, without_meaning[name])
+        elif name not in _AUTHENTICATION[kind] and name != "type":
+            yield Notice.of(each, f"authentication of type {kind} has no such field; it has no effect")
+        elif name in _SECRETS:
+            yield from (Notice.of(one, _UNKNOWN) for inner, one in each.fields() if inner not in _SECRETS[name])
 
 
 def _of(node: Node, kind: str, without_meaning: Mapping[str, str]) -> Iterator[Notice]:

@@ -47,31 +47,40 @@ class Resource:
         return self.node.field("spec")
 
 
+def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
+    """Those of a file, one at least. Raises ConfigError where there is none."""
+    found = [each for each in documents if each.field("kind").value == KIND]
+    if not found:
+        kinds = ", ".join(str(each.field("kind").value) for each in documents) or "nothing"
+        raise ConfigError(f"holds no {KIND}, but {kinds}", file=file)
+    return found
+
+
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
     """The one resource of a file, or that of a name.
 
     Raises:
         ConfigError: There is none, or several and none is named.
     """
-    found = [each for each in documents if each.field("kind").value == KIND]
-    if not found:
-        kinds = ", ".join(str(each.field("kind").value) for each in documents) or "nothing"
-        raise ConfigError(f"holds no {KIND}, but {kinds}", file=file)
+    found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
         raise ConfigError(f"holds several: {', '.join(names)}; say which one by --name", file=file)
     if name is not None and name not in names:
         raise ConfigError(f"holds no {KIND} {name}, but {', '.join(names)}", "--name", file)
-    node = found[0 if name is None else names.index(name)]
+    return found[0 if name is None else names.index(name)]
+
+
+def resource(node: Node) -> Resource:
+    """Its clusters and mirrors.
+
+    Raises:
+        ConfigError: The version is not known, a cluster or mirror is missing, or they do not fit one another.
+    """
     version = node.required("apiVersion")
     if version.removeprefix(GROUP) not in VERSIONS or not version.startswith(GROUP):
         known = ", ".join(GROUP + each for each in VERSIONS)
         raise node.field("apiVersion").error(f"apiVersion is '{version}'; it can be {known}")
-    return node
-
-
-def resource(node: Node) -> Resource:
-    """Its clusters and mirrors. Raises ConfigError where one is missing, or they do not fit one another."""
     metadata, spec = node.field("metadata"), node.field("spec")
     mirrors = spec.field("mirrors").items()
     if not mirrors:

@@ -6,6 +6,7 @@ connector's stored config holds no secret and workers of Java can read it too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +21,7 @@ PROVIDER: Final = "strimzisecrets"
 #: The entry point of :func:`mounted_secrets`.
 PROVIDER_CLASS: Final = "mounted-secrets"
 DIRECTORY: Final = "directory"
+_REFERENCE: Final = re.compile(rf"\$\{{{PROVIDER}:([^}}:]*):([^}}]*)\}}")
 #: They would lead out of the folder, or be the folder itself.
 _OUTSIDE: Final = ("", ".", "..")
 
@@ -83,6 +85,11 @@ class Secrets:
         """References to all keys that a pattern such as ``*.crt`` matches, in order of their names."""
         found = sorted(key for key in self.keys.get(secret, ()) if fnmatchcase(key, pattern))
         return [self.reference(secret, key, node) for key in found or [pattern]]
+
+    def written(self, text: Node) -> None:
+        """Keep what the references need that a text of the resource holds itself."""
+        for path, key in _REFERENCE.findall(text.value):
+            self.used.append(SecretKey(path.rpartition("/")[2], key, text))
 
     def missing(self) -> list[SecretKey]:
         """What is needed and is not there."""

@@ -6,12 +6,14 @@ pods, or joins them. From ``KafkaConnectConfigurationBuilder`` and ``KafkaMirror
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
+from connectors.notices import connector_notices
 from connectors.strimzi.auto_restart import AutoRestart, auto_restart
 from connectors.strimzi.documents import Node
 from connectors.strimzi.left_out import Notice, notices
@@ -58,6 +60,7 @@ _PATTERNS: Final = (
 )
 _STATES: Final = {"running": TargetState.STARTED, "paused": TargetState.PAUSED, "stopped": TargetState.STOPPED}
 _RACK: Final = "consumer.client.rack"
+_VARIABLE: Final = re.compile(r"\$\{strimzienv:([^}:]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Translation:
-    """What a resource says: a worker's properties, its connectors, notices on fields, secrets that are not there."""
+    """What a resource says: a worker's properties, its connectors, notices on fields, secrets that are not there.
+
+    ``variables`` are those of the environment that it refers to, each with the field that does.
+    """
 
     name: str
     worker: Mapping[str, str]
     connectors: tuple[Wanted, ...]
     notices: tuple[Notice, ...]
     missing: tuple[SecretKey, ...] = field(repr=False)
+    variables: tuple[tuple[str, Node], ...] = field(repr=False)
     target: Node = field(repr=False)
 
     def with_settings(self, settings: Mapping[str, str]) -> Translation:
@@ -108,9 +115,21 @@ def translate(node: Node, secrets_dir: str | None, secret_keys: Mapping[str, fro
     connectors = tuple(wanted for mirror in found.mirrors for wanted in _connectors(found, mirror, secrets, said))
     if not connectors:
         raise found.spec.field("mirrors").error(f"no mirror has one of {', '.join(_CONNECTORS)}: nothing would run")
-    worker |= _providers(worker.get("config.providers"), secrets_dir if secrets.used else None)
+    worker |= _providers(worker.get("config.providers"), secrets_dir)
     said.sort(key=lambda notice: notice.line)
-    return Translation(found.name, worker, connectors, tuple(said), tuple(secrets.missing()), found.target)
+    texts = _texts(found)
+    for text in texts:
+        secrets.written(text)
+    variables = tuple((name, text) for text in texts for name in _VARIABLE.findall(text.value))
+    return Translation(found.name, worker, connectors, tuple(said), tuple(secrets.missing()), variables, found.target)
+
+
+def _texts(found: Resource) -> list[Node]:
+    """What may hold references: all that is said of the worker's cluster and of the mirrors, each field once."""
+    parts = [found.target]
+    for mirror in found.mirrors:
+        parts += [mirror.target, mirror.source, mirror.fields]
+    return list({text.path: text for part in parts for text in part.texts()}.values())
 
 
 def _worker(found: Resource, secrets: Secrets, said: list[Notice]) -> dict[str, str]:
@@ -129,23 +148,22 @@ def _worker(found: Resource, secrets: Secrets, said: list[Notice]) -> dict[str, 
     props = {"bootstrap.servers": target.required("bootstrapServers"), **group, **_CONVERTERS, **config}
     security = client_security(target, secrets)
     props |= {f"{client}{key}": value for client in _CLIENTS for key, value in security.items()}
-    return props | _rack(found.spec.field("rack"), said)
+    rack = found.spec.field("rack")
+    if rack.value is not None:
+        said.append(Notice.of(rack, "has no effect here yet: records are read from the leaders of partitions"))
+    return props | _rack(rack)
 
 
-def _rack(rack: Node, said: list[Notice] | None = None) -> dict[str, str]:
-    """By the name of an environment variable; labels of a node are known to Kubernetes alone."""
-    if rack.value is None:
+def _rack(rack: Node) -> dict[str, str]:
+    """By the name of an environment variable, for workers of Java in the same group; labels of a node are known to
+    Kubernetes alone."""
+    if rack.field("type").text() != "environment-variable":
         return {}
-    if rack.field("type").text() == "environment-variable":
-        return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}
-    if said is not None:
-        text = "labels of nodes cannot be seen from here: type: environment-variable, envVarName: NAME has the same use"
-        said.append(Notice.of(rack, text))
-    return {}
+    return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}
 
 
 def _providers(own: str | None, secrets_dir: str | None) -> dict[str, str]:
-    """The providers that the operator declares, secrets as files among them where any is needed."""
+    """The providers that the operator declares, secrets as files among them where there is a folder of them."""
     names = ["strimzienv", "strimzifile", "strimzidir"]
     props = {
         "config.providers.strimzienv.class": f"{_JAVA_PROVIDERS}EnvVarConfigProvider",
@@ -193,7 +211,9 @@ def _own_settings(connector: Node, said: list[Notice]) -> dict[str, str]:
     for key, each in config.fields():
         if key in _NOT_IN_CONFIG:
             said.append(Notice.of(each, "Strimzi sets this itself, and leaves it out of a connector's config"))
-    return {key: value for key, value in config.settings().items() if key not in _NOT_IN_CONFIG}
+    own = {key: value for key, value in config.settings().items() if key not in _NOT_IN_CONFIG}
+    said += [Notice.of(config.field(one.key), one.text) for one in connector_notices(own)]
+    return own
 
 
 def _patterns(mirror: Node, said: list[Notice]) -> dict[str, str]:

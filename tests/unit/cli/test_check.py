@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from connect.cli.check import checked, run_check
 from connect.cli.check_kind import Kind, kind_of_properties, kind_of_text
@@ -92,6 +93,9 @@ def told(report: Report, level: Level) -> list[tuple[int | None, str | None]]:
         ("zookeeper.connect = a:2181\ngroupid = g\n", Kind.CONSUMER),
         ("bootstrap.servers = a:9092\nacks = all\n", Kind.PRODUCER),
         (RESOURCE, Kind.STRIMZI),
+        (json.dumps(yaml.safe_load(RESOURCE), indent=4), Kind.STRIMZI),
+        (json.dumps({"name": "kind", "config": SOURCE}), Kind.CONNECTOR),
+        ('{"kind": "apiVersion", ', Kind.CONNECTOR),
     ],
 )
 def test_what_a_file_is(text: str, kind: Kind) -> None:
@@ -218,6 +222,35 @@ async def test_a_resource_is_told_connector_by_connector(tmp_path: Path) -> None
     assert source.does[0].startswith("mirrors the topics orders")
     wrong = await check(tmp_path, RESOURCE.replace("replication.factor: 1", "offset.lag.max: many"))
     assert [line for line, _ in told(wrong, Level.ERROR)] == [RESOURCE.count("\n")]
+
+
+async def test_each_resource_of_a_file_is_looked_at(tmp_path: Path) -> None:
+    other = RESOURCE.replace("name: mirror", "name: other").replace("alias: us", "alias: asia")
+    other = other.replace("sourceCluster: us", "sourceCluster: asia") + "          offset.lag.max: many\n"
+    report = await check(tmp_path, f"{RESOURCE}---\nkind: Kafka\n---\n{other}")
+    assert [one.what for one in report.outcomes] == [
+        "mirror: us->eu.MirrorSourceConnector",
+        "other: asia->eu.MirrorSourceConnector",
+    ]
+    assert [bool(one.does) for one in report.outcomes] == [True, False]
+    assert told(report, Level.ERROR) == [(2 * RESOURCE.count("\n") + 4, "offset.lag.max")]
+
+
+async def test_a_resource_as_json_is_looked_at(tmp_path: Path) -> None:
+    report = await check(tmp_path, json.dumps(yaml.safe_load(RESOURCE), indent=4))
+    assert report.count(Level.ERROR) == 0, report.findings
+    assert [one.what for one in report.outcomes] == ["us->eu.MirrorSourceConnector"]
+
+
+async def test_keys_of_a_resource_without_effect_are_named(tmp_path: Path) -> None:
+    last = RESOURCE.count("\n")
+    text = RESOURCE.replace("b:9092\n", "b:9092\n      config:\n        offset.flush.intervall.ms: 5\n")
+    report = await check(tmp_path, text + "          no.such.key: 1\n")
+    found = [(one.line, one.text.partition(";")[0].split(": ")[-1]) for one in report.findings][1:]
+    assert found == [
+        (last - 5, "offset.flush.intervall.ms is not known and has no effect"),
+        (last + 3, "no.such.key is not known and has no effect"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_secrets_have_to_be_there_before_anything_is_started(file: Path, tmp_pat
         run_with_arguments(PROGRAM, ["-f", str(file), "--secrets", str(file)])
 
 
+def test_a_variable_that_is_not_set_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references = "${strimzienv:HERE}${strimzienv:NOWHERE}${strimzisecrets:a:b}"
+    file.write_text(NEW.replace("sourceConnector: {}", f"sourceConnector: {{config: {{topics: '{references}'}}}}"))
+    monkeypatch.setenv("HERE", "x")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    with pytest.raises(ConfigError, match=r"mirror\.yaml:18: .*config\.topics needs secret a"):
+        run_with_arguments(PROGRAM, ["-f", str(file)])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert ":18: spec.mirrors[0].sourceConnector.config.topics: the environment has no variable NOWHERE" in said
+
+
 def test_a_wrong_setting_of_a_connector_is_told_with_its_line() -> None:
     found = translation(NEW.replace("sourceConnector: {}", "sourceConnector: {config: {replication.factor: many}}"))
     with pytest.raises(ConfigError, match=r"mirror\.yaml:18: .*replication\.factor"):

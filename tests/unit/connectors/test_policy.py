@@ -164,6 +164,21 @@ def test_java_class_names_are_known() -> None:
     assert policy.topic_source("orders") == "us"
 
 
+@pytest.mark.parametrize("name", [IDENTITY_POLICY_CLASS, "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy"])
+def test_names_that_are_kept_need_no_separator(name: str) -> None:
+    policy = make_policy(
+        {"replication.policy.class": name, "replication.policy.separator": "", "source.cluster.alias": "us"}
+    )
+    assert (policy.format_remote_topic("us", "orders"), policy.topic_source("orders")) == ("orders", "us")
+    assert policy.offset_syncs_topic("eu") == "mm2-offset-syncseuinternal"
+    assert policy.checkpoints_topic("us") == "uscheckpointsinternal"
+    assert policy.is_internal_topic("uscheckpointsinternal")
+    # Java takes such names apart character by character, and so knows no heartbeats.
+    assert policy.format_remote_topic("us", "heartbeats") == "usheartbeats"
+    assert (policy.topic_source("usheartbeats"), policy.upstream_topic("usheartbeats")) == ("u", "sheartbeats")
+    assert not policy.is_heartbeats_topic("heartbeats")
+
+
 @pytest.mark.parametrize(
     "props",
     [{"replication.policy.class": "my.Policy"}, {"replication.policy.separator": ""}],

@@ -45,9 +45,10 @@ spec:
 """
 
 
-def translation(text: str, secrets: Mapping[str, frozenset[str]] = {}, name: str | None = None) -> Translation:
+def translation(text: str, secrets: Mapping[str, frozenset[str]] | None = None, name: str | None = None) -> Translation:
+    """Without ``secrets`` there is no folder of them."""
     node = chosen(read_documents(text, "mirror.yaml"), name, "mirror.yaml")
-    return translate(node, "/run/secrets", secrets)
+    return translate(node, None if secrets is None else "/run/secrets", secrets or {})
 
 
 def source_of(found: Translation) -> Wanted:

@@ -92,6 +92,47 @@ def test_oauth_in_the_words_of_strimzis_login() -> None:
     )
 
 
+def test_fields_that_nobody_reads_are_named() -> None:
+    fields = """\
+    tls:
+      trustedCertificate: []
+      trustedCertificates:
+        - {secretName: ca, certificate: a.crt,
+           certificat: b.crt}
+    authentication:
+      type: plain
+      username: me
+      passwrod: x
+      clientId: me
+      passwordSecret:
+        secretName: mirror
+        password: password
+        bogus: x
+"""
+    found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{fields}"), SECRETS)
+    assert [(one.line, one.path.removeprefix("spec.target.")) for one in found.notices] == [
+        (10, "tls.trustedCertificate"),
+        (13, "tls.trustedCertificates[0].certificat"),
+        (17, "authentication.passwrod"),
+        (18, "authentication.clientId"),
+        (22, "authentication.passwordSecret.bogus"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("grantType", "connectTimeoutSeconds", "readTimeoutSeconds", "httpRetries", "httpRetryPauseMs"),
+        *("maxTokenExpirySeconds", "accessTokenIsJwt", "includeAcceptHeader", "enableMetrics"),
+        *("tlsTrustedCertificates", "disableTlsHostnameVerification", "nonsense"),
+    ],
+)
+def test_options_of_oauth_that_nobody_heeds_are_named(option: str) -> None:
+    block = authentication(f"type: oauth, clientId: me, tokenEndpointUri: 'https://login/token', scope: s, {option}: 1")
+    (notice,) = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{block}"), SECRETS).notices
+    assert notice.path == f"spec.target.authentication.{option}"
+
+
 def test_custom_settings_as_they_are() -> None:
     props = of_target(TLS, authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: y}"))
     assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "y")
@@ -106,6 +147,15 @@ def test_custom_settings_as_they_are() -> None:
 def test_secrets_that_are_not_there_are_named_once() -> None:
     found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{TLS}"), {"ca": frozenset({"ca.key"})})
     assert [(one.secret, one.key, one.node.line) for one in found.missing] == [("ca", "*.crt", 9)]
+
+
+def test_references_of_the_resource_itself_are_resolved_and_what_they_lack_is_named() -> None:
+    jaas = 'Login x="${strimzisecrets:mirrors/ca:a.crt}" y="${strimzisecrets:other:token}" z="${strimzienv:ZONE}";'
+    block = f"    authentication:\n      type: custom\n      config:\n        sasl.jaas.config: {jaas}\n"
+    found = translation(NEW.replace("    alias: eu\n", f"    alias: eu\n{block}"), SECRETS)
+    assert found.worker["config.providers.strimzisecrets.param.directory"] == "/run/secrets"
+    assert [(one.secret, one.key, one.node.line) for one in found.missing] == [("other", "token", 12)]
+    assert [(name, node.line) for name, node in found.variables] == [("ZONE", 12)]
 
 
 def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> None:

@@ -130,8 +130,9 @@ def test_providers_of_the_users_own_stay() -> None:
     assert worker["config.providers.mine.class"] == "file"
 
 
-def test_a_rack_is_read_from_the_environment_of_each_worker() -> None:
+def test_a_rack_is_handed_on_and_said_to_have_no_effect() -> None:
     found = translation(NEW + "  rack: {type: environment-variable, envVarName: ZONE}\n")
+    assert [(one.line, one.path) for one in found.notices] == [(19, "spec.rack")]
     assert found.worker["consumer.client.rack"] == "${strimzienv:ZONE}"
     assert source_of(found).config["consumer.client.rack"] == "${strimzienv:ZONE}"
     (notice,) = translation(NEW + "  rack: {topologyKey: zone}\n").notices
@@ -154,11 +155,29 @@ def test_fields_without_meaning_are_named_each_with_its_line() -> None:
     ]
 
 
+@pytest.mark.parametrize("field", ["affinity", "tolerations", "metrics"])
+def test_fields_of_the_first_version_are_known(field: str) -> None:
+    (notice,) = translation(OLD.replace("v1beta2", "v1alpha1") + f"  {field}: {{}}\n").notices
+    assert "no such field" not in notice.text
+
+
 def test_keys_that_the_operator_sets_are_left_out_of_a_connector() -> None:
     found = translation(NEW.replace("sourceConnector: {}", "sourceConnector: {config: {name: x, topics: t}}"))
     assert source_of(found).config["name"] == "us->eu.MirrorSourceConnector"
     assert source_of(found).config["topics"] == "t"
     assert [one.path for one in found.notices] == ["spec.mirrors[0].sourceConnector.config.name"]
+
+
+def test_keys_of_a_connector_without_effect_are_named_and_those_of_the_clusters_are_not() -> None:
+    config = "{config: {no.such.key: 1, refresh.topic.interval.seconds: 5, producer.batch.size: 7, tasks.max: 1}}"
+    text = NEW.replace("sourceConnector: {}", f"sourceConnector: {config}\n      topicsPattern: x")
+    text = text.replace("  mirrors:\n", "    config: {config.storage.replication.factor: -1}\n  mirrors:\n")
+    said = [(one.line, one.path.rpartition(".config.")[2], one.text) for one in translation(text).notices]
+    assert [key for _, key, _ in said] == [
+        *("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size"),
+    ]
+    assert {line for line, *_ in said} == {19}
+    assert said[2][2].endswith("is refresh.topics.interval.seconds meant?")
 
 
 def test_settings_of_the_command_line_are_above_all() -> None:
