@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -98,13 +98,13 @@ class ConfigTransformer:
             provider, path = match.group(1), match.group(3) or ""
             if provider not in self._providers:
                 return match.group()
-            if (provider, path) not in read:
-                try:
+            try:
+                if (provider, path) not in read:
                     read[provider, path] = self._providers[provider](path)
-                except (OSError, ValueError) as error:
-                    reason = error.strerror if isinstance(error, OSError) else str(error)
-                    raise ConfigError(f"{key}: ${{{provider}:{path}:...}} cannot be resolved: {reason}", key) from None
-            return read[provider, path].get(match.group(4), match.group())
+                return read[provider, path].get(match.group(4), match.group())
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
 
         return _REFERENCE.sub(replacement, value)
 
@@ -148,9 +148,28 @@ def _directory(params: Mapping[str, str]) -> Provider:
     def read(path: str) -> Mapping[str, str]:
         if not path or not allowed(path):
             return {}
-        return {each.name: each.read_text("utf-8") for each in Path(path).iterdir() if each.is_file()}
+        return _Folder(Path(path))
 
     return read
+
+
+class _Folder(Mapping[str, str]):
+    """The files of a folder by name, each read when it is asked for: key stores may lie beside passwords."""
+
+    def __init__(self, path: Path) -> None:
+        self._files = {each.name: each for each in path.iterdir() if each.is_file()}
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return self._files[name].read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {name} is no text in UTF-8") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def _environment(params: Mapping[str, str]) -> Provider:

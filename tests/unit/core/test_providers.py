@@ -37,6 +37,15 @@ def test_a_folder_of_files_is_read_untrimmed(tmp_path: Path) -> None:
     assert transformer.transform({"a": f"${{d:{tmp_path}:password}}"}) == {"a": "s3cret\n"}
 
 
+def test_of_a_folder_only_the_files_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    (tmp_path / "user.p12").write_bytes(b"\x30\x82\xff")
+    (tmp_path / "user.password").write_bytes(b"s3cret\r\n")
+    transformer = ConfigTransformer(declared("d", "DirectoryConfigProvider"))
+    assert transformer.transform({"a": f"${{d:{tmp_path}:user.password}}"}) == {"a": "s3cret\r\n"}
+    with pytest.raises(ConfigError, match=r"^b: \$\{d:.*:user.p12\} cannot be resolved: the file user.p12 is no text"):
+        transformer.transform({"b": f"${{d:{tmp_path}:user.p12}}"})
+
+
 def test_the_environment_within_its_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MM2_PASSWORD", "s3cret")
     monkeypatch.setenv("OTHER", "x")
