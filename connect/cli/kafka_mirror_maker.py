@@ -159,7 +159,8 @@ async def _run_until_signal(settings: MirrorSettings) -> None:
 
     async with stop_signals(exit_within_s=EXIT_WITHIN_S, exit_late=EXIT_FAILED) as stop:
         # Of each stream one slice for what is copied as it is, one for what goes by key.
-        engine = spark_of_streams(settings.spark, 2 * settings.options.streams * len(settings.sources))
+        slices = 2 * settings.options.streams * len(settings.sources)
+        engine = spark_of_streams(settings.spark, slices, settings.hidden)
         engine.begin()
         # Let its process be forked before the imports below hold this loop.
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from typing import Final
 from connect.core.config import split_list
 from connect.core.errors import ConfigError
 from connect.core.java_regex import UnsupportedRegex, compile_java
-from connect.core.properties import parse_properties
+from connect.core.properties import Properties, parse_properties
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,32 @@ class ConfigTransformer:
                 raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
 
         return _REFERENCE.sub(replacement, value)
+
+
+class ClientProperties(Properties):
+    """A client's file with its references resolved by the providers that it declares itself (Kafka's
+    ``AbstractConfig``). Errors show a reference as it is written, and not what it stands for.
+
+    Raises:
+        ConfigError: A provider is declared wrongly, or cannot read what a reference names; the line is named.
+    """
+
+    def __init__(self, raw: Properties) -> None:
+        try:
+            transformer = ConfigTransformer(raw)
+            values = transformer.transform(raw)
+        except ConfigError as error:
+            raise raw.error(error.message, error.key or "") from None
+        super().__init__(values, {key: line for key in raw if (line := raw.line(key)) is not None}, raw.file)
+        self._raw = raw
+        #: The environment variables that it refers to: no other process needs to have them.
+        self.secret_variables = transformer.variables(raw)
+
+    def error(self, message: str, key: str) -> ConfigError:
+        value = self.get(key, "")
+        if value and value != self._raw[key]:
+            message = message.replace(value, self._raw[key])
+        return super().error(message, key)
 
 
 def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ from connect.core.checks import NonEmpty
 from connect.core.config import AtLeast, ConfigDef, OneOf, Values
 from connect.core.errors import ConfigError
 from connect.core.properties import Properties
+from connect.core.providers import ClientProperties
 from connect.kafka.group_requests import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_requests import GroupSettings
 from connect.kafka.keys import CONNECTION_KEYS
@@ -51,6 +52,7 @@ PRODUCER: Final = client_defs.PRODUCER.only(
 )
 _KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
 _SPARK: Final = "spark."
+_PROVIDERS: Final = "config.providers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``said`` sentences for the log."""
+    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``said`` sentences for the log,
+    ``hidden`` the environment variables that files refer to."""
 
     sources: tuple[SourceSettings, ...]
     target: ConnectionSettings
@@ -98,28 +101,31 @@ class MirrorSettings:
     options: Options
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     said: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
 
 
 def mirror_settings(consumers: Sequence[Properties], producer: Properties, options: Options) -> MirrorSettings:
-    """The settings in these files.
+    """The settings in these files, references to config providers resolved.
 
     Raises:
         ConfigError: A value is missing or refused; key, file and line are named.
         SecurityError: A key store cannot be used.
     """
     said: list[str] = []
+    read, written = [ClientProperties(file) for file in consumers], ClientProperties(producer)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
-    sources = tuple(_source(name, file, said) for name, file in zip(names, consumers, strict=True))
-    props = _translated("producer", producer, said)
-    values = _parsed(PRODUCER, props, producer)
+    sources = tuple(_source(name, file, said) for name, file in zip(names, read, strict=True))
+    props = _translated("producer", written, said)
+    values = _parsed(PRODUCER, props, written)
     client_id = values.string("client.id") or "kafka-mirror-maker"
     return MirrorSettings(
         sources,
-        _connection(props, producer, client_id, "the target"),
+        _connection(props, written, client_id, "the target"),
         _compression(values),
         options,
         {key: value for key, value in props.items() if key.startswith(_SPARK)},
         tuple(said),
+        frozenset().union(*(file.secret_variables for file in (*read, written))),
     )
 
 
@@ -158,7 +164,7 @@ def _translated(side: Side, file: Properties, said: list[str]) -> dict[str, str]
     said += [f"{file.file}: {sentence}" for sentence in sentences]
     for key in file:
         known = key in _KNOWN[side].settings or key in CONNECTION_KEYS or old_key(side, key) is not None
-        if not known and not key.startswith(_SPARK):
+        if not known and not key.startswith((_SPARK, _PROVIDERS)):
             said.append(f"{file.file}: {key}: is no key of a {side} and has no effect")
     return props
 

@@ -171,6 +171,23 @@ def test_the_old_documentations_files() -> None:
     ]
 
 
+def test_files_may_refer_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_WORD", "wo-rd")
+    (tmp_path / "secrets.properties").write_text("brokers=b:1,c:2\n")
+    found = settings(
+        CONSUMER
+        + "config.providers=e\nconfig.providers.e.class=env\nconfig.providers.e.param.allowlist.pattern=SECRET_.*\n"
+        + "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        + 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="${e:SECRET_WORD}";',
+        "config.providers=f\nconfig.providers.f.class=file\n"
+        f"metadata.broker.list=${{f:{tmp_path}/secrets.properties:brokers}}\n",
+    )
+    assert found.sources[0].connection.password == "wo-rd"
+    assert found.target.bootstrap == (("b", 1), ("c", 2))
+    assert found.hidden == {"SECRET_WORD"}
+    assert [sentence.split(": ")[1] for sentence in found.said] == ["metadata.broker.list"]
+
+
 def test_what_is_not_said_is_javas() -> None:
     found = settings()
     (source,) = found.sources
