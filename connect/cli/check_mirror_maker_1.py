@@ -29,11 +29,12 @@ _OTHER: Final = Properties({"bootstrap.servers": "localhost:9092", "group.id": "
 async def check_client(props: Properties, report: Report, *, is_consumer: bool, offline: bool) -> Report:
     """``report`` with what is found of the file."""
     sources, target = ([props], _OTHER) if is_consumer else ([_OTHER], props)
+    said: list[str] = []
     try:
-        settings = mirror_settings(sources, target, Options(takes=lambda _: True))
+        settings = mirror_settings(sources, target, Options(takes=lambda _: True), said.append)
     except HeliographError as error:
-        return report.with_findings([of_error(error)])
-    report = report.with_findings(_of_keys(props, settings.said))
+        return report.with_findings([*_of_keys(props, said), of_error(error)])
+    report = report.with_findings(_of_keys(props, said))
     (source,) = settings.sources
     reads = Outcome(f"group {source.group.group_id}", _reads(settings))
     outcome = reads if is_consumer else Outcome("the copy", _WRITES)
