@@ -72,6 +72,7 @@ _NO_QUEUE: Final = (
 _NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
 _BATCHES: Final = "Batches keep the size that their producer gave them."
 _SOCKETS: Final = "Socket buffers are left to the operating system, which grows them with the distance."
+_HANDLER: Final = "Use --message.handler, which sees each record before it is sent."
 _BYTES: Final = "Keys and values are copied as the bytes that they are."
 _AGAIN: Final = "A leader that has moved is asked for at once, and again at short distances."
 _COORDINATOR: Final = "The group's coordinator is looked for until it answers."
@@ -135,12 +136,26 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     OldKey(
         "fetch.wait.max.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
     ),
-    *_old("consumer", _SOCKETS, "socket.buffersize", "socket.receive.buffer.bytes", "socket.timeout.ms"),
+    *_old(
+        "consumer",
+        _SOCKETS,
+        "socket.buffersize",
+        "socket.receive.buffer.bytes",
+        "socket.timeout.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+    ),
     *_old("consumer", _NO_QUEUE, "queuedchunks.max", "queued.max.message.chunks"),
     *_old("consumer", _BALANCE, "rebalance.retries.max", "rebalance.max.retries", "rebalance.backoff.ms"),
     *_old("consumer", _AGAIN, "refresh.leader.backoff.ms", "backoff.increment.ms", "fetcher.backoff.ms"),
     *_old("consumer", _BYTES, "key.deserializer", "value.deserializer"),
     *_old("consumer", "Every message is taken as it comes.", "max.poll.records"),
+    *_old("consumer", _HANDLER, "interceptor.classes"),
+    *_old(
+        "consumer",
+        "Topics are never copied whose names begin with __ or end in .internal or -internal.",
+        "exclude.internal.topics",
+    ),
     *_old("producer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect", "zk.read.num.retries"),
     OldKey(
         "broker.list",
@@ -192,7 +207,15 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     *_old(
         "producer", _BATCHES, "batch.size", "batch.num.messages", "linger.ms", "max.message.size", "max.request.size"
     ),
-    *_old("producer", _SOCKETS, "buffer.size", "send.buffer.bytes", "connect.timeout.ms", "socket.timeout.ms"),
+    *_old(
+        "producer",
+        _SOCKETS,
+        "buffer.size",
+        "send.buffer.bytes",
+        "receive.buffer.bytes",
+        "connect.timeout.ms",
+        "socket.timeout.ms",
+    ),
     *_old(
         "producer",
         "Connections are opened anew where they are lost, and not after a number of requests.",
@@ -207,7 +230,7 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     *_old("producer", _BYTES, "serializer.class", "key.serializer.class", "key.serializer", "value.serializer"),
     *_old(
         "producer",
-        "Use --message.handler, which sees each record before it is sent.",
+        _HANDLER,
         "event.handler",
         "callback.handler",
         "interceptor.classes",

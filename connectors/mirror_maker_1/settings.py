@@ -14,7 +14,7 @@ from connect.core.properties import Properties
 from connect.core.providers import ClientProperties
 from connect.kafka.group_requests import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_requests import GroupSettings
-from connect.kafka.keys import CONNECTION_KEYS
+from connect.kafka.keys import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.wire.batch import CODEC_NAMES
@@ -22,6 +22,7 @@ from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.plan import Compression
 from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
 from connectors.mirror_maker_1.old_keys import Side, old_key, translated
+from connectors.mirror_maker_1.topics import TopicList
 
 _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.bytes": "fetch_max_bytes",
@@ -51,6 +52,13 @@ PRODUCER: Final = client_defs.PRODUCER.only(
     "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
 )
 _KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
+#: Of both files.
+_OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {BOOTSTRAP_SERVERS, "request.timeout.ms", "connections.max.idle.ms"}
+#: What a copy heeds, or has a sentence of its own for.
+_HEEDED: Final[Mapping[Side, frozenset[str]]] = {
+    "consumer": _OF_CONNECTIONS | CONSUMER.settings.keys() | {"group.instance.id", "group.protocol"},
+    "producer": _OF_CONNECTIONS | PRODUCER.settings.keys(),
+}
 _SPARK: Final = "spark."
 _PROVIDERS: Final = "config.providers"
 #: Where a sentence for the log goes.
@@ -84,7 +92,7 @@ class SourceSettings:
 class Options:
     """What the command line says beside files. ``takes`` says whether a topic is copied."""
 
-    takes: Callable[[str], bool]
+    takes: TopicList
     streams: int = 1
     commit_interval_ms: int = 1_000
     aborts: bool = True
@@ -152,9 +160,10 @@ def _client(side: Side, raw: Properties, tell: Tell) -> _Client:
     for sentence in today.said:
         tell(f"{file.file}: {sentence}")
     for key in file:
-        known = key in _KNOWN[side].settings or key in CONNECTION_KEYS or old_key(side, key) is not None
-        if not known and not key.startswith((_SPARK, _PROVIDERS)):
-            tell(f"{file.file}: {key}: is no key of a {side} and has no effect")
+        if key in _HEEDED[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
+            continue
+        why = "is not supported here" if key in _KNOWN[side].settings else f"is no key of a {side}"
+        tell(f"{file.file}: {key}: {why} and has no effect")
     return _Client(file, today.props, today.origins)
 
 
@@ -178,6 +187,8 @@ def _source(name: str, client: _Client, tell: Tell) -> SourceSettings:
             rebalance_timeout_ms=values.integer("max.poll.interval.ms"),
             heartbeat_interval_ms=values.integer("heartbeat.interval.ms"),
             lease_ms=session_ms,
+            retry_backoff_ms=values.integer("retry.backoff.ms"),
+            retry_backoff_max_ms=values.integer("retry.backoff.max.ms"),
             protocol_type=CONSUMER_PROTOCOL,
         ),
         strategies=_strategies(values, file, tell),

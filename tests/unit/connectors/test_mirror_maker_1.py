@@ -56,6 +56,12 @@ def test_internal_topics_are_never_copied(topic: str) -> None:
     assert not takes(None, "none")(topic)
 
 
+def test_internal_topics_that_are_wanted_are_known() -> None:
+    present = ["orders", "orders-internal", "__consumer_offsets"]
+    assert takes("orders.*", None).left_out(present) == {"orders-internal"}
+    assert takes(None, "__.*").left_out(present) == {"orders-internal"}
+
+
 @pytest.mark.parametrize(("include", "exclude"), [(None, None), ("a", "b"), ("", None), ("(", None), (None, " ")])
 def test_one_list_that_says_something_is_needed(include: str | None, exclude: str | None) -> None:
     with pytest.raises(ConfigError):
@@ -210,6 +216,7 @@ def test_what_is_not_said_is_javas() -> None:
     (source,) = found.sources
     assert (source.reset_to, source.strategies, source.read_committed) == (LATEST, ("range",), False)
     assert (source.group.session_timeout_ms, source.group.heartbeat_interval_ms) == (45_000, 3_000)
+    assert (source.group.retry_backoff_ms, source.group.retry_backoff_max_ms) == (100, 1_000)
     assert said() == []
 
 
@@ -256,6 +263,26 @@ def test_files_without_brokers_are_told_of_their_other_keys() -> None:
 def test_keys_of_nobody_are_named() -> None:
     (sentence,) = said(CONSUMER + "grup.id=x\n")
     assert sentence == "c.properties: grup.id: is no key of a consumer and has no effect"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["client.rack=a", "interceptor.classes=x", "exclude.internal.topics=false", "ssl.cipher.suites=x", "check.crcs=no"],
+)
+def test_keys_of_todays_consumers_without_effect_are_named(line: str) -> None:
+    assert keys_said(CONSUMER + line) == [line.partition("=")[0]]
+
+
+@pytest.mark.parametrize("line", ["sasl.login.class=x", "enable.metrics.push=true", "interceptor.classes=x"])
+def test_keys_of_todays_producers_without_effect_are_named(line: str) -> None:
+    assert keys_said(producer=PRODUCER + line) == [line.partition("=")[0]]
+
+
+def test_keys_with_effect_are_not_named() -> None:
+    connection = "ssl.enabled.protocols=TLSv1.3\nrequest.timeout.ms=5000\nconnections.max.idle.ms=5000\nclient.id=x\n"
+    consumer = "isolation.level=read_committed\nretry.backoff.ms=5\nfetch.min.bytes=5\n"
+    assert said(CONSUMER + connection + consumer, PRODUCER + connection + "compression.type=lz4\n") == []
+    assert settings(CONSUMER + consumer).sources[0].group.retry_backoff_ms == 5
 
 
 def test_sticky_assignors_are_said_not_to_be_spoken() -> None:
