@@ -26,8 +26,12 @@ from connectors.policies import sees_cycles
 from connectors.remote_names import RemoteNames
 from connectors.settings import BYTE_ARRAY_CONVERTER, WORKER, MirrorSourceSettings, source_settings
 
+_INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
+_PUBLIC_REST: Final = "dedicated.mode.enable.public.rest"
 _TOP_LEVEL: Final = SECURITY | ConfigDef.of(
     Setting("clusters", Type.LIST, (), "Aliases of the clusters.", ValidList(), Importance.HIGH),
+    Setting(_INTERNAL_REST, Type.BOOLEAN, False, "Serve what workers ask of each other."),
+    Setting(_PUBLIC_REST, Type.BOOLEAN, False, "Serve the REST API of each flow."),
 )
 #: Top-level keys that reach every worker, whatever stands behind these beginnings.
 _WORKER_BEGINNINGS: Final = (
@@ -69,9 +73,20 @@ class Flow:
         return f"{self.source}->{self.target}"
 
     @property
+    def has_worker(self) -> bool:
+        """Whether Java would run a herder for it: where it is enabled itself, or has heartbeats."""
+        heartbeats = self.config.flag("emit.heartbeats.enabled", True)
+        return self.config.flag(f"{self}.enabled", False) or self.config.flag(
+            f"{self}.emit.heartbeats.enabled", heartbeats
+        )
+
+    @property
     def enabled(self) -> bool:
-        """Whether records are mirrored; a flow may exist for its heartbeats alone."""
-        return self.config.flag(f"{self}.enabled", False)
+        """Whether records are mirrored; a flow may exist for its heartbeats alone.
+
+        The top-level ``enabled`` gives no flow a herder, but reaches the connectors of every one that has one.
+        """
+        return self.has_worker and self.config.flag(f"{self}.enabled", self.config.flag("enabled", False))
 
     def worker_config(self) -> dict[str, str]:
         """The configuration of the worker behind the flow, references resolved."""
@@ -180,7 +195,12 @@ class MirrorMakerConfig:
             )
         #: Aliases, in the file's order.
         self.clusters: tuple[str, ...] = values.strings("clusters")
+        #: Whether workers of several nodes can ask each other.
+        self.internal_rest: bool = values.boolean(_INTERNAL_REST)
+        #: Whether users have the REST API of each flow.
+        self.public_rest: bool = values.boolean(_PUBLIC_REST)
         self._warnings = values.warnings
+        self._flags: dict[str, bool] = {}
         self._refuse_unknown_flows()
 
     @property
@@ -199,9 +219,23 @@ class MirrorMakerConfig:
         return self._raw.file
 
     def flag(self, key: str, default: bool) -> bool:
-        """A top-level boolean as ``Boolean.parseBoolean`` reads it: anything but true is false."""
-        value = self._raw.get(key)
-        return default if value is None else value.strip().lower() == "true"
+        """A boolean as ``Boolean.parseBoolean`` reads it, references resolved: anything but true is false.
+
+        Raises:
+            ConfigError: Its reference cannot be resolved.
+        """
+        if key not in self._raw:
+            return default
+        if key not in self._flags:
+            # Once, as in Java: a file of secrets that changes switches nothing that runs.
+            self._flags[key] = self._resolved_value(key).strip().lower() == "true"
+        return self._flags[key]
+
+    def _resolved_value(self, key: str) -> str:
+        try:
+            return self.resolved({key: self._raw[key]})[key]
+        except ConfigError as error:
+            raise self.located(error, [key]) from None
 
     def flows(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
         """Every flow that Java would run a herder for: mirrored ones, and those with heartbeats.
@@ -209,14 +243,8 @@ class MirrorMakerConfig:
         Args:
             targets: Only flows to these clusters; empty means all.
         """
-        heartbeats = self.flag("emit.heartbeats.enabled", True)
         pairs = (Flow(self, source, target) for source in self.clusters for target in self.clusters if source != target)
-        return tuple(
-            flow
-            for flow in pairs
-            if (flow.enabled or self.flag(f"{flow}.emit.heartbeats.enabled", heartbeats))
-            and (not targets or flow.target in targets)
-        )
+        return tuple(flow for flow in pairs if flow.has_worker and (not targets or flow.target in targets))
 
     def flows_to_run(self, targets: Sequence[str] = ()) -> tuple[Flow, ...]:
         """The flows that a node runs workers for, those for heartbeats alone included.

@@ -192,7 +192,7 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN:
         return None
-    if key in _FLOW_ONLY or (_client_kind(key) is not None and key != "consumer.poll.timeout.ms"):
+    if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
         flow = f"{clusters[0]}->{clusters[-1]}"
         return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
     if key.startswith(_WORKER_PREFIXES) or (key.startswith(("task.", "worker.")) and key in _WORKER_KNOWN):
@@ -231,9 +231,8 @@ def _of_flow(rest: str) -> _Word | None:
         if rest.startswith(f"{kind}.override."):
             key = rest.removeprefix(f"{kind}.override.")
             return _of_client(kind, key) if kind == "producer" else _UNSUPPORTED
-    if rest == "consumer.poll.timeout.ms":
-        return _of_connector(rest)
-    kind = _client_kind(rest)
+    # Two of a connector's own keys begin as those of clients do.
+    kind = _client_kind(rest) if rest not in _CONNECTOR_KNOWN else None
     if kind is not None:
         return _of_flow_client("source" if kind == "consumer" else "target", kind, rest.partition(".")[2])
     return _of_connector(rest)

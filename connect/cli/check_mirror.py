@@ -134,7 +134,7 @@ def _does(flow: Flow) -> list[str]:
 def _sides(flow: Flow) -> Sides:
     settings, clients = flow.settings(), flow.clients()
     internal = internal_topics(flow, settings)
-    _, line = flow.config.written([f"{flow}.enabled"], "")
+    _, line = flow.config.written([f"{flow}.enabled", "enabled"], "")
     return Sides(
         str(flow),
         flow.source,

@@ -12,6 +12,7 @@ from connect.core.errors import HeliographError
 from connect.core.properties import Properties
 from connect.kafka.offsets import LATEST
 from connectors.mirror_maker_1.settings import MirrorSettings, Options, mirror_settings
+from connectors.mirror_maker_1.topics import takes
 
 _WRITES: Final = ("passes batches on as they are, acknowledged by all in-sync replicas",)
 #: Which topics are copied is said in the command line, not in the files. By whether it is the consumer's.
@@ -29,11 +30,12 @@ _OTHER: Final = Properties({"bootstrap.servers": "localhost:9092", "group.id": "
 async def check_client(props: Properties, report: Report, *, is_consumer: bool, offline: bool) -> Report:
     """``report`` with what is found of the file."""
     sources, target = ([props], _OTHER) if is_consumer else ([_OTHER], props)
+    said: list[str] = []
     try:
-        settings = mirror_settings(sources, target, Options(takes=lambda _: True))
+        settings = mirror_settings(sources, target, Options(takes(".*", None)), said.append)
     except HeliographError as error:
-        return report.with_findings([of_error(error)])
-    report = report.with_findings(_of_keys(props, settings.said))
+        return report.with_findings([*_of_keys(props, said), of_error(error)])
+    report = report.with_findings(_of_keys(props, said))
     (source,) = settings.sources
     reads = Outcome(f"group {source.group.group_id}", _reads(settings))
     outcome = reads if is_consumer else Outcome("the copy", _WRITES)

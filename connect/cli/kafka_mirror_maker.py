@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from connect.cli.console import EXIT_OK, configure_logging, run_command, stop_signals
@@ -119,9 +120,9 @@ def run_with_arguments(arguments: Sequence[str]) -> int:
     """The whole command; gives the exit code. Raises what ends it."""
     parsed = parse_arguments(arguments)
     configure_logging(parsed.log_level)
-    settings = _settings(parsed)
-    for sentence in (*parsed.said, *settings.said):
+    for sentence in parsed.said:
         logger.warning("%s", sentence)
+    settings = _settings(parsed)
     asyncio.run(_run_until_signal(settings))
     return EXIT_OK
 
@@ -151,7 +152,8 @@ def _settings(parsed: Arguments) -> MirrorSettings:
         listener=listener,
     )
     consumers = [load_properties(file) for file in parsed.consumer_configs]
-    return mirror_settings(consumers, load_properties(parsed.producer_config), options)
+    producer = load_properties(parsed.producer_config)
+    return mirror_settings(consumers, producer, options, partial(logger.warning, "%s"))
 
 
 async def _run_until_signal(settings: MirrorSettings) -> None:
@@ -159,7 +161,8 @@ async def _run_until_signal(settings: MirrorSettings) -> None:
 
     async with stop_signals(exit_within_s=EXIT_WITHIN_S, exit_late=EXIT_FAILED) as stop:
         # Of each stream one slice for what is copied as it is, one for what goes by key.
-        engine = spark_of_streams(settings.spark, 2 * settings.options.streams * len(settings.sources))
+        slices = 2 * settings.options.streams * len(settings.sources)
+        engine = spark_of_streams(settings.spark, slices, settings.hidden)
         engine.begin()
         # Let its process be forked before the imports below hold this loop.
         await asyncio.sleep(0)

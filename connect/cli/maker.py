@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.25
 #: Waits before a worker for heartbeats alone is made anew; the last one repeats.
 _ANEW_S: Final = (5.0, 10.0, 30.0)
-INTERNAL_REST: Final = "dedicated.mode.enable.internal.rest"
-PUBLIC_REST: Final = "dedicated.mode.enable.public.rest"
 
 
 class FlowsFailed(PermanentError):
@@ -59,8 +57,8 @@ class MirrorMaker:
         self._engine = engine
         self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)))
         self._watch = LoopWatch()
-        self._public = config.flag(PUBLIC_REST, False)
-        self._rest = self._node_rest() if self._public or config.flag(INTERNAL_REST, False) else None
+        self._public = config.public_rest
+        self._rest = self._node_rest() if self._public or config.internal_rest else None
         self._workers: list[FlowWorker] = []
         self._beside: list[asyncio.Task[None]] = []
         #: Workers that have ended by themselves, and why.

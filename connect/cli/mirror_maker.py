@@ -65,12 +65,8 @@ class Arguments:
     log_level: str
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
-    """Reads the arguments as Java's parser does; ``--log-level`` is our own.
-
-    Raises:
-        SystemExit: 255 for bad arguments, 0 after the help.
-    """
+def parser_of(program: str) -> Parser:
+    """Java's parser; ``--log-level`` is our own."""
     # The command of that name also takes a resource, and has another parser for it.
     more = (
         "" if program == PROGRAM else f"\n\nof a Strimzi resource, which has its own help:\n  {program} -f FILE --help"
@@ -86,6 +82,16 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    return parser
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
+    """Reads the arguments as Java's parser does.
+
+    Raises:
+        SystemExit: 255 for bad arguments, 0 after the help.
+    """
+    parser = parser_of(program)
     namespace = parser.parse_args(arguments)
     problem = unreadable(Path(namespace.config))
     if problem:

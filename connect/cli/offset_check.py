@@ -17,6 +17,7 @@ from connect.cli.connectors_view import printable, show_json
 from connect.cli.console import EXIT_OK
 from connect.core.errors import ConfigError
 from connect.core.properties import load_properties
+from connect.core.providers import ClientProperties
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Committed, Partition, committed
 from connect.kafka.group_owners import owners
@@ -152,7 +153,7 @@ def _cluster(question: Question) -> Cluster:
     if (question.file is None) == (question.bootstrap is None):
         raise ConfigError("name --bootstrap-server, or an mm2.properties with --cluster; one of the two")
     if question.bootstrap is not None:
-        config = load_properties(question.command_config) if question.command_config else {}
+        config = ClientProperties(load_properties(question.command_config)) if question.command_config else {}
         props = {**config, "bootstrap.servers": question.bootstrap}
         return Cluster(connection_settings(props, client_id=_CLIENT_ID, where="--bootstrap-server"), question.bootstrap)
     assert question.file is not None

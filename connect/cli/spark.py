@@ -39,13 +39,14 @@ def spark_of_worker(props: Mapping[str, str], hidden: frozenset[str]) -> SparkEn
     return _engine(SparkSettings(None, conf, slices=_SLICES_OF_A_GROUP, hidden=hidden))
 
 
-def spark_of_streams(conf: Mapping[str, str], slices: int) -> SparkEngine:
-    """The engine of so many slices, not begun yet; ``conf`` are ``spark.*`` keys. Errors as :func:`spark_of_flows`.
+def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str]) -> SparkEngine:
+    """The engine of so many slices, not begun yet; ``conf`` are ``spark.*`` keys, ``hidden`` environment variables that
+    files refer to. Errors as :func:`spark_of_flows`.
 
     A Spark on this machine that nobody has sized has room for all of them.
     """
     sized = {} if any(key in conf for key in _SIZED_BY) else {"spark.master": f"local[{max(64, 2 * slices)},4]"}
-    return _engine(SparkSettings(None, {**sized, **conf}, slices=slices))
+    return _engine(SparkSettings(None, {**sized, **conf}, slices=slices, hidden=hidden))
 
 
 def _engine(settings: SparkSettings) -> SparkEngine:

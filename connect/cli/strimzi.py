@@ -72,8 +72,8 @@ def is_of_resource(arguments: Sequence[str]) -> bool:
     return any(each in _FLAGS or each.startswith(("-f", "--file=")) for each in arguments)
 
 
-def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
-    """Read the arguments. Raises SystemExit: 255 for bad arguments, 0 after the help."""
+def parser_of(program: str) -> Parser:
+    """Its options."""
     parser = Parser(
         prog=program,
         description="Run a Strimzi KafkaMirrorMaker2 resource as a worker of its target's Connect group.",
@@ -89,6 +89,12 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--print", action="store_true", help="Print what is made of it, and start nothing.")
     parser.add_argument("--json", action="store_true", help="With --print: as JSON.")
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    return parser
+
+
+def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
+    """Read the arguments. Raises SystemExit: 255 for bad arguments, 0 after the help."""
+    parser = parser_of(program)
     found = parser.parse_args(arguments)
     settings = dict(each.partition("=")[::2] for each in found.set)
     for key, given in zip(settings, found.set, strict=False):

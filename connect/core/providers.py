@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from connect.core.config import split_list
 from connect.core.errors import ConfigError
 from connect.core.java_regex import UnsupportedRegex, compile_java
-from connect.core.properties import parse_properties
+from connect.core.properties import Properties, parse_properties
 
 log = logging.getLogger(__name__)
 
@@ -98,15 +98,41 @@ class ConfigTransformer:
             provider, path = match.group(1), match.group(3) or ""
             if provider not in self._providers:
                 return match.group()
-            if (provider, path) not in read:
-                try:
+            try:
+                if (provider, path) not in read:
                     read[provider, path] = self._providers[provider](path)
-                except (OSError, ValueError) as error:
-                    reason = error.strerror if isinstance(error, OSError) else str(error)
-                    raise ConfigError(f"{key}: ${{{provider}:{path}:...}} cannot be resolved: {reason}", key) from None
-            return read[provider, path].get(match.group(4), match.group())
+                return read[provider, path].get(match.group(4), match.group())
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
 
         return _REFERENCE.sub(replacement, value)
+
+
+class ClientProperties(Properties):
+    """A client's file with its references resolved by the providers that it declares itself (Kafka's
+    ``AbstractConfig``). Errors show a reference as it is written, and not what it stands for.
+
+    Raises:
+        ConfigError: A provider is declared wrongly, or cannot read what a reference names; the line is named.
+    """
+
+    def __init__(self, raw: Properties) -> None:
+        try:
+            transformer = ConfigTransformer(raw)
+            values = transformer.transform(raw)
+        except ConfigError as error:
+            raise raw.error(error.message, error.key or "") from None
+        super().__init__(values, {key: line for key in raw if (line := raw.line(key)) is not None}, raw.file)
+        self._raw = raw
+        #: The environment variables that it refers to: no other process needs to have them.
+        self.secret_variables = transformer.variables(raw)
+
+    def error(self, message: str, key: str) -> ConfigError:
+        value = self.get(key, "")
+        if value and value != self._raw[key]:
+            message = message.replace(value, self._raw[key])
+        return super().error(message, key)
 
 
 def _allowed(params: Mapping[str, str]) -> Callable[[str], bool]:
@@ -148,9 +174,28 @@ def _directory(params: Mapping[str, str]) -> Provider:
     def read(path: str) -> Mapping[str, str]:
         if not path or not allowed(path):
             return {}
-        return {each.name: each.read_text("utf-8") for each in Path(path).iterdir() if each.is_file()}
+        return _Folder(Path(path))
 
     return read
+
+
+class _Folder(Mapping[str, str]):
+    """The files of a folder by name, each read when it is asked for: key stores may lie beside passwords."""
+
+    def __init__(self, path: Path) -> None:
+        self._files = {each.name: each for each in path.iterdir() if each.is_file()}
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return self._files[name].read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {name} is no text in UTF-8") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def _environment(params: Mapping[str, str]) -> Provider:

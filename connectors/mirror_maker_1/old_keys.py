@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 Side = Literal["consumer", "producer"]
 
-_CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy"}
+#: Numbers as of 0.8.2 (Kafka's ``CompressionCodec``), which also read names in any case.
+_CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy", "3": "lz4"}
 #: Kafka 0.7 wrote brokers as ``id:host:port``.
 _NUMBERED: Final = re.compile(r"^\d+:(?=[^:]+:\d+$)")
 _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
@@ -35,7 +36,8 @@ def _brokers(text: str) -> str:
 
 
 def _codec(text: str) -> str:
-    return _CODECS.get(text.strip(), text.strip())
+    name = text.strip().lower()
+    return _CODECS.get(name, name)
 
 
 def _old(side: Side, instead: str, *names: str) -> list[OldKey]:
@@ -70,7 +72,10 @@ _NO_QUEUE: Final = (
 _NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
 _BATCHES: Final = "Batches keep the size that their producer gave them."
 _SOCKETS: Final = "Socket buffers are left to the operating system, which grows them with the distance."
+_HANDLER: Final = "Use --message.handler, which sees each record before it is sent."
 _BYTES: Final = "Keys and values are copied as the bytes that they are."
+_AGAIN: Final = "A leader that has moved is asked for at once, and again at short distances."
+_COORDINATOR: Final = "The group's coordinator is looked for until it answers."
 _BALANCE: Final = "The group's coordinator leads rebalances, and joining is tried again until it works."
 
 OLD_KEYS: Final[tuple[OldKey, ...]] = (
@@ -93,13 +98,9 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
         "consumerid",
     ),
     *_old("consumer", _SHALLOW, "shallow.iterator.enable", "shallowiterator.enable"),
-    *_old(
-        "consumer",
-        _BY_COMMAND,
-        "mirror.topics.whitelist",
-        "mirror.topics.blacklist",
-        "mirror.consumer.numthreads",
-    ),
+    *_old("consumer", _BY_COMMAND, "mirror.topics.whitelist", "mirror.topics.blacklist"),
+    *_old("consumer", "It is --num.streams of the command line.", "mirror.consumer.numthreads"),
+    *_old("consumer", "Each stream fetches by itself; --num.streams says how many there are.", "num.consumer.fetchers"),
     *_old(
         "consumer",
         _COMMITS,
@@ -109,7 +110,9 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
         "autocommit.enable",
         "autocommit.interval.ms",
         "auto.commit.interval.ms",
+        "offsets.commit.max.retries",
     ),
+    *_old("consumer", _COORDINATOR, "offsets.channel.backoff.ms", "offsets.channel.socket.timeout.ms"),
     *_old("consumer", _IN_KAFKA, "offsets.storage", "dual.commit.enabled"),
     OldKey(
         "autooffset.reset", "consumer", "It is auto.offset.reset today, which takes its value.", "auto.offset.reset"
@@ -133,18 +136,27 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     OldKey(
         "fetch.wait.max.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
     ),
-    *_old("consumer", _SOCKETS, "socket.buffersize", "socket.receive.buffer.bytes", "socket.timeout.ms"),
-    *_old("consumer", _NO_QUEUE, "queuedchunks.max", "queued.max.message.chunks"),
-    *_old("consumer", _BALANCE, "rebalance.retries.max", "rebalance.max.retries", "rebalance.backoff.ms"),
     *_old(
         "consumer",
-        "A leader that has moved is asked for at once, and again at short distances.",
-        "refresh.leader.backoff.ms",
-        "backoff.increment.ms",
+        _SOCKETS,
+        "socket.buffersize",
+        "socket.receive.buffer.bytes",
+        "socket.timeout.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
     ),
+    *_old("consumer", _NO_QUEUE, "queuedchunks.max", "queued.max.message.chunks"),
+    *_old("consumer", _BALANCE, "rebalance.retries.max", "rebalance.max.retries", "rebalance.backoff.ms"),
+    *_old("consumer", _AGAIN, "refresh.leader.backoff.ms", "backoff.increment.ms", "fetcher.backoff.ms"),
     *_old("consumer", _BYTES, "key.deserializer", "value.deserializer"),
     *_old("consumer", "Every message is taken as it comes.", "max.poll.records"),
-    *_old("producer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect"),
+    *_old("consumer", _HANDLER, "interceptor.classes"),
+    *_old(
+        "consumer",
+        "Topics are never copied whose names begin with __ or end in .internal or -internal.",
+        "exclude.internal.topics",
+    ),
+    *_old("producer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect", "zk.read.num.retries"),
     OldKey(
         "broker.list",
         "producer",
@@ -195,7 +207,15 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     *_old(
         "producer", _BATCHES, "batch.size", "batch.num.messages", "linger.ms", "max.message.size", "max.request.size"
     ),
-    *_old("producer", _SOCKETS, "buffer.size", "send.buffer.bytes", "connect.timeout.ms", "socket.timeout.ms"),
+    *_old(
+        "producer",
+        _SOCKETS,
+        "buffer.size",
+        "send.buffer.bytes",
+        "receive.buffer.bytes",
+        "connect.timeout.ms",
+        "socket.timeout.ms",
+    ),
     *_old(
         "producer",
         "Connections are opened anew where they are lost, and not after a number of requests.",
@@ -210,10 +230,22 @@ OLD_KEYS: Final[tuple[OldKey, ...]] = (
     *_old("producer", _BYTES, "serializer.class", "key.serializer.class", "key.serializer", "value.serializer"),
     *_old(
         "producer",
-        "Use --message.handler, which sees each record before it is sent.",
+        _HANDLER,
         "event.handler",
         "callback.handler",
         "interceptor.classes",
+    ),
+    *_old(
+        "producer",
+        "Use --message.handler.args, which the handler is made with.",
+        "event.handler.props",
+        "callback.handler.props",
+    ),
+    *_old(
+        "producer",
+        "A leader that has moved is asked for at once; metadata.max.age.ms of the consumer is how often topics are "
+        "looked for.",
+        "topic.metadata.refresh.interval.ms",
     ),
     *_old("producer", "A request is given as long as request.timeout.ms says.", "request.timeout.in.ms", "timeout.ms"),
     *_old("producer", "The copy makes transactional ids of its own.", "transactional.id"),
@@ -227,9 +259,19 @@ def old_key(side: Side, name: str) -> OldKey | None:
     return _BY_NAME.get((side, name))
 
 
-def translated(side: Side, props: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """``props`` with the keys of today, and what is to be said of the others, one sentence each."""
-    found, said = dict(props), []
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A file's ``props`` under the keys of today. ``said``: of each older key its sentence. ``origins``: the older key
+    whose value one of today has, by the latter."""
+
+    props: Mapping[str, str]
+    said: tuple[str, ...]
+    origins: Mapping[str, str]
+
+
+def translated(side: Side, props: Mapping[str, str]) -> Translated:
+    """What a file says today."""
+    found, said, origins = dict(props), [], {}
     for name, value in props.items():
         old = old_key(side, name)
         if old is None:
@@ -237,6 +279,7 @@ def translated(side: Side, props: Mapping[str, str]) -> tuple[dict[str, str], li
         said.append(f"{name}: {old.instead}")
         if old.becomes and not props.get(old.becomes, "").strip():
             found[old.becomes] = old.value(value)
+            origins[old.becomes] = name
     if (reset := found.get("auto.offset.reset", "").strip().lower()) in _RESETS:
         found["auto.offset.reset"] = _RESETS[reset]
-    return found, said
+    return Translated(found, tuple(said), origins)

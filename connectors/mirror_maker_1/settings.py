@@ -11,9 +11,10 @@ from connect.core.checks import NonEmpty
 from connect.core.config import AtLeast, ConfigDef, OneOf, Values
 from connect.core.errors import ConfigError
 from connect.core.properties import Properties
+from connect.core.providers import ClientProperties
 from connect.kafka.group_requests import CONSUMER as CONSUMER_PROTOCOL
 from connect.kafka.group_requests import GroupSettings
-from connect.kafka.keys import CONNECTION_KEYS
+from connect.kafka.keys import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.wire.batch import CODEC_NAMES
@@ -21,6 +22,7 @@ from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.plan import Compression
 from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
 from connectors.mirror_maker_1.old_keys import Side, old_key, translated
+from connectors.mirror_maker_1.topics import TopicList
 
 _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.bytes": "fetch_max_bytes",
@@ -50,7 +52,17 @@ PRODUCER: Final = client_defs.PRODUCER.only(
     "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
 )
 _KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
+#: Of both files.
+_OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {BOOTSTRAP_SERVERS, "request.timeout.ms", "connections.max.idle.ms"}
+#: What a copy heeds, or has a sentence of its own for.
+_HEEDED: Final[Mapping[Side, frozenset[str]]] = {
+    "consumer": _OF_CONNECTIONS | CONSUMER.settings.keys() | {"group.instance.id", "group.protocol"},
+    "producer": _OF_CONNECTIONS | PRODUCER.settings.keys(),
+}
 _SPARK: Final = "spark."
+_PROVIDERS: Final = "config.providers"
+#: Where a sentence for the log goes.
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ class SourceSettings:
 class Options:
     """What the command line says beside files. ``takes`` says whether a topic is copied."""
 
-    takes: Callable[[str], bool]
+    takes: TopicList
     streams: int = 1
     commit_interval_ms: int = 1_000
     aborts: bool = True
@@ -90,52 +102,84 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``said`` sentences for the log."""
+    """All of one process. ``spark`` has the ``spark.*`` keys of the producer's file, ``hidden`` the environment
+    variables that files refer to."""
 
     sources: tuple[SourceSettings, ...]
     target: ConnectionSettings
     compression: Compression
     options: Options
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
-    said: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
 
 
-def mirror_settings(consumers: Sequence[Properties], producer: Properties, options: Options) -> MirrorSettings:
-    """The settings in these files.
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """One file, and what it says under the keys of today. ``origins``: older keys of the file, by those of today that
+    have their values."""
+
+    file: ClientProperties
+    props: Mapping[str, str]
+    origins: Mapping[str, str]
+
+    def error(self, error: ConfigError) -> ConfigError:
+        """With the key as the file has it, and its line."""
+        key = error.key or ""
+        written = self.origins.get(key, key)
+        return self.file.error(error.message.replace(key, written, 1), written)
+
+
+def mirror_settings(
+    consumers: Sequence[Properties], producer: Properties, options: Options, tell: Tell
+) -> MirrorSettings:
+    """The settings in these files, references to config providers resolved. ``tell`` hears what keys do not do, also
+    where the settings are refused then.
 
     Raises:
         ConfigError: A value is missing or refused; key, file and line are named.
         SecurityError: A key store cannot be used.
     """
-    said: list[str] = []
+    read, written = [_client("consumer", file, tell) for file in consumers], _client("producer", producer, tell)
     names = ["source"] if len(consumers) == 1 else [f"source{number}" for number in range(1, len(consumers) + 1)]
-    sources = tuple(_source(name, file, said) for name, file in zip(names, consumers, strict=True))
-    props = _translated("producer", producer, said)
-    values = _parsed(PRODUCER, props, producer)
+    sources = tuple(_source(name, client, tell) for name, client in zip(names, read, strict=True))
+    values = _parsed(PRODUCER, written)
     client_id = values.string("client.id") or "kafka-mirror-maker"
     return MirrorSettings(
         sources,
-        _connection(props, producer, client_id, "the target"),
+        _connection(written, client_id, "the target"),
         _compression(values),
         options,
-        {key: value for key, value in props.items() if key.startswith(_SPARK)},
-        tuple(said),
+        {key: value for key, value in written.props.items() if key.startswith(_SPARK)},
+        frozenset().union(*(client.file.secret_variables for client in (*read, written))),
     )
 
 
-def _source(name: str, file: Properties, said: list[str]) -> SourceSettings:
-    props = _translated("consumer", file, said)
-    values = _parsed(CONSUMER, props, file)
+def _client(side: Side, raw: Properties, tell: Tell) -> _Client:
+    file = ClientProperties(raw)
+    today = translated(side, file)
+    for sentence in today.said:
+        tell(f"{file.file}: {sentence}")
+    for key in file:
+        if key in _HEEDED[side] or old_key(side, key) is not None or key.startswith((_SPARK, _PROVIDERS)):
+            continue
+        why = "is not supported here" if key in _KNOWN[side].settings else f"is no key of a {side}"
+        tell(f"{file.file}: {key}: {why} and has no effect")
+    return _Client(file, today.props, today.origins)
+
+
+def _source(name: str, client: _Client, tell: Tell) -> SourceSettings:
+    props, file = client.props, client.file
+    values = _parsed(CONSUMER, client)
     if not values["group.id"]:
         raise file.error("group.id is missing: instances of one group.id share the work", "group.id")
     session_ms = values.integer("session.timeout.ms")
     if props.get("group.instance.id", "").strip():
-        said.append(f"{file.file}: group.instance.id: members have no fixed names here; they leave and join in seconds")
+        tell(f"{file.file}: group.instance.id: members have no fixed names here; they leave and join in seconds")
     if props.get("group.protocol", "").strip().lower() == "consumer":
-        said.append(f"{file.file}: group.protocol: the group's protocol is the classic one here")
+        tell(f"{file.file}: group.protocol: the group's protocol is the classic one here")
     return SourceSettings(
         name=name,
-        connection=_connection(props, file, values.string("client.id"), f"the source of {file.file}"),
+        connection=_connection(client, values.string("client.id"), f"the source of {file.file}"),
         group=GroupSettings(
             group_id=values.string("group.id"),
             client_id=values.string("client.id") or values.string("group.id"),
@@ -143,9 +187,11 @@ def _source(name: str, file: Properties, said: list[str]) -> SourceSettings:
             rebalance_timeout_ms=values.integer("max.poll.interval.ms"),
             heartbeat_interval_ms=values.integer("heartbeat.interval.ms"),
             lease_ms=session_ms,
+            retry_backoff_ms=values.integer("retry.backoff.ms"),
+            retry_backoff_max_ms=values.integer("retry.backoff.max.ms"),
             protocol_type=CONSUMER_PROTOCOL,
         ),
-        strategies=_strategies(values, file, said),
+        strategies=_strategies(values, file, tell),
         reset_to=LATEST if values.string("auto.offset.reset") == "latest" else EARLIEST,
         read_committed=values.string("isolation.level") == "read_committed",
         look_s=values.integer("metadata.max.age.ms") / 1000,
@@ -153,45 +199,36 @@ def _source(name: str, file: Properties, said: list[str]) -> SourceSettings:
     )
 
 
-def _translated(side: Side, file: Properties, said: list[str]) -> dict[str, str]:
-    props, sentences = translated(side, file)
-    said += [f"{file.file}: {sentence}" for sentence in sentences]
-    for key in file:
-        known = key in _KNOWN[side].settings or key in CONNECTION_KEYS or old_key(side, key) is not None
-        if not known and not key.startswith(_SPARK):
-            said.append(f"{file.file}: {key}: is no key of a {side} and has no effect")
-    return props
-
-
-def _strategies(values: Values, file: Properties, said: list[str]) -> tuple[str, ...]:
+def _strategies(values: Values, file: Properties, tell: Tell) -> tuple[str, ...]:
     """Names of what we speak, the preferred first; ``range`` where nothing else is left, as all of Java's have it."""
     names = values.strings("partition.assignment.strategy")
     found = tuple(dict.fromkeys(STRATEGIES[name] for name in names if name in STRATEGIES))
     others = [name.rpartition(".")[2] for name in names if name not in STRATEGIES]
     if others and "partition.assignment.strategy" in file:
-        said.append(
+        tell(
             f"{file.file}: partition.assignment.strategy: {', '.join(others)} is not spoken here, so members agree on "
             f"{' or '.join(found or (RANGE,))}"
         )
     return found or (RANGE,)
 
 
-def _parsed(config: ConfigDef, props: Mapping[str, str], file: Properties) -> Values:
+def _parsed(config: ConfigDef, client: _Client) -> Values:
     try:
-        return config.parse(props)
+        return config.parse(client.props)
     except ConfigError as error:
-        raise file.error(error.message, error.key or "") from None
+        raise client.error(error) from None
 
 
-def _connection(props: Mapping[str, str], file: Properties, client_id: str, where: str) -> ConnectionSettings:
-    if not props.get("bootstrap.servers", "").strip():
-        zookeeper = next((key for key in ("zookeeper.connect", "zk.connect") if key in file), "")
+def _connection(client: _Client, client_id: str, where: str) -> ConnectionSettings:
+    if not client.props.get("bootstrap.servers", "").strip():
+        zookeeper = next((key for key in ("zookeeper.connect", "zk.connect") if key in client.file), "")
         instead = f" in place of {zookeeper}: there is no ZooKeeper to ask" if zookeeper else ""
-        raise file.error(f"bootstrap.servers is missing: set it to brokers of {where}{instead}", "bootstrap.servers")
+        message = f"bootstrap.servers is missing: set it to brokers of {where}{instead}"
+        raise client.file.error(message, zookeeper or "bootstrap.servers")
     try:
-        return connection_settings(props, client_id=client_id, where=where)
+        return connection_settings(client.props, client_id=client_id, where=where)
     except ConfigError as error:
-        raise file.error(error.message, error.key or "") from None
+        raise client.error(error) from None
 
 
 def _compression(values: Values) -> Compression:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import RetriableError
@@ -46,6 +46,8 @@ class Stream:
         self._stopping = asyncio.Event()
         self._copying: Copying | None = None
         self._present: Look = ({}, {})
+        #: Topics that were told of, since they are wanted and are not copied.
+        self._left_out: set[str] = set()
         source = lent.source
         client_id = f"{source.group.client_id}-{lent.number}"
         self._member = GroupMember(self._cluster, source.group_settings(client_id), self)
@@ -190,9 +192,22 @@ class Stream:
 
     async def _look(self) -> Look:
         source = (await self._cluster.metadata(None)).topics
+        self._tell_left_out(source)
         here = {topic.name: _count(topic) for topic in selected(self._lent.settings.options.takes, source)}
         there = (await self._lent.clusters.target.metadata(set(here))).topics if here else {}
         return here, {name: _count(topic) for name, topic in there.items() if topic.partitions}
+
+    def _tell_left_out(self, source: Collection[str]) -> None:
+        """Once of each, by one of this process's members for all of them."""
+        found = self._lent.settings.options.takes.left_out(source) - self._left_out
+        if found and self._lent.number == 0:
+            log.info(
+                "%s: these are taken for internal by their names (__..., ....internal, ...-internal) and not copied, "
+                "whatever the command line says: %s",
+                self._lent.source.flow,
+                _some(sorted(found)),
+            )
+        self._left_out |= found
 
     # -- what the member tells --------------------------------------------------------------------
 
@@ -228,6 +243,10 @@ def _count(topic: TopicMetadata) -> int:
 
 
 def _told(partitions: Collection[TopicPartition]) -> str:
+    return _some([str(one) for one in sorted(partitions)]) or "no partition"
+
+
+def _some(names: Sequence[str]) -> str:
     most = 10
-    names = ", ".join(str(one) for one in sorted(partitions)[:most])
-    return f"{names} and {len(partitions) - most} more" if len(partitions) > most else names or "no partition"
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import ConfigError
@@ -25,8 +26,22 @@ def pattern_of(raw: str) -> str:
     return text.lstrip(_QUOTES).rstrip(_QUOTES)
 
 
-def takes(include: str | None, exclude: str | None) -> Callable[[str], bool]:
-    """Whether a topic is copied, by exactly one of the two lists.
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """Says whether a topic is copied: where its user ``wants`` it and it is not internal."""
+
+    wants: Callable[[str], bool]
+
+    def __call__(self, topic: str) -> bool:
+        return not is_internal(topic) and self.wants(topic)
+
+    def left_out(self, topics: Iterable[str]) -> set[str]:
+        """Those that are wanted and all the same not copied."""
+        return {topic for topic in topics if is_internal(topic) and self.wants(topic)}
+
+
+def takes(include: str | None, exclude: str | None) -> TopicList:
+    """Which topics are copied, by exactly one of the two lists.
 
     Raises:
         ConfigError: Both are given, or none, or the expression is none.
@@ -42,5 +57,5 @@ def takes(include: str | None, exclude: str | None) -> Callable[[str], bool]:
     except UnsupportedRegex as error:
         raise ConfigError(f"--{key} {raw}: {error}", key) from None
     if key == "include":
-        return lambda topic: not is_internal(topic) and matches(topic) is not None
-    return lambda topic: not is_internal(topic) and matches(topic) is None
+        return TopicList(lambda topic: matches(topic) is not None)
+    return TopicList(lambda topic: matches(topic) is None)

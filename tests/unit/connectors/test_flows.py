@@ -180,6 +180,45 @@ def test_which_flows_there_are(lines: str, flows: list[str]) -> None:
     assert flow_names(BASE + lines) == flows
 
 
+def test_what_switches_a_flow_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ON", "true")
+    monkeypatch.setenv("OFF", "false")
+    parsed = config(
+        "clusters = us, eu, ap\nconfig.providers = env\nconfig.providers.env.class = env\n"
+        "us->eu.enabled = ${env:ON}\neu->us.enabled = ${env:OFF}\nap->eu.enabled = ${env:NOBODYS}\n"
+        "emit.heartbeats.enabled = ${env:OFF}\neu->ap.emit.heartbeats.enabled = ${env:ON}\n"
+        "dedicated.mode.enable.internal.rest = ${env:ON}\n"
+    )
+    assert [str(flow) for flow in parsed.flows()] == ["us->eu", "eu->ap"]
+    assert [str(flow) for flow in mirrored(parsed.flows())] == ["us->eu"]
+    assert parsed.internal_rest and not parsed.public_rest
+    monkeypatch.setenv("ON", "false")
+    assert [str(flow) for flow in mirrored(parsed.flows())] == ["us->eu"]
+
+
+def test_a_switch_whose_reference_leads_nowhere_is_named_with_its_line() -> None:
+    parsed = config(BASE + "config.providers = f\nconfig.providers.f.class = file\neu->us.enabled = ${f:/none:on}\n")
+    with pytest.raises(ConfigError, match=r"^mm2.properties:8: eu->us.enabled: .* cannot be resolved"):
+        parsed.flows()
+
+
+@pytest.mark.parametrize(
+    ("lines", "enabled"),
+    [
+        ("enabled = true", ["us->eu", "eu->us"]),
+        ("enabled = true\neu->us.enabled = false", ["us->eu"]),
+        ("enabled = false", ["us->eu"]),
+        # It gives no flow a worker, and without one nothing is mirrored.
+        ("enabled = true\nemit.heartbeats.enabled = false", ["us->eu"]),
+    ],
+)
+def test_enabled_at_the_top_reaches_the_connectors_of_every_flow_that_runs(lines: str, enabled: list[str]) -> None:
+    flows = config(BASE + lines).flows()
+    assert [str(flow) for flow in mirrored(flows)] == enabled
+    for flow in flows:
+        assert flow.connector_config()["enabled"] == str(flow.enabled).lower()
+
+
 def test_flows_are_chosen_by_target() -> None:
     assert flow_names(BASE, "eu") == ["us->eu"]
     assert flow_names(BASE, "us", "eu") == ["us->eu", "eu->us"]
@@ -228,6 +267,10 @@ def test_aliases_may_hold_dots_and_begin_alike() -> None:
             "mm2.properties:6: ap->eu.topics names the cluster 'ap', which clusters (us, eu) does not",
         ),
         (BASE + "us->us.enabled = true", "mm2.properties:6: us->us.enabled is a flow from us to itself"),
+        (
+            BASE + "dedicated.mode.enable.internal.rest = yes",
+            "mm2.properties:6: Invalid value yes for configuration dedicated.mode.enable.internal.rest: ",
+        ),
         (
             BASE + "security.protocol = TLS",
             "mm2.properties:6: Invalid value TLS for configuration security.protocol: String must be one of ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -53,6 +54,12 @@ def test_a_blacklist_takes_the_others() -> None:
 def test_internal_topics_are_never_copied(topic: str) -> None:
     assert not takes(".*", None)(topic)
     assert not takes(None, "none")(topic)
+
+
+def test_internal_topics_that_are_wanted_are_known() -> None:
+    present = ["orders", "orders-internal", "__consumer_offsets"]
+    assert takes("orders.*", None).left_out(present) == {"orders-internal"}
+    assert takes(None, "__.*").left_out(present) == {"orders-internal"}
 
 
 @pytest.mark.parametrize(("include", "exclude"), [(None, None), ("a", "b"), ("", None), ("(", None), (None, " ")])
@@ -145,44 +152,81 @@ CONSUMER = "bootstrap.servers=a:9092\ngroup.id=g\n"
 PRODUCER = "bootstrap.servers=b:9092\n"
 
 
-def settings(consumer: str = CONSUMER, producer: str = PRODUCER) -> MirrorSettings:
+def settings(consumer: str = CONSUMER, producer: str = PRODUCER, told: list[str] | None = None) -> MirrorSettings:
     files = parse_properties(consumer, "c.properties"), parse_properties(producer, "p.properties")
-    return mirror_settings([files[0]], files[1], Options(takes(".*", None)))
+    tell = (told if told is not None else []).append
+    return mirror_settings([files[0]], files[1], Options(takes(".*", None)), tell)
+
+
+def said(consumer: str = CONSUMER, producer: str = PRODUCER) -> list[str]:
+    """Of keys; the settings may be refused."""
+    told: list[str] = []
+    with suppress(ConfigError):
+        settings(consumer, producer, told)
+    return told
+
+
+def keys_said(consumer: str = CONSUMER, producer: str = PRODUCER) -> list[str]:
+    return [sentence.split(": ")[1] for sentence in said(consumer, producer)]
 
 
 def test_the_old_documentations_files() -> None:
     """Those of the wiki of 0.8, with brokers beside ZooKeeper."""
-    found = settings(
+    consumer = (
         "zookeeper.connect=zk:2181\nbootstrap.servers=a:9092\ngroupid=mirror\nauto.offset.reset=smallest\n"
-        "shallow.iterator.enable=true\nfetch.size=2000000\nconsumer.timeout.ms=-1\n",
-        "metadata.broker.list=1:b:9092,c:9093\nproducer.type=async\ncompression.codec=1\nacks=-1\nretries=2147483647\n"
-        "queue.enqueueTimeout.ms=-1\nblock.on.buffer.full=true\nmax.in.flight.requests.per.connection=1\n",
+        "shallow.iterator.enable=true\nfetch.size=2000000\nconsumer.timeout.ms=-1\n"
     )
+    producer = (
+        "metadata.broker.list=1:b:9092,c:9093\nproducer.type=async\ncompression.codec=1\nacks=-1\nretries=2147483647\n"
+        "queue.enqueueTimeout.ms=-1\nblock.on.buffer.full=true\nmax.in.flight.requests.per.connection=1\n"
+    )
+    found = settings(consumer, producer)
     (source,) = found.sources
     assert (source.group.group_id, source.group.protocol_type, source.reset_to) == ("mirror", "consumer", EARLIEST)
     assert source.fetching == {"partition_max_bytes": 2_000_000}
     assert found.target.bootstrap == (("b", 9092), ("c", 9093))
     assert found.compression.codec == 1
-    said = [sentence.split(": ")[1] for sentence in found.said]
-    assert said == [
+    assert keys_said(consumer, producer) == [
         *("zookeeper.connect", "groupid", "shallow.iterator.enable", "fetch.size", "consumer.timeout.ms"),
         *("metadata.broker.list", "producer.type", "compression.codec", "acks", "retries"),
         *("queue.enqueueTimeout.ms", "block.on.buffer.full", "max.in.flight.requests.per.connection"),
     ]
 
 
-def test_what_is_not_said_may_have_arrived() -> None:
+def test_files_may_refer_to_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_WORD", "wo-rd")
+    (tmp_path / "secrets.properties").write_text("brokers=b:1,c:2\n")
+    consumer = (
+        CONSUMER
+        + "config.providers=e\nconfig.providers.e.class=env\nconfig.providers.e.param.allowlist.pattern=SECRET_.*\n"
+        + "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        + 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="${e:SECRET_WORD}";'
+    )
+    providers = "config.providers=f\nconfig.providers.f.class=file\n"
+    producer = providers + f"metadata.broker.list=${{f:{tmp_path}/secrets.properties:brokers}}\n"
+    found = settings(consumer, producer)
+    assert found.sources[0].connection.password == "wo-rd"
+    assert found.target.bootstrap == (("b", 1), ("c", 2))
+    assert found.hidden == {"SECRET_WORD"}
+    assert keys_said(consumer, producer) == ["metadata.broker.list"]
+
+
+def test_what_is_not_said_is_javas() -> None:
     found = settings()
     (source,) = found.sources
     assert (source.reset_to, source.strategies, source.read_committed) == (LATEST, ("range",), False)
     assert (source.group.session_timeout_ms, source.group.heartbeat_interval_ms) == (45_000, 3_000)
-    assert found.said == ()
+    assert (source.group.retry_backoff_ms, source.group.retry_backoff_max_ms) == (100, 1_000)
+    assert said() == []
 
 
 @pytest.mark.parametrize(
     ("consumer", "message"),
     [
-        ("group.id=g\nzookeeper.connect=z:1\n", "bootstrap.servers is missing.*in place of zookeeper.connect"),
+        (
+            "group.id=g\nzookeeper.connect=z:1\n",
+            "^c.properties:2: bootstrap.servers is missing.*in place of zookeeper.connect",
+        ),
         ("bootstrap.servers=a:9092\n", "c.properties: group.id is missing"),
         (CONSUMER + "auto.offset.reset=none\n", "c.properties:3: .*none"),
     ],
@@ -192,18 +236,61 @@ def test_what_is_missing_is_named(consumer: str, message: str) -> None:
         settings(consumer)
 
 
+@pytest.mark.parametrize(("text", "codec"), [("3", 3), ("GZIP", 1), ("Snappy", 2), ("0", 0), ("none", 0)])
+def test_codecs_of_0_8(text: str, codec: int) -> None:
+    assert settings(producer=PRODUCER + f"compression.codec={text}\n").compression.codec == codec
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer", "message"),
+    [
+        (CONSUMER, PRODUCER + "compression.codec=7\n", r"^p.properties:2: .* 7 for configuration compression.codec"),
+        (CONSUMER + "fetch.size=many\n", PRODUCER, r"^c.properties:3: .* many for configuration fetch.size"),
+        (CONSUMER, "broker.list=1:b\n", r"^p.properties:1: the target: '1:b' in broker.list is not host:port"),
+    ],
+)
+def test_a_value_of_an_old_key_is_refused_under_its_name(consumer: str, producer: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(consumer, producer)
+
+
+def test_files_without_brokers_are_told_of_their_other_keys() -> None:
+    """As those of 0.7 and 0.8 are, where ZooKeeper knew the brokers."""
+    files = "zk.connect=z:1\ngroupid=g\nshallowiterator.enable=true\n", "zk.connect=z:1\nproducer.type=async\n"
+    assert keys_said(*files) == ["zk.connect", "groupid", "shallowiterator.enable", "zk.connect", "producer.type"]
+
+
 def test_keys_of_nobody_are_named() -> None:
-    (sentence,) = settings(CONSUMER + "grup.id=x\n").said
+    (sentence,) = said(CONSUMER + "grup.id=x\n")
     assert sentence == "c.properties: grup.id: is no key of a consumer and has no effect"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["client.rack=a", "interceptor.classes=x", "exclude.internal.topics=false", "ssl.cipher.suites=x", "check.crcs=no"],
+)
+def test_keys_of_todays_consumers_without_effect_are_named(line: str) -> None:
+    assert keys_said(CONSUMER + line) == [line.partition("=")[0]]
+
+
+@pytest.mark.parametrize("line", ["sasl.login.class=x", "enable.metrics.push=true", "interceptor.classes=x"])
+def test_keys_of_todays_producers_without_effect_are_named(line: str) -> None:
+    assert keys_said(producer=PRODUCER + line) == [line.partition("=")[0]]
+
+
+def test_keys_with_effect_are_not_named() -> None:
+    connection = "ssl.enabled.protocols=TLSv1.3\nrequest.timeout.ms=5000\nconnections.max.idle.ms=5000\nclient.id=x\n"
+    consumer = "isolation.level=read_committed\nretry.backoff.ms=5\nfetch.min.bytes=5\n"
+    assert said(CONSUMER + connection + consumer, PRODUCER + connection + "compression.type=lz4\n") == []
+    assert settings(CONSUMER + consumer).sources[0].group.retry_backoff_ms == 5
 
 
 def test_sticky_assignors_are_said_not_to_be_spoken() -> None:
     roundrobin = "partition.assignment.strategy=org.apache.kafka.clients.consumer.RoundRobinAssignor\n"
     assert settings(CONSUMER + roundrobin).sources[0].strategies == ("roundrobin",)
     sticky = "partition.assignment.strategy=org.apache.kafka.clients.consumer.StickyAssignor\n"
-    found = settings(CONSUMER + sticky)
-    assert found.sources[0].strategies == ("range",)
-    assert "StickyAssignor is not spoken here" in found.said[0]
+    assert settings(CONSUMER + sticky).sources[0].strategies == ("range",)
+    assert "StickyAssignor is not spoken here" in said(CONSUMER + sticky)[0]
 
 
 def test_each_old_key_has_one_sentence() -> None:

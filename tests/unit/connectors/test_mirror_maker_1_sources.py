@@ -73,7 +73,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 def maker_of_three() -> MirrorMaker1:
     consumer = parse_properties("bootstrap.servers=a:9092\ngroup.id=g\n", "c.properties")
     producer = parse_properties("bootstrap.servers=b:9092\n", "p.properties")
-    settings = mirror_settings([consumer] * 3, producer, Options(takes(".*", None)))
+    settings = mirror_settings([consumer] * 3, producer, Options(takes(".*", None)), lambda _: None)
     return MirrorMaker1(settings, cast(SparkEngine, SimpleNamespace(code="")))
 
 

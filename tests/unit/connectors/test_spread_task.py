@@ -37,7 +37,8 @@ WITHIN_S = 60.0
 def lent(number: int = 0, source: int = 0) -> Lent:
     consumer = parse_properties("bootstrap.servers=a:9092\ngroup.id=g\n", "c.properties")
     producer = parse_properties("bootstrap.servers=b:9092\n", "p.properties")
-    settings = mirror_settings([consumer, consumer], producer, Options(takes(".*", None), commit_interval_ms=60_000))
+    options = Options(takes(".*", None), commit_interval_ms=60_000)
+    settings = mirror_settings([consumer, consumer], producer, options, lambda _: None)
     there = cast(Any, SimpleNamespace(target=None, source=Source()))
     return Lent(settings, settings.sources[source], number, "abc", cast(Any, None), cast(Any, None), there, there)
 

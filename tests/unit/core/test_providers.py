@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
-from connect.core.providers import ConfigTransformer
+from connect.core.properties import parse_properties
+from connect.core.providers import ClientProperties, ConfigTransformer
 
 JAVA = "org.apache.kafka.common.config.provider."
 
@@ -35,6 +36,15 @@ def test_a_folder_of_files_is_read_untrimmed(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\n")
     transformer = ConfigTransformer(declared("d", "DirectoryConfigProvider"))
     assert transformer.transform({"a": f"${{d:{tmp_path}:password}}"}) == {"a": "s3cret\n"}
+
+
+def test_of_a_folder_only_the_files_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    (tmp_path / "user.p12").write_bytes(b"\x30\x82\xff")
+    (tmp_path / "user.password").write_bytes(b"s3cret\r\n")
+    transformer = ConfigTransformer(declared("d", "DirectoryConfigProvider"))
+    assert transformer.transform({"a": f"${{d:{tmp_path}:user.password}}"}) == {"a": "s3cret\r\n"}
+    with pytest.raises(ConfigError, match=r"^b: \$\{d:.*:user.p12\} cannot be resolved: the file user.p12 is no text"):
+        transformer.transform({"b": f"${{d:{tmp_path}:user.p12}}"})
 
 
 def test_the_environment_within_its_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +151,27 @@ def test_providers_of_packages() -> None:
     assert ConfigTransformer(props, others).transform({"a": "${p:2:k}"}) == {"a": "12"}
     with pytest.raises(ConfigError, match="it can be file, directory, env, acme"):
         ConfigTransformer({**props, "config.providers.p.class": "nope"}, others)
+
+
+DECLARED = "config.providers=env\nconfig.providers.env.class=env\n"
+
+
+def test_a_clients_file_resolves_by_its_own_providers_and_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORD", "s3cret")
+    found = ClientProperties(parse_properties(DECLARED + "a=${env:WORD}\nb=${env:NOBODYS}\n", "c.properties"))
+    assert (found["a"], found["b"]) == ("s3cret", "${env:NOBODYS}")
+    assert found.secret_variables == {"WORD", "NOBODYS"}
+    assert str(found.error("a is s3cret", "a")) == "c.properties:3: a is ${env:WORD}"
+    assert str(found.error("z is missing", "z")) == "c.properties: z is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DECLARED + "a=${env:path:NAME}\n", r"^c.properties:3: a: .* has no paths"),
+        ("config.providers=x\nconfig.providers.x.class=nope\n", r"^c.properties:2: config.providers.x.class is 'nope'"),
+    ],
+)
+def test_what_a_clients_file_cannot_resolve_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClientProperties(parse_properties(text, "c.properties"))
