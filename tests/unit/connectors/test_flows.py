@@ -134,7 +134,7 @@ def flow_names(text: str, *targets: str) -> list[str]:
     return [str(flow) for flow in config(text).flows(targets)]
 
 
-def test_inheritance_may_have_arrived() -> None:
+def test_inheritance_is_javas() -> None:
     (flow,) = mirrored(config(INHERITING).flows_to_run())
     assert flow.worker_config() == WORKER
     assert flow.connector_config() == SOURCE

@@ -21,7 +21,7 @@ def test_policies_by_each_of_their_names(name: str, allowed: list[str]) -> None:
         assert [key for key in KEYS if policy.objection(key) is None] == allowed
 
 
-def test_the_objection_may_have_arrived() -> None:
+def test_the_objection_is_javas() -> None:
     assert make_policy("Allowlist").objection("acks") == (
         "The 'Allowlist' policy does not allow 'acks' to be overridden in the connector configuration."
     )

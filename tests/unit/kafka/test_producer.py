@@ -18,5 +18,5 @@ MURMUR2 = {
 
 @pytest.mark.parametrize(("key", "hashed"), MURMUR2.items())
 @pytest.mark.parametrize("partitions", [1, 25, 2**31])
-def test_partition_may_have_arrived(key: bytes, hashed: int, partitions: int) -> None:
+def test_partition_is_javas(key: bytes, hashed: int, partitions: int) -> None:
     assert partition_of(key, partitions) == (hashed & 0x7FFFFFFF) % partitions
