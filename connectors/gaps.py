@@ -77,11 +77,6 @@ class Gap:
         return self.kind.label.startswith("source-")
 
     @property
-    def is_of_nothing(self) -> bool:
-        """Whether a topic was made anew of which nothing had been copied, nor was anything seen in it."""
-        return self.kind in (GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED) and self.first == 0 and self.last < 0
-
-    @property
     def lost_offsets(self) -> int:
         """How many source offsets the target lacks for good, as far as known: an upper bound of records."""
         if self.kind in (GapKind.SOURCE_TRUNCATED, GapKind.TARGET_TRUNCATED):
@@ -125,9 +120,8 @@ class GapPolicy:
     on_topic_recreated: OnTopicRecreated = OnTopicRecreated.FAIL
 
     def goes_on(self, gap: Gap) -> bool:
-        """Whether a partition goes on behind a gap by itself. Of a topic made anew it does in any case where nothing
-        had been copied and nothing is known to be lost: there is nothing to decide, and no offset to alter."""
-        if gap.kind is GapKind.TARGET_TRUNCATED or gap.is_of_nothing:
+        """Whether a partition goes on behind a gap by itself."""
+        if gap.kind is GapKind.TARGET_TRUNCATED:
             return True
         if gap.kind in (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED):
             return self.on_source_gap is OnSourceGap.SKIP and gap.go_on_at >= 0

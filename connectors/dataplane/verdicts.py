@@ -41,7 +41,7 @@ def made_anew(
         f"{lost if missing else ''}; {_remedy(source)} (or on.topic.recreated set)",
         Gap(
             kind,
-            next_source_offset if side == "source" or next_source_offset == 0 else UNKNOWN,
+            next_source_offset if side == "source" else UNKNOWN,
             known_end - 1 if missing else UNKNOWN,
             old_id=before,
             new_id=current,

@@ -72,6 +72,8 @@ class Entry:
     reason: str = ""
     #: what became of its logs, where it stopped of that
     gap: Gap | None = None
+    #: where it heals: whether all that was sent is acknowledged
+    has_drained: bool = False
     #: what the next commit is to tell of a gap that is passed over
     passing: Passing | None = None
     #: where the target's log begins, below which the map is let go
@@ -103,8 +105,8 @@ class Entry:
 
     @property
     def is_drained(self) -> bool:
-        """Whether it heals and all that was sent is acknowledged: a copy that stops reading waits for that."""
-        return self.is_healing and self.gap is not None and self.gap.is_of_source
+        """Whether it heals and all that was sent is acknowledged: a slice that stops reading waits for that."""
+        return self.is_healing and self.has_drained and self.gap is not None and self.gap.is_of_source
 
     @property
     def holds_back(self) -> bool:
@@ -135,9 +137,9 @@ class Entry:
         """With ``gap`` the state is named after what happened, whatever ``state`` says."""
         self.state, self.reason, self.gap = gap.state if gap else state, reason, gap
 
-    def heal(self) -> None:
-        """A policy goes on behind its gap."""
-        self.state = HEALING
+    def heal(self, *, has_drained: bool = False) -> None:
+        """A policy goes on behind its gap; ``has_drained``: a slice has just told of it."""
+        self.state, self.has_drained = HEALING, has_drained
 
     def view(self, now_ms: int) -> PartitionView:
         position = self.position.next_source_offset if self.position else -1

@@ -37,8 +37,10 @@ async def look_for_returned(
         await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(RetriableError):
             for entry, verdict in await returned(clusters.source, clusters.target, entries()):
-                entry.stop(verdict.reason, gap=verdict.gap)
-                stopped(entry)
+                # While the clusters answered, it may have left, or a take-over may have begun.
+                if is_gone(entry) and any(entry is one for one in entries()):
+                    entry.stop(verdict.reason, gap=verdict.gap)
+                    stopped(entry)
 
 
 async def returned(source: Cluster, target: Cluster, entries: Collection[Entry]) -> Sequence[tuple[Entry, Verdict]]:

@@ -73,6 +73,7 @@ class MirrorSourceTask:
         self._committing = asyncio.Lock()
         self._loaded = False
         self._took_over = False
+        self._is_taking_over = False
         self._defects = Defects(self._name)
         #: source partitions of which a batch that was sent must change
         self._changing: set[TopicPartition] = set()
@@ -156,7 +157,7 @@ class MirrorSourceTask:
             await notes.note()
 
         returning = look_for_returned(self._services.clusters, self._settled_entries, self._stopped)
-        ending = end_when_all_stopped(self._name, self._settled_entries, settle, self._may_return)
+        ending = end_when_all_stopped(self._name, self._all_entries, settle, self._may_return)
         return [
             asyncio.create_task(ending, name=f"stopped partitions of {self._name}"),
             asyncio.create_task(notes.keep(), name=f"states of {self._name}"),
@@ -169,7 +170,12 @@ class MirrorSourceTask:
 
     def _settled_entries(self) -> Collection[Entry]:
         """All entries, but not while they are being taken over: what they are then is not decided."""
-        return tuple(self._ledger.entries.values()) if self.state == "running" else ()
+        return tuple(self._ledger.entries.values()) if self.state == "running" and not self._is_taking_over else ()
+
+    def _all_entries(self) -> Collection[Entry]:
+        """The same where none is still to join."""
+        is_whole = set(self._settings.partitions) <= set(self._ledger.entries)
+        return self._settled_entries() if is_whole else ()
 
     @property
     def _source_alias(self) -> str:
@@ -263,6 +269,7 @@ class MirrorSourceTask:
         At the first start both go on at once. Later the fence waits for the slice: where Spark is gone and does not
         come back soon, each attempt would leave a marker in every partition and nobody would copy.
         """
+        self._is_taking_over = True
         if self._took_over:
             await opening
         takeover, starts = await self._take_over()
@@ -275,6 +282,7 @@ class MirrorSourceTask:
         self._changing.clear()
         self._waiting.keep(self._ledger.waiting(), starts)
         self._healing.done()
+        self._is_taking_over = False
         for entry in self._ledger.waiting():
             log.warning("%s: %s waits: %s; the others go on", self._name, entry.pair.source, entry.reason)
         return takeover.producer, self._ledger.plans({plan.source for plan in takeover.plans if plan.pipelined})
@@ -289,6 +297,8 @@ class MirrorSourceTask:
             gone = ", ".join(str(one) for one in partitions if one not in have)
             if not (found and self._lets_join):
                 raise RetriableError(f"a cluster does not know {gone} now")
+            if self._settings.partitions != partitions:
+                raise RetriableError("its partitions were changed before it began")
             log.warning("%s: a cluster does not know %s now; the others go on", self._name, gone)
             self._changes.want(partitions)
         return found
@@ -483,13 +493,13 @@ class MirrorSourceTask:
         self._sync(progress.source, progress.runs)
         if not stopped:
             return
-        self._stopped(self._ledger.entries[progress.source])
+        self._stopped(self._ledger.entries[progress.source], has_drained=True)
 
-    def _stopped(self, entry: Entry) -> None:
-        """Just now, while the others are copied."""
+    def _stopped(self, entry: Entry, *, has_drained: bool = False) -> None:
+        """Just now, while the others are copied; ``has_drained``: all that was sent of it is acknowledged."""
         if entry.gap is not None and self._settings.gap_policy.goes_on(entry.gap):
             log.warning("%s: %s %s: %s", self._name, entry.pair.source, entry.state, entry.reason)
-            entry.heal()
+            entry.heal(has_drained=has_drained)
             self._healing.is_due.set()
         else:
             self._tell_stopped(entry)
