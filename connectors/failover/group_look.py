@@ -22,7 +22,7 @@ from connect.kafka.offsets import LATEST, list_offsets, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.log_starts import readable
+from connectors.failover.log_starts import readable, without_empty_steps
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place
 from connectors.failover.places import Places
 from connectors.mirror_records import Checkpoint, MalformedRecord
@@ -89,6 +89,7 @@ class GroupsLook:
         left += [Left(group, "", why, is_obstacle=group not in done) for group, why in refused.items()]
         kept = [one for one in moves if one.group not in refused or one.group in done]
         kept, begun = await readable(kept, self._source, self._target, self._places, skips_deleted=self._skips_deleted)
+        kept = await without_empty_steps(kept, self._target)
         kept.sort(key=lambda one: (one.group, one.source))
         return GroupsPlan(tuple(found), tuple(kept), (*left, *begun)), lost
 

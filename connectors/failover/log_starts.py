@@ -44,6 +44,17 @@ async def readable(
     return found, left
 
 
+async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
+    """Where a group stands on the target, and no record lies between its place and there, but the marker of a
+    transaction, or what one has aborted: it stays, for it would not be taken back by anything. Raises as the
+    cluster."""
+    found = []
+    for one in moves:
+        is_empty = one.goes_back and not await _has_records(target, one.target, one.after, one.after + one.goes_back)
+        found.append(replace(one, after=one.after + one.goes_back) if is_empty else one)
+    return found
+
+
 async def _is_held(one: GroupMove, source: Cluster, begins: Mapping[Partition, int], places: Places) -> bool:
     """Whether the source has records that the group has not read and that lie before its place on the target, or are
     not there; in doubt it has."""

@@ -228,3 +228,22 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
     assert any("is started anew" in line for line in said) == stops
+
+
+@pytest.mark.parametrize(
+    ("before", "records", "after"),
+    [(37, 0, 37), (None, 0, 37), (36, 0, 37), (38, 0, 38), (38, 1, 37), (52, 1, 37)],
+)
+async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
+    before: int | None, records: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_ranges(
+        cluster: str, log: TopicPartition, ranges: list[tuple[int, int]]
+    ) -> AsyncGenerator[Any, None]:
+        assert (cluster, log, ranges) == ("eu", ORDERS, [(37, before)])
+        for one in range(records):
+            yield one
+
+    monkeypatch.setattr(log_starts, "read_ranges", read_ranges)
+    (move,) = await log_starts.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
+    assert (move.before, move.after) == (before, after)
