@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError
 from connect.kafka import configs
+from connectors.dataplane.lost import known_topics
 from connectors.failover import denying, draining
 from connectors.failover.behind import Behind
 from connectors.lag import FlowLag, lag_of
@@ -81,14 +84,35 @@ async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expect
     assert await configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") == expected
 
 
-async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mail", "is_taken", "is_hidden"),
+    [
+        (29, True, True),  # we may not see it, whether it is there or not
+        (0, True, True),  # there, and left out of the listing
+        (3, True, False),
+        (29, False, False),
+    ],
+)
+async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
+    monkeypatch: pytest.MonkeyPatch, mail: int, is_taken: bool, is_hidden: bool
+) -> None:
+    """One that was deleted since, or is mirrored no more, is in nobody's way."""
+
     async def behind(*_: Any) -> Behind:
         return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30, -1),)))
 
+    async def metadata(names: set[str]) -> Any:
+        assert names == {"mail"}, "what is seen is not asked for"
+        return SimpleNamespace(topics={"mail": SimpleNamespace(error_code=mail)})
+
     monkeypatch.setattr(draining, "behind", behind)
     monkeypatch.setattr(draining, "LagReader", lambda *_: None)
-    flow = SimpleNamespace(flow="us->eu", source_alias="us")
-    site: Any = SimpleNamespace(flow=flow, source=None, target=None)
-    await draining.drain(site, print, lambda: None, 1.0, denied={"orders"})
-    with pytest.raises(PermanentError, match="does not show mail, whose writers it refuses"):
-        await draining.drain(site, print, lambda: None, 1.0, denied=TOPICS)
+    monkeypatch.setattr(draining, "known_topics", partial(known_topics, for_s=0.0))
+    flow = SimpleNamespace(flow="us->eu", source_alias="us", should_mirror=lambda name: is_taken or name != "mail")
+    site: Any = SimpleNamespace(flow=flow, source=SimpleNamespace(metadata=metadata), target=None)
+    told: list[str] = []
+    await draining.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
+    refused = pytest.raises(PermanentError, match="does not show mail, whose writers it refuses")
+    with refused if is_hidden else nullcontext():
+        await draining.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
+    assert len(told) == (1 if is_hidden else 2)
