@@ -72,21 +72,26 @@ async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[st
     return {topic for topic in topics if told.get(topic, True)}
 
 
-async def is_perhaps_true(cluster: Cluster, setting: str) -> bool:
-    """Whether a broker has ``setting`` at true, or does not tell: of what is of a plug-in, such as an authorizer, it
-    tells that it is set, and no value (Kafka ``ConfigHelper``).
+async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
+    """Whether a broker has ``setting`` at true, or at what it does not tell: of what is of a plug-in, such as an
+    authorizer, it tells that it is set, and no value (Kafka ``ConfigHelper``). None where a broker does not let us
+    look, and no other has it.
 
-    Raises :class:`RetriableError` where a broker does not answer.
+    Raises :class:`RetriableError` where a broker does not answer, or cannot now.
     """
+    is_told = True
     for node in sorted((await cluster.metadata(())).brokers):
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_BROKER, resource_name=str(node), configuration_keys=[setting]
         )
         request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
         for row in (await (await cluster.connection(node)).call(request)).results:
-            if row.error_code or any((entry.value or "true").lower() == "true" for entry in row.configs):
+            if row.error_code and for_code(row.error_code).retriable:
+                raise RetriableError(f"cluster {cluster.name}: broker {node} does not tell its settings now")
+            if any((entry.value or "true").lower() == "true" for entry in row.configs):
                 return True
-    return False
+            is_told = is_told and not row.error_code
+    return False if is_told else None
 
 
 async def _describe(

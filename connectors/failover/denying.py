@@ -4,7 +4,7 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
@@ -13,6 +13,9 @@ from connect.kafka.configs import is_perhaps_true
 
 #: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"
+_KEEP_OPEN: Final = (
+    "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
+)
 _NAMED: Final = 5
 
 
@@ -21,20 +24,39 @@ def rules(topics: Collection[str]) -> list[AclBinding]:
     return [refusal_of_writers(topic) for topic in sorted(topics)]
 
 
-async def why_not_denied(source: Cluster, topics: Collection[str]) -> str:
-    """Why no rule may be made: it would shut out readers too, and the mirror, and who asks for lags, where a topic is
-    open for want of rules. Empty: none is. Raises as :func:`connect.kafka.acls.describe_acls`."""
-    if not topics or not await is_perhaps_true(source, _OPEN):
-        return ""
-    allowing = await describe_acls(source, AclFilter(resource_type="TOPIC", permission="ALLOW"))
-    closing = sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in allowing))
+class FirstRules(NamedTuple):
+    """Of topics that have no rule yet. ``why_not``: none may be made, ``doubt``: nobody can tell; empty: nothing is."""
+
+    why_not: str = ""
+    doubt: str = ""
+
+
+async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
+    """The first rule of a topic that is open for want of rules would shut out readers too, and the mirror, and who asks
+    for lags. Raises as :func:`connect.kafka.acls.describe_acls`."""
+    is_open = await is_perhaps_true(source, _OPEN) if topics else False
+    if is_open is False:
+        return FirstRules()
+    # Any rule has closed its topic to whom it does not name, one that denies too (Kafka StandardAuthorizerData).
+    there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
+    closing = sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there))
     if not closing:
-        return ""
-    return (
+        return FirstRules()
+    if is_open is None:
+        return FirstRules(doubt=_doubt(source, closing))
+    why_not = (
         f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the rule "
         f"that refuses writers of {named(closing)} would be the first, and close them to readers and the mirror too. "
-        "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME), "
-        "or stop the writers without --deny-writes"
+        f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
+    )
+    return FirstRules(why_not)
+
+
+def _doubt(source: Cluster, closing: Collection[str]) -> str:
+    return (
+        f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of DESCRIBE_CONFIGS on "
+        f"the cluster: if a broker's file says true, the rule that refuses writers of {named(closing)} is the first, "
+        f"and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
     )
 
 

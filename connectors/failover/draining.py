@@ -62,7 +62,7 @@ async def drain(
     """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused.
 
     Raises:
-        PermanentError: a denied topic is not seen any more, and so nobody knows what is left of it.
+        PermanentError: a denied topic is there and not seen any more, and so nobody knows what is left of it.
         RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
         HeliographError: as the clusters.
     """
@@ -75,11 +75,13 @@ async def drain(
         now = await behind(site, look)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
-        if hidden := {*denied} - {one.topic for one in now.lag.partitions}:
+        unseen = {*denied} - {one.topic for one in now.lag.partitions}
+        if hidden := await _hidden(site, unseen):
             raise PermanentError(
                 f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
                 "command and the mirror READ on each, or let writers in with the undo file"
             )
+        denied = {*denied} - unseen
         if now.is_copied:
             count = len(now.lag.partitions)
             tell(f"{site.flow.flow} has copied everything: 0 records behind in {count} partitions")
@@ -98,6 +100,12 @@ async def drain(
         if clock() - moved_s > stalled_s:
             raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
         await asyncio.sleep(_LOOK_S)
+
+
+async def _hidden(site: Site, unseen: Collection[str]) -> set[str]:
+    """Those that the flow takes and the source does not say it lacks: asked for by name it tells what is deleted from
+    what we may not see. Of a topic that went away since its writers were refused nothing is left to copy."""
+    return {*await known_topics(site.source, {name for name in unseen if site.flow.should_mirror(name)})}
 
 
 async def stop_flow(

@@ -21,7 +21,7 @@ async def readable(
 ) -> tuple[list[GroupMove], list[Left]]:
     """None before its log: there consumers would be reset, perhaps to the end. Beside them those that lie elsewhere by
     that, or where the copy begins, which is an obstacle where ``source`` (None where it is gone) still has what they
-    pass over, unless somebody has said ``skips_deleted``. Raises as the clusters."""
+    pass over, unless somebody has said ``skips_deleted`` or the flow may have left that out. Raises as the clusters."""
     starts, _ = await told_offsets(target, {one.target for one in moves}, EARLIEST)
     found = [
         replace(one, after=starts[one.target], how=How.BEGIN) if one.after < starts.get(one.target, 0) else one
@@ -37,8 +37,11 @@ async def readable(
         if one.source_offset >= ends.get(one.source, one.source_offset + 1):
             continue  # it has read all there is
         if await _is_held(one, source, begins, places):
+            # A log that still has its beginning has all that was copied.
+            key = "" if one.after else places.leaving_out(one.source, one.target)
             why = _deleted(one, before, source) if one != before else _not_known(one, source)
-            left.append(Left(one.group, _where(one), why, is_obstacle=not skips_deleted))
+            held = Left(one.group, _where(one), why, is_obstacle=not skips_deleted)
+            left.append(_left_out(one, key) if key else held)
         elif one != before:
             left.append(_told(one))
     return found, left
@@ -83,6 +86,14 @@ def _where(one: GroupMove) -> str:
 
 def _told(one: GroupMove) -> Left:
     why = f"goes on at {one.after}, where the log begins: what was before it is deleted"
+    return Left(one.group, _where(one), why, is_obstacle=False)
+
+
+def _left_out(one: GroupMove, key: str) -> Left:
+    why = (
+        f"goes on where the copy begins: what {one.source[0]}-{one.source[1]} has before it from offset "
+        f"{one.source_offset} on was not copied, as {key} may leave records out"
+    )
     return Left(one.group, _where(one), why, is_obstacle=False)
 
 

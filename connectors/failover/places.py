@@ -115,6 +115,17 @@ class Places:
         inside = [one for one in found if one.place is not Lies.BELOW]
         return max((one.offset for one in inside or found), default=None)
 
+    def leaving_out(self, log: Partition, target: Partition) -> str:
+        """The setting by which the flow may have left out records of ``log``, on the source, that lie before all it
+        has copied into ``target``. Empty where none does, and where it did not begin at the first: which of them it
+        left out and which it never saw nobody can tell then."""
+        flow, pair = self._flow, self.there.current(TopicPartition(*log))
+        if pair is None or (pair.target_topic, pair.target_partition) != target:
+            return ""
+        if flow.auto_offset_reset == "latest" or flow.initial_offsets_group:
+            return ""
+        return flow.changing_key or ("errors.tolerance" if flow.skips_refused else "")
+
     async def _first_copied(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
         pair, position = self.there.current(source), self.there.position(source)
         if pair is None or position is None or not self._is_there(pair, self._source, self._target):

@@ -13,7 +13,7 @@ from connect.kafka.group_offsets import Partition, group_state
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease
 from connectors.failover.behind import without_heartbeats
-from connectors.failover.denying import why_not_denied
+from connectors.failover.denying import FirstRules, first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
@@ -113,6 +113,7 @@ async def look(
     if wish.is_gone:
         notes += as_notes(stopped)
         stopped = {}
+    first = await _first_rules(site, wish, lag)
     return Preflight(
         source=site.flow.source_alias,
         target=site.flow.target_alias,
@@ -122,9 +123,9 @@ async def look(
         groups=groups,
         not_mirrored=not_mirrored,
         stopped=stopped,
-        refused=(*await _refused(site, wish, groups), *await _not_denied(site, wish, lag)),
+        refused=(*await _refused(site, wish, groups), *_said(first.why_not)),
         in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
-        notes=tuple(notes),
+        notes=(*notes, *_said(first.doubt)),
         unknown=tuple(unknown),
     )
 
@@ -182,11 +183,14 @@ async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
     return found
 
 
-async def _not_denied(site: Site, wish: Wish, lag: FlowLag | None) -> list[str]:
+async def _first_rules(site: Site, wish: Wish, lag: FlowLag | None) -> FirstRules:
     if not wish.denies_writes or lag is None:
-        return []
-    why = await why_not_denied(site.source, {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)})
-    return [why] if why else []
+        return FirstRules()
+    return await first_rules(site.source, {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)})
+
+
+def _said(words: str) -> list[str]:
+    return [words] if words else []
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:

@@ -12,7 +12,7 @@ from connect.kafka.group_offsets import Partition, committed, move
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import preflight, undo
 from connectors.failover.behind import behind, without_heartbeats
-from connectors.failover.denying import denied_already, deny_writes, named, why_not_denied
+from connectors.failover.denying import denied_already, deny_writes, first_rules, named
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
@@ -190,8 +190,11 @@ class Failover:
         ours = {*lease.record.denied, *record.denied}
         # What somebody else has refused is not ours to allow.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
-        if why := await why_not_denied(site.source, topics):
-            raise PermanentError(why)
+        first = await first_rules(site.source, topics)
+        if first.why_not:
+            raise PermanentError(first.why_not)
+        if first.doubt:
+            self._tell(first.doubt)
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
             await self._write(lease, record, tuple(sorted({*lease.record.denied, *topics})))

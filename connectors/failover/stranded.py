@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from connectors.failover.draining import CopiedEnd, copied_ends
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges
 from connectors.failover.site import Site
-from connectors.failover.uncopied import not_there, uncopied
+from connectors.failover.uncopied import Uncopied, not_there, uncopied
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.stored_offsets import read_positions
@@ -77,11 +77,17 @@ async def _never_copied(site: Site, positions: Mapping[TopicPartition, Position]
     missing = await not_there(site, {one.target for one in whole})
     found = []
     for one in whole:
-        last = -1 if one.target in missing else await last_appended(site, one.source, one.target, 0)
+        last = await last_appended(site, one.source, one.target, 0) if _may_hold_appended(one, missing) else -1
         ranges = _behind(one.ranges, last)
         if own := one.own if last < 0 else await count(site.source, one.source, ranges):
             found.append(Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived))
     return found
+
+
+def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bool:
+    """Whether somebody may have appended to its target: what may have arrived is never appended, and to look for it
+    would be to read all that a predecessor has copied."""
+    return one.target not in missing and not one.may_have_arrived
 
 
 def _behind(ranges: Sequence[Range], last: int) -> list[Range]:
@@ -188,7 +194,7 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
     whole = await uncopied(site, positions, copies)
     missing = await not_there(site, {one.target for one in whole})
     for each in whole:
-        if each.target not in missing:
+        if _may_hold_appended(each, missing):
             found[each.source] = await last_appended(site, each.source, each.target, 0)
     return {one: last for one, last in found.items() if last >= 0}
 

@@ -89,6 +89,7 @@ async def look(
     position: Position = POSITION,
     *,
     is_bare: bool = True,
+    **of_flow: Any,
 ) -> tuple[Place | None, list[Left]]:
     """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
 
@@ -113,7 +114,10 @@ async def look(
     monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
     monkeypatch.setattr(log_starts, "told_offsets", told)
     monkeypatch.setattr(log_starts, "read_ranges", read)
-    flow, back = (cast(Any, SimpleNamespace(map_topic=one, name="MirrorSourceConnector")) for one in maps)
+    plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
+    flow, back = (
+        cast(Any, SimpleNamespace(map_topic=one, name="MirrorSourceConnector", **plain | of_flow)) for one in maps
+    )
     clusters = cast(Any, us), cast(Any, eu)
     settings: Any = SimpleNamespace(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
@@ -169,6 +173,30 @@ async def test_only_what_the_source_still_has_counts(
     us, eu = Cluster("us", us_start, 1500), Cluster("eu", 0, 500)
     _, left = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
     assert len(left) == obstacles
+
+
+@pytest.mark.parametrize(
+    ("of_flow", "eu_start", "is_obstacle"),
+    [
+        ({"changing_key": "transform.sql"}, 0, False),
+        ({"changing_key": "transforms"}, 0, False),
+        ({"skips_refused": True}, 0, False),
+        ({}, 0, True),
+        # Some of what was copied is deleted there, and the group has not read it.
+        ({"changing_key": "transforms"}, 3, True),
+        # What it never saw it did not leave out.
+        ({"changing_key": "transforms", "auto_offset_reset": "latest"}, 0, True),
+        ({"skips_refused": True, "initial_offsets_group": "readers"}, 0, True),
+    ],
+)
+async def test_what_the_flow_leaves_out_on_purpose_is_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch, of_flow: dict[str, Any], eu_start: int, is_obstacle: bool
+) -> None:
+    us, eu = Cluster("us", 0, 1500), Cluster("eu", eu_start, 500)
+    place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 0, **of_flow)
+    assert place == Place("us.orders", 0, eu_start, How.BEGIN)
+    assert left.is_obstacle == is_obstacle
+    assert is_obstacle or f"{of_flow.get('changing_key', 'errors.tolerance')} may leave records out" in left.why
 
 
 async def test_holes_before_the_first_record_are_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError
 from connect.kafka import configs
-from connectors.failover import denying, draining
+from connectors.dataplane.lost import known_topics
+from connectors.failover import denying, draining, preflight
 from connectors.failover.behind import Behind
 from connectors.lag import FlowLag, lag_of
+from connectors.policy import DefaultReplicationPolicy
 
 TOPICS = {"orders", "mail"}
 
@@ -21,10 +25,19 @@ def allow(pattern: str, name: str, resource: str = "TOPIC") -> AclBinding:
     return AclBinding(resource, name, pattern, "User:ann", "*", "READ", "ALLOW")
 
 
+def deny(name: str) -> AclBinding:
+    return AclBinding("TOPIC", name, "LITERAL", "User:bob", "*", "READ", "DENY")
+
+
 @pytest.mark.parametrize(
     ("opens", "rules", "words"),
     [
         (False, [], ""),
+        (True, [deny("orders")], "writers of mail would be the first"),
+        (True, [*denying.rules(["mail"]), deny("orders")], ""),
+        (None, [], "if a broker's file says true, the rule that refuses writers of mail, orders is the first"),
+        (None, [*denying.rules(["mail"])], "refuses writers of orders is the first"),
+        (None, denying.rules(TOPICS), ""),
         (True, [], "writers of mail, orders would be the first"),
         (True, [allow("LITERAL", "orders")], "writers of mail would be the first"),
         (True, [allow("LITERAL", "orders"), allow("PREFIXED", "ma")], ""),
@@ -33,20 +46,38 @@ def allow(pattern: str, name: str, resource: str = "TOPIC") -> AclBinding:
     ],
 )
 async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first(
-    monkeypatch: pytest.MonkeyPatch, opens: bool, rules: list[AclBinding], words: str
+    monkeypatch: pytest.MonkeyPatch, opens: bool | None, rules: list[AclBinding], words: str
 ) -> None:
-    async def is_perhaps_true(*_: Any) -> bool:
+    """Any rule of it has closed it before, such as the one of a run that was interrupted."""
+
+    async def is_perhaps_true(*_: Any) -> bool | None:
         return opens
 
     async def describe_acls(_: Any, wanted: Any) -> list[AclBinding]:
-        assert wanted.permission == "ALLOW", "a rule that denies keeps nothing open"
-        return rules
+        return [one for one in rules if wanted.permission in (None, one.permission)]
 
     monkeypatch.setattr(denying, "is_perhaps_true", is_perhaps_true)
     monkeypatch.setattr(denying, "describe_acls", describe_acls)
     source: Any = SimpleNamespace(name="us")
-    why = await denying.why_not_denied(source, TOPICS)
-    assert words in why and bool(why) == bool(words)
+    found = await denying.first_rules(source, TOPICS)
+    said, other = (found.doubt, found.why_not) if opens is None else (found.why_not, found.doubt)
+    assert words in said and bool(said) == bool(words) and not other
+
+
+async def test_a_doubt_about_rules_is_a_note_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[str]] = []
+
+    async def first_rules(_: Any, topics: set[str]) -> denying.FirstRules:
+        asked.append(topics)
+        return denying.FirstRules(doubt="who knows")
+
+    monkeypatch.setattr(preflight, "first_rules", first_rules)
+    lag = FlowLag(tuple(lag_of(name, 0, f"us.{name}", 30, 0, 30, -1) for name in ("orders", "heartbeats")))
+    site: Any = SimpleNamespace(source=None, flow=SimpleNamespace(policy=DefaultReplicationPolicy()))
+    for denies, doubt in ((True, "who knows"), (False, "")):
+        wish = preflight.Wish(bool, denies_writes=denies)
+        assert (await preflight._first_rules(site, wish, lag)).doubt == doubt
+    assert asked == [{"orders"}]
 
 
 def row(*values: str | None, error_code: int = 0) -> Any:
@@ -60,10 +91,12 @@ def row(*values: str | None, error_code: int = 0) -> Any:
         ([row("false"), row("FALSE")], False),
         ([row(), row("true")], True),
         ([row(), row(None)], True),
-        ([row(error_code=31), row()], True),
+        ([row(error_code=31), row()], None),
+        ([row(), row(error_code=31)], None),
+        ([row(error_code=31), row(None)], True),
     ],
 )
-async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expected: bool) -> None:
+async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expected: bool | None) -> None:
     """A broker does not say what a setting of a plug-in is, only that it is set."""
 
     async def metadata(_: Any) -> Any:
@@ -78,17 +111,38 @@ async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expect
         return SimpleNamespace(call=call)
 
     cluster: Any = SimpleNamespace(metadata=metadata, connection=connection)
-    assert await configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") == expected
+    assert await configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
 
 
-async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mail", "is_taken", "is_hidden"),
+    [
+        (29, True, True),  # we may not see it, whether it is there or not
+        (0, True, True),  # there, and left out of the listing
+        (3, True, False),
+        (29, False, False),
+    ],
+)
+async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
+    monkeypatch: pytest.MonkeyPatch, mail: int, is_taken: bool, is_hidden: bool
+) -> None:
+    """One that was deleted since, or is mirrored no more, is in nobody's way."""
+
     async def behind(*_: Any) -> Behind:
         return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30, -1),)))
 
+    async def metadata(names: set[str]) -> Any:
+        assert names == {"mail"}, "what is seen is not asked for"
+        return SimpleNamespace(topics={"mail": SimpleNamespace(error_code=mail)})
+
     monkeypatch.setattr(draining, "behind", behind)
     monkeypatch.setattr(draining, "LagReader", lambda *_: None)
-    flow = SimpleNamespace(flow="us->eu", source_alias="us")
-    site: Any = SimpleNamespace(flow=flow, source=None, target=None)
-    await draining.drain(site, print, lambda: None, 1.0, denied={"orders"})
-    with pytest.raises(PermanentError, match="does not show mail, whose writers it refuses"):
-        await draining.drain(site, print, lambda: None, 1.0, denied=TOPICS)
+    monkeypatch.setattr(draining, "known_topics", partial(known_topics, for_s=0.0))
+    flow = SimpleNamespace(flow="us->eu", source_alias="us", should_mirror=lambda name: is_taken or name != "mail")
+    site: Any = SimpleNamespace(flow=flow, source=SimpleNamespace(metadata=metadata), target=None)
+    told: list[str] = []
+    await draining.drain(site, told.append, lambda: None, 1.0, denied={"orders"})
+    refused = pytest.raises(PermanentError, match="does not show mail, whose writers it refuses")
+    with refused if is_hidden else nullcontext():
+        await draining.drain(site, told.append, lambda: None, 1.0, denied=TOPICS)
+    assert len(told) == (1 if is_hidden else 2)
