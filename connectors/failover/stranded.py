@@ -49,6 +49,8 @@ async def find(site: Site) -> list[Stranded]:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
+    # In this order: what the flow back stores meanwhile is in its map too.
+    brought = await _brought(site)
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
@@ -58,7 +60,8 @@ async def find(site: Site) -> list[Stranded]:
         if log.fate is Fate.GONE:
             continue
         begin = begin_of_stranded(log, is_kept=one in kept)
-        ranges = await own_ranges(copies, one, log.topic_id, begin, log.end)
+        own_ones = await own_ranges(copies, one, log.topic_id, begin, log.end)
+        ranges = [left for first, end in own_ones for left in between(first, end, brought.get(one, ()))]
         if await count(site.source, one, ranges) is None:
             continue
         last = await last_appended(site, one, target_of(position), position.target_end) if one in kept else -1
@@ -70,6 +73,17 @@ async def find(site: Site) -> list[Stranded]:
         if own := await count(site.source, one, ranges, skip=skip):
             found.append(Stranded(own, target_of(position), tuple(ranges), skip, doubtful))
     return sorted([*found, *await _never_copied(site, positions, copies)], key=lambda one: one.source)
+
+
+async def _brought(site: Site) -> dict[TopicPartition, list[Range]]:
+    """What the flow back has brought to the source behind what it has stored: while it runs there always is some."""
+    back = site.turned()
+    positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
+    found: dict[TopicPartition, list[Range]] = {}
+    for one, end in (await copied_ends(back)).items():
+        if one in positions:
+            found.setdefault(target_of(positions[one]), []).extend(end.written)
+    return found
 
 
 async def _never_copied(site: Site, positions: Mapping[TopicPartition, Position], copies: MapReader) -> list[Stranded]:

@@ -16,6 +16,7 @@ from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, stranded, uncopied
+from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
 from connectors.failover.site import Site
@@ -27,6 +28,9 @@ GREW, NEW, JAVAS = TopicPartition("orders", 1), TopicPartition("payments", 0), T
 POSITION = Position("orders", 0, UUID(int=1), 30, 4, "orders", 0, UUID(int=1), 37, "writer", 7, 0, 30)
 #: Where they begin and end at the source; the flow back has brought the first five of payments.
 LOGS = {GREW: (0, 10), NEW: (3, 9), JAVAS: (0, 50), TopicPartition("orders", 0): (0, 30)}
+
+
+BROUGHT = stranded._brought
 
 
 class Target:
@@ -116,6 +120,7 @@ def arrange(monkeypatch: pytest.MonkeyPatch, last: int = -1) -> None:
     monkeypatch.setattr(stranded, "read_positions", positions)
     monkeypatch.setattr(stranded, "logs_now", logs)
     monkeypatch.setattr(stranded, "copied_ends", nothing)
+    monkeypatch.setattr(stranded, "_brought", nothing)
     monkeypatch.setattr(stranded, "_kept", nothing)
     monkeypatch.setattr(stranded, "last_appended", last_appended)
 
@@ -148,3 +153,29 @@ def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> 
     assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, [one], {"orders"}, {GREW})
     assert "may have arrived on cluster eu" in appending.objection(site, [replace(one, may_have_arrived=True)], ())
     assert appending.objection(site, [one], ()) == ""
+
+
+@pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])
+async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
+    brought: tuple[Range, ...], left: int, monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    arrange(monkeypatch)
+    one, turned = (
+        TopicPartition("orders", 0),
+        SimpleNamespace(target="us", flow=SimpleNamespace(map_topic="m", name="b")),
+    )
+    monkeypatch.setattr(site, "turned", lambda: turned, raising=False)
+    monkeypatch.setattr(site.flow, "enabled", False)
+
+    async def logs(*_: Any) -> Any:
+        return {one: Log(Fate.SAME, None, 0, 40, 30)}
+
+    async def ends(asked: Any) -> Any:
+        return {one: CopiedEnd(40, 0, brought)} if asked is turned else {one: CopiedEnd(37)}
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        return [(30, 40)]
+
+    for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
+        monkeypatch.setattr(stranded, name, fake)
+    assert sum(each.own.records for each in await stranded.find(site)) == left
