@@ -177,11 +177,17 @@ class CopiedEnd(NamedTuple):
     written: tuple[Range, ...] = ()
 
 
-async def copied_ends(site: Site, tell: Tell | None = None) -> dict[TopicPartition, CopiedEnd]:
-    """By source partition; a writer that ended without a word is shut out first, and ``tell`` says so; None only
-    looks. Raises as the clusters and
+async def copied_ends(
+    site: Site, tell: Tell | None = None, *, among: Collection[TopicPartition] | None = None
+) -> dict[TopicPartition, CopiedEnd]:
+    """By source partition, of those that are copied to target partitions ``among`` these (None: all). A writer that
+    ended without a word is shut out first, and ``tell`` says so; None only looks. Raises as the clusters and
     :func:`connect.kafka.transactions.fence`."""
-    positions = await _positions(site)
+    positions = {
+        one: position
+        for one, position in (await _positions(site)).items()
+        if among is None or TopicPartition(position.target_topic, position.target_partition) in among
+    }
     unclean = {one: position for one, position in positions.items() if not position.is_handed_over}
     if tell is not None:
         await _fence(site, unclean, tell)

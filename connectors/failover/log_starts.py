@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
-from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, told_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import GroupMove, How, Left
 from connectors.failover.own import read_ranges
@@ -49,13 +50,23 @@ async def readable(
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
     """Where a group stands on the target, and no record lies between its place and there, but the marker of a
-    transaction, or what one has aborted: it stays, for it would not be taken back by anything. Raises as the
-    cluster."""
+    transaction, or what one has aborted: it stays, for it would not be taken back by anything. What is not decided yet,
+    or not there, is not known to be empty. Raises RetriableError where the target does not tell its leaders."""
+    back = {one.target for one in moves if one.goes_back}
+    decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED) if back else ({}, {})
     found = []
     for one in moves:
-        is_empty = one.goes_back and not await _has_records(target, one.target, one.after, one.after + one.goes_back)
-        found.append(replace(one, after=one.after + one.goes_back) if is_empty else one)
+        stands = one.after + one.goes_back
+        is_empty = one.goes_back and stands <= decided.get(one.target, -1) and await _is_empty(target, one, stands)
+        found.append(replace(one, after=stands) if is_empty else one)
     return found
+
+
+async def _is_empty(target: Cluster, one: GroupMove, end: int) -> bool:
+    try:
+        return not await _has_records(target, one.target, one.after, end)
+    except HeliographError:
+        return False  # then it stands in the way, as it does
 
 
 async def _is_held(one: GroupMove, source: Cluster, begins: Mapping[Partition, int], places: Places) -> bool:

@@ -49,6 +49,11 @@ def between(begin: int, end: int, copied: Iterable[Range]) -> Iterator[Range]:
         yield at, end
 
 
+def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
+    """What is left of ``ranges`` without ``others``, both ascending (pure)."""
+    return [left for begin, end in ranges for left in between(begin, end, others)]
+
+
 def merged(ranges: Iterable[Range]) -> list[Range]:
     """Those that touch or overlap as one, ascending (pure)."""
     found: list[Range] = []

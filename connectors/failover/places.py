@@ -124,7 +124,7 @@ class Places:
             return ""
         if flow.auto_offset_reset == "latest" or flow.initial_offsets_group:
             return ""
-        return flow.changing_key or ("errors.tolerance" if flow.skips_refused else "")
+        return flow.changing_key
 
     async def _first_copied(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
         pair, position = self.there.current(source), self.there.position(source)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, list_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, copied_ends
 from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges
+from connectors.failover.own import Own, Range, between, count, merged, own_ranges, read_ranges, without
 from connectors.failover.site import Site
-from connectors.failover.uncopied import Uncopied, not_there, uncopied
+from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.stored_offsets import read_positions
@@ -49,8 +49,10 @@ async def find(site: Site) -> list[Stranded]:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
+    ends = await _decided_ends(site, logs)
+    new = await extents(site, positions)
     # In this order: what the flow back stores meanwhile is in its map too.
-    brought = await _brought(site)
+    brought = await _brought(site, {*ends, *new})
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
@@ -60,8 +62,7 @@ async def find(site: Site) -> list[Stranded]:
         if log.fate is Fate.GONE:
             continue
         begin = begin_of_stranded(log, is_kept=one in kept)
-        own_ones = await own_ranges(copies, one, log.topic_id, begin, log.end)
-        ranges = [left for first, end in own_ones for left in between(first, end, brought.get(one, ()))]
+        ranges = without(await own_ranges(copies, one, log.topic_id, begin, ends[one]), brought.get(one, ()))
         if await count(site.source, one, ranges) is None:
             continue
         last = await last_appended(site, one, target_of(position), position.target_end) if one in kept else -1
@@ -72,22 +73,29 @@ async def find(site: Site) -> list[Stranded]:
             doubtful = written[one].surplus - skip
         if own := await count(site.source, one, ranges, skip=skip):
             found.append(Stranded(own, target_of(position), tuple(ranges), skip, doubtful))
-    return sorted([*found, *await _never_copied(site, positions, copies)], key=lambda one: one.source)
+    whole = await uncopied(site, new, copies, brought)
+    return sorted([*found, *await _never_copied(site, whole)], key=lambda one: one.source)
 
 
-async def _brought(site: Site) -> dict[TopicPartition, list[Range]]:
-    """What the flow back has brought to the source behind what it has stored: while it runs there always is some."""
+async def _decided_ends(site: Site, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Where those that are there end without what transactions have open."""
+    there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
+    ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
+    return {one: ends[one] for one in there}
+
+
+async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
+    """What the flow back has brought to these behind what it has stored: while it runs there always is some."""
     back = site.turned()
     positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
     found: dict[TopicPartition, list[Range]] = {}
-    for one, end in (await copied_ends(back)).items():
+    for one, end in (await copied_ends(back, among=among)).items():
         if one in positions:
             found.setdefault(target_of(positions[one]), []).extend(end.written)
-    return found
+    return {one: merged(ranges) for one, ranges in found.items()}
 
 
-async def _never_copied(site: Site, positions: Mapping[TopicPartition, Position], copies: MapReader) -> list[Stranded]:
-    whole = await uncopied(site, positions, copies)
+async def _never_copied(site: Site, whole: Sequence[Uncopied]) -> list[Stranded]:
     missing = await not_there(site, {one.target for one in whole})
     found = []
     for one in whole:
@@ -205,7 +213,7 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
     }
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
-    whole = await uncopied(site, positions, copies)
+    whole = await uncopied(site, await extents(site, positions), copies, {})
     missing = await not_there(site, {one.target for one in whole})
     for each in whole:
         if _may_hold_appended(each, missing):

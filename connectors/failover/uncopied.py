@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from connect.core.errors import PermanentError
-from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.own import Own, Range, count, own_ranges
+from connectors.failover.own import Own, Range, count, own_ranges, without
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.source.topology import selected
@@ -29,20 +30,42 @@ class Uncopied:
     may_have_arrived: bool
 
 
-async def uncopied(site: Site, known: Collection[TopicPartition], copies: MapReader) -> list[Uncopied]:
-    """All but ``known``, which have a position; ``copies`` is the map of the flow back. Raises as the clusters."""
+class Extent(NamedTuple):
+    """From where to where a partition holds records that are decided."""
+
+    topic_id: UUID | None
+    begin: int
+    end: int
+
+
+async def extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+    """Of all partitions that the flow takes but ``known``, which have a position. Raises as the source."""
     wanted = await _selected(site, known)
     if not wanted:
+        return {}
+    begins = await list_offsets(site.source, wanted, EARLIEST)
+    ends = await list_offsets(site.source, wanted, LATEST, READ_COMMITTED)
+    return {one: Extent(topic_id, begins[one], ends[one]) for one, topic_id in wanted.items()}
+
+
+async def uncopied(
+    site: Site,
+    there: Mapping[TopicPartition, Extent],
+    copies: MapReader,
+    brought: Mapping[TopicPartition, Sequence[Range]],
+) -> list[Uncopied]:
+    """What only the source holds of those in ``there``. ``copies`` is the map of the flow back, read since, and
+    ``brought`` what that flow has written behind what it stored. Raises as the clusters."""
+    if not there:
         return []
-    begins, ends = await list_offsets(site.source, wanted, EARLIEST), await list_offsets(site.source, wanted, LATEST)
     stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
     found = []
-    for one, topic_id in sorted(wanted.items()):
+    for one, (topic_id, first, end) in sorted(there.items()):
         offset = stored.mirrored_offset(site.flow.name, site.flow.source_alias, *one)
         # A log that ends before has been made anew, and nothing of it was copied.
-        may_have_arrived = offset is not None and offset < ends[one]
-        begin = max(begins[one], offset + 1) if offset is not None and may_have_arrived else begins[one]
-        ranges = await own_ranges(copies, one, topic_id, begin, ends[one])
+        may_have_arrived = offset is not None and offset < end
+        begin = max(first, offset + 1) if offset is not None and may_have_arrived else first
+        ranges = without(await own_ranges(copies, one, topic_id, begin, end), brought.get(one, ()))
         if own := await count(site.source, one, ranges):
             target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
             found.append(Uncopied(own, one, target, tuple(ranges), may_have_arrived))

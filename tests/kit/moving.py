@@ -18,7 +18,8 @@ from tests.kit.java_client import DEFAULT, IDENTITY
 from tests.kit.mirror import SMALL
 from tests.kit.topics import make_topics
 
-_PAUSE_S: Final = 0.1
+#: Far less than positions take to be stored: whoever looks while producers write sees records that wait, always.
+_PAUSE_S: Final = 0.01
 _EACH: Final = 5
 _KEYS: Final = 40
 _COMPACTED: Final = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from connect.core.errors import RetriableError
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
-from connect.kafka.offsets import EARLIEST
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import group_look, log_starts, own, proving, returning
 from connectors.failover.model import GroupMove, How, Place
@@ -232,18 +233,27 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
 
 @pytest.mark.parametrize(
     ("before", "records", "after"),
-    [(37, 0, 37), (None, 0, 37), (36, 0, 37), (38, 0, 38), (38, 1, 37), (52, 1, 37)],
+    [(37, 0, 37), (None, 0, 37), (36, 0, 37), (38, 0, 38), (38, 1, 37), (52, 1, 37), (53, 0, 37), (38, None, 37)],
 )
 async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
-    before: int | None, records: int, after: int, monkeypatch: pytest.MonkeyPatch
+    before: int | None, records: int | None, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is open behind 52, or not there, may be anything; nor does a log tell that cannot be read."""
+
+    async def told_offsets(_: str, partitions: Collection[Any], at: int, isolation: int) -> Any:
+        assert (at, isolation) == (LATEST, READ_COMMITTED)
+        return dict.fromkeys(partitions, 52), {}
+
     async def read_ranges(
         cluster: str, log: TopicPartition, ranges: list[tuple[int, int]]
     ) -> AsyncGenerator[Any, None]:
         assert (cluster, log, ranges) == ("eu", ORDERS, [(37, before)])
+        if records is None:
+            raise RetriableError("no leader")
         for one in range(records):
             yield one
 
+    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
     monkeypatch.setattr(log_starts, "read_ranges", read_ranges)
     (move,) = await log_starts.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -13,7 +13,7 @@ import pytest
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
 from connect.core.offsetlog import SourceOffsets
-from connect.kafka.offsets import EARLIEST
+from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, stranded, uncopied
 from connectors.failover.draining import CopiedEnd
@@ -54,7 +54,8 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     async def metadata(_: None) -> Any:
         return SimpleNamespace(topics=topics)
 
-    async def offsets(_: Any, partitions: Collection[Any], at: int) -> dict[Any, int]:
+    async def offsets(_: Any, partitions: Collection[Any], at: int, isolation: int = READ_COMMITTED) -> dict[Any, int]:
+        assert isolation == READ_COMMITTED, "what is not decided is nobody's yet"
         return {one: LOGS[one][at != EARLIEST] for one in partitions}
 
     async def stored(*_: Any) -> SourceOffsets:
@@ -170,12 +171,18 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
     async def logs(*_: Any) -> Any:
         return {one: Log(Fate.SAME, None, 0, 40, 30)}
 
-    async def ends(asked: Any) -> Any:
+    async def ends(asked: Any, *, among: Any = None) -> Any:
+        assert among == ({one} if asked is turned else None)
         return {one: CopiedEnd(40, 0, brought)} if asked is turned else {one: CopiedEnd(37)}
+
+    async def decided(_: Any, partitions: Collection[Any], at: int, isolation: int) -> dict[Any, int]:
+        assert (at != EARLIEST, isolation) == (True, READ_COMMITTED)
+        return dict.fromkeys(partitions, 40)
 
     async def own_ranges(*_: Any) -> list[Range]:
         return [(30, 40)]
 
+    monkeypatch.setattr(stranded, "list_offsets", decided)
     for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
         monkeypatch.setattr(stranded, name, fake)
     assert sum(each.own.records for each in await stranded.find(site)) == left
