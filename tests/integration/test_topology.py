@@ -221,7 +221,7 @@ async def _deletion(us: KafkaCluster, eu: KafkaCluster, caplog: pytest.LogCaptur
             await on.us.make(name)
         await begin(on)
         assert await on.eu.partitions(f"us.{gone}") == 1
-        await note_copied(eu.bootstrap, props["name"], gone, kept, others)
+        await note_copied(us.bootstrap, eu.bootstrap, props["name"], gone, kept, others)
         await on.eu.delete(f"us.{others}")
         await on.eu.until_partitions(f"us.{others}", 0)
         await on.eu.make(f"us.{others}")
@@ -242,8 +242,11 @@ async def _deletion(us: KafkaCluster, eu: KafkaCluster, caplog: pytest.LogCaptur
             assert await on.eu.partitions(f"us.{name}") == 1
 
 
-async def note_copied(bootstrap: str, connector: str, *topics: str) -> None:
-    """Store positions of ``topics``, as a task that copied them from cluster us."""
+async def note_copied(us: str, bootstrap: str, connector: str, *topics: str) -> None:
+    """Store positions of ``topics``, as a task that copied them from cluster us, which is reached at ``us``."""
+    source = Cluster(connection_settings({"bootstrap.servers": us}, client_id="notes", where="the source"))
+    ids = {name: topic.topic_id for name, topic in (await source.metadata(set(topics))).topics.items()}
+    await source.close()
     settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="notes", where="the target")
     cluster, admin = Cluster(settings), Admin(settings)
     store = MirrorPositionStore(
@@ -258,7 +261,7 @@ async def note_copied(bootstrap: str, connector: str, *topics: str) -> None:
         known = (await cluster.metadata({f"us.{topic}" for topic in topics})).topics
         await store.commit(
             [
-                Commit(Position(topic, 0, None, 1, 0, name, 0, known[name].topic_id, 1, "", -1, -1, 0, True))
+                Commit(Position(topic, 0, ids[topic], 1, 0, name, 0, known[name].topic_id, 1, "", -1, -1, 0, True))
                 for topic, name in ((topic, f"us.{topic}") for topic in topics)
             ]
         )
