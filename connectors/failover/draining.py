@@ -22,6 +22,7 @@ from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
 from connectors.lag_reader import LagReader
 from connectors.positions import Position
+from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
 log = logging.getLogger(__name__)
@@ -177,6 +178,16 @@ class CopiedEnd(NamedTuple):
     written: tuple[Range, ...] = ()
 
 
+def written_on(
+    positions: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, CopiedEnd]
+) -> dict[TopicPartition, list[Range]]:
+    """By target partition, what a flow has written behind what it stored (pure); ``ends`` are by source partition."""
+    found: dict[TopicPartition, list[Range]] = {}
+    for one, position in positions.items():
+        found.setdefault(target_of(position), []).extend(ends[one].written if one in ends else ())
+    return {target: merged(ranges) for target, ranges in found.items()}
+
+
 async def copied_ends(
     site: Site, tell: Tell | None = None, *, among: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, CopiedEnd]:
@@ -186,7 +197,7 @@ async def copied_ends(
     positions = {
         one: position
         for one, position in (await _positions(site)).items()
-        if among is None or TopicPartition(position.target_topic, position.target_partition) in among
+        if among is None or target_of(position) in among
     }
     unclean = {one: position for one, position in positions.items() if not position.is_handed_over}
     if tell is not None:

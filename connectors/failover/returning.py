@@ -138,10 +138,7 @@ class Failback:
             return
         site = self._site
         record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
-        kept = record.with_begins(due).write()
-        if kept is not None:
-            self._tell(f"{record.file} was of a run before, which is not gone on with: it is kept as {kept}")
-        await held.store(undo_file=record.file, kept_as=kept)
+        await self._steps.write(held, record.with_begins(due))
         await store_starts(there, due)
         self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
 

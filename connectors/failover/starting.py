@@ -14,9 +14,9 @@ from connect.kafka.offsets import EARLIEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.draining import CopiedEnd
+from connectors.failover.draining import CopiedEnd, written_on
 from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, Range, between, count, own_ranges
+from connectors.failover.own import Own, between, count, own_ranges
 from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
@@ -86,10 +86,7 @@ async def passed_over(
     copies = MapReader(site.target, site.flow.map_topic, connector=site.flow.name)
     await copies.follow()
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    written: dict[TopicPartition, list[Range]] = {}
-    for one, position in positions.items():
-        target = TopicPartition(position.target_topic, position.target_partition)
-        written.setdefault(target, []).extend(ends[one].written if one in ends else ())
+    written = written_on(positions, ends)
     found = []
     logs = [TopicPartition(one.topic, one.partition) for one in starts]
     topics = (await site.target.metadata({one.topic for one in logs})).topics

@@ -177,7 +177,7 @@ class Failover:
             raise PermanentError(f"{_some(objections)}; then run this again")
         if due:
             record = record.with_starts(due)
-            await self._write(lease, record)
+            await self.write(lease, record)
             await store_starts(site, due)
             self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
         return record
@@ -197,7 +197,7 @@ class Failover:
             self._tell(first.doubt)
         if not {*topics} <= {*lease.record.denied}:  # else the file of the run before has them
             record = record.with_denied(topics)
-            await self._write(lease, record, tuple(sorted({*lease.record.denied, *topics})))
+            await self.write(lease, record, tuple(sorted({*lease.record.denied, *topics})))
         await deny_writes(site.source, topics)
         self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
         return record
@@ -229,7 +229,7 @@ class Failover:
             self._tell("every group stands where it should already")
             return record
         record = record.with_moves(due)
-        await self._write(lease, record)
+        await self.write(lease, record)
         self._tell(f"undo file: {record.file}")
         for group, offsets in to_commit(due).items():
             _still_ours(lease)
@@ -246,7 +246,7 @@ class Failover:
         if wrong:
             raise RetriableError(f"group {group} stands elsewhere than it was moved to: somebody uses it")
 
-    async def _write(self, lease: Lease, record: Undo, denied: tuple[str, ...] | None = None) -> None:
+    async def write(self, lease: Lease, record: Undo, denied: tuple[str, ...] | None = None) -> None:
         """Before anything that it says is changed."""
         kept = record.write()
         if kept is not None:

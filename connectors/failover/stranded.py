@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, list_offsets
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.draining import CopiedEnd, copied_ends
+from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, Range, between, count, merged, own_ranges, read_ranges, without
+from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges, without
 from connectors.failover.site import Site
 from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
 from connectors.positions import Position
+from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
 #: On an appended record: where it came from, such as ``us/orders-0@41``.
@@ -88,11 +89,7 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     """What the flow back has brought to these behind what it has stored: while it runs there always is some."""
     back = site.turned()
     positions = await read_positions(back.target, back.flow.map_topic, back.flow.name)
-    found: dict[TopicPartition, list[Range]] = {}
-    for one, end in (await copied_ends(back, among=among)).items():
-        if one in positions:
-            found.setdefault(target_of(positions[one]), []).extend(end.written)
-    return {one: merged(ranges) for one, ranges in found.items()}
+    return written_on(positions, await copied_ends(back, among=among))
 
 
 async def _never_copied(site: Site, whole: Sequence[Uncopied]) -> list[Stranded]:
@@ -114,10 +111,6 @@ def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bo
 
 def _behind(ranges: Sequence[Range], last: int) -> list[Range]:
     return [left for first, end in ranges for left in between(max(first, last + 1), end, ())]
-
-
-def target_of(position: Position) -> TopicPartition:
-    return TopicPartition(position.target_topic, position.target_partition)
 
 
 def begin_of_stranded(log: Log, *, is_kept: bool) -> int:
@@ -147,7 +140,7 @@ async def _skip(
     that it wrote; 0 in doubt, for what is not known to have arrived counts as stranded."""
     if not written.surplus or site.flow.changing_key:
         return 0
-    target = TopicPartition(position.target_topic, position.target_partition)
+    target = target_of(position)
     ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
     if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
@@ -211,9 +204,11 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
         one: await last_appended(site, one, target_of(positions[one]), positions[one].target_end)
         for one in sorted(kept)
     }
-    copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
-    await copies.follow()
-    whole = await uncopied(site, await extents(site, positions), copies, {})
+    whole = []
+    if new := await extents(site, positions):
+        copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
+        await copies.follow()
+        whole = await uncopied(site, new, copies, {})
     missing = await not_there(site, {one.target for one in whole})
     for each in whole:
         if _may_hold_appended(each, missing):
