@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import LogRecord, log_record, reader, reading
@@ -106,11 +106,11 @@ class CompactedLog:
             await self.stop()
             raise
 
-    async def read_to_end(self, timeout_s: float = 60.0) -> None:
+    async def read_to_end(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
         """Return when all that had been appended before the call is handed over.
 
         The end is that of everything appended, so with ``read_committed`` transactions that are open now are waited
-        for: what they commit is not missed.
+        for: what they commit is not missed. With ``committed_only`` they are not: the first of them is the end.
 
         Raises:
             RetriableError: the end was not reached within ``timeout_s``.
@@ -122,7 +122,7 @@ class CompactedLog:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        return await self._reach(await self._ends())
+                        return await self._reach(await self._ends(committed_only))
                     except _ReadAnew:
                         reason = "it is read anew"
                     except RetriableError as error:
@@ -233,11 +233,12 @@ class CompactedLog:
 
     # -- where it is ---------------------------------------------------------------------------------------------------
 
-    async def _ends(self) -> dict[int, int]:
-        """Where each partition ends now, open transactions included."""
+    async def _ends(self, committed_only: bool) -> dict[int, int]:
+        """Where each partition ends now, open transactions included, or without them and all behind them."""
         partitions, metadata = await self._partitions()
         before = dict(self._positions)
-        told = await list_offsets(self._cluster, partitions, LATEST, metadata=metadata)
+        isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
+        told = await list_offsets(self._cluster, partitions, LATEST, isolation, metadata=metadata)
         ends = {partition: end for (_, partition), end in told.items()}
         if any(ends.get(partition, 0) < position for partition, position in before.items()):
             self._begin_anew("has lost its end")

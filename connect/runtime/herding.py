@@ -188,7 +188,8 @@ class RuntimeHerder:
 
     async def connector_offsets(self, name: str) -> Sequence[SourceOffset]:
         await self._parts.started()
-        return await self._parts.offsets.read(name, self._config(name))
+        moving = self._core.snapshot.target_state(name) is not TargetState.STOPPED
+        return await self._parts.offsets.read(name, self._config(name), moving=moving)
 
     async def alter_offsets(self, name: str, offsets: Sequence[SourceOffset] | None) -> str:
         await self._parts.started()

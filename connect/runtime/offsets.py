@@ -35,7 +35,7 @@ class OffsetLog(Protocol):
 
     async def start(self, timeout_s: float) -> None: ...
 
-    async def read_to_end(self, timeout_s: float) -> None: ...
+    async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         """Append; ``records`` are asked for anew at each attempt."""
@@ -103,11 +103,12 @@ class OffsetTopic:
         self._settle(self._next, self._stopped())
         await self._log.stop()
 
-    async def read_to_end(self) -> None:
-        """Wait until everything that was written before the call is known; an open transaction is waited for."""
+    async def read_to_end(self, *, committed_only: bool = False) -> None:
+        """Wait until everything that was written before the call is known; an open transaction is waited for, unless
+        ``committed_only``: then it and what was written behind it are not."""
         while True:
             try:
-                return await self._log.read_to_end(_READ_WAIT_S)
+                return await self._log.read_to_end(_READ_WAIT_S, committed_only=committed_only)
             except RetriableError as error:
                 log.warning("offsets: %s; still waiting", error)
 
@@ -227,9 +228,9 @@ class ConnectorOffsets:
         await self._read()
         return [self._get(key) for key in keys]
 
-    async def all(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Every source partition that has an offset, and that offset."""
-        await self._read()
+    async def all(self, *, committed_only: bool = False) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Every source partition that has an offset, and that offset; see :meth:`OffsetTopic.read_to_end`."""
+        await self._read(committed_only)
         found = self._secondary.of_connector(self._connector) if self._secondary is not None else {}
         return list({**found, **self._primary.of_connector(self._connector)}.values())
 
@@ -281,10 +282,10 @@ class ConnectorOffsets:
                     error,
                 )
 
-    async def _read(self) -> None:
+    async def _read(self, committed_only: bool = False) -> None:
         if self._secondary is not None:
-            await self._secondary.read_to_end()
-        await self._primary.read_to_end()
+            await self._secondary.read_to_end(committed_only=committed_only)
+        await self._primary.read_to_end(committed_only=committed_only)
 
     def _get(self, key: bytes) -> dict[str, Any] | None:
         found = self._primary.get(key)

@@ -38,14 +38,19 @@ class OffsetsApi:
         self._opened = opened
         self._fence = fence
 
-    async def read(self, name: str, raw: Mapping[str, str]) -> list[SourceOffset]:
+    async def read(self, name: str, raw: Mapping[str, str], *, moving: bool) -> list[SourceOffset]:
         """Every source partition with an offset.
+
+        Args:
+            moving: Its tasks run, so that its offsets are others a moment later anyhow: transactions that are open in
+                the topic, of whichever connector, are not waited for. Java waits for them where it is told to read
+                committed records only.
 
         Raises:
             RetriableError: The topic could not be read in time.
         """
         async with _in_time(name, "read"), self._opened(name, self._resolved(raw), False) as offsets:
-            return [SourceOffset(partition, offset) for partition, offset in await offsets.all()]
+            return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
     async def modify(self, name: str, raw: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
         """Alter offsets, or reset all of them with None; returns the answer's message.

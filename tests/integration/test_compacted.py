@@ -172,6 +172,8 @@ async def test_an_open_transaction_is_waited_for(committed: Followed) -> None:
         with pytest.raises(RetriableError, match=r"to its end within 0\.6 s; a transaction may be open"):
             await committed.log.read_to_end(0.6)
         assert committed.seen == []
+        await committed.log.read_to_end(30, committed_only=True)
+        assert committed.seen == []
         reading = asyncio.create_task(committed.log.read_to_end())
         may_commit.set()
         await writing

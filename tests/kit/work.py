@@ -90,11 +90,13 @@ class MemoryLog:
         self.refusing: Exception | None = None
         self.slow_s = 0.0
         self.reads = 0
+        self.committed_only = False
 
     async def start(self, timeout_s: float) -> None: ...
 
-    async def read_to_end(self, timeout_s: float) -> None:
+    async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None:
         self.reads += 1
+        self.committed_only = committed_only
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         batch = list(records)

@@ -81,7 +81,7 @@ def test_reading_waits_while_the_log_is_behind() -> None:
         topic, log = memory_topic()
         once = iter([RetriableError("a transaction is open")])
 
-        async def read_to_end(timeout_s: float) -> None:
+        async def read_to_end(timeout_s: float, *, committed_only: bool = False) -> None:
             for error in once:
                 raise error
 

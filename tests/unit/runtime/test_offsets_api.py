@@ -13,7 +13,7 @@ from connect.api.connector import Props
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.herding import SourceOffset
 from connect.runtime.fencing import ZombieFence
-from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.offsets import ConnectorOffsets, encoded_key
 from connect.runtime.offsets_api import OffsetsApi, OffsetsRefused
 from connect.runtime.plugin_calls import PluginBroke
 from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
@@ -73,3 +73,18 @@ async def test_a_constructor_that_wants_to_end_the_process() -> None:
     api = OffsetsApi(config, plugins(Broken), cast(Any, None), cast(ZombieFence, None))
     with pytest.raises(PluginBroke):
         await api.modify("c", {"name": "c", "connector.class": "Test"}, None)
+
+
+@pytest.mark.parametrize("moving", [True, False])
+async def test_open_transactions_are_waited_for_where_offsets_rest(moving: bool) -> None:
+    topic, log = memory_topic()
+
+    @asynccontextmanager
+    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
+        yield ConnectorOffsets(name, topic)
+
+    log.put(encoded_key("c", {"p": 0}), b'{"n":1}')
+    api = OffsetsApi(worker_config(), plugins(TestConnector), opened, cast(ZombieFence, None))
+    found = await api.read("c", {"name": "c", "connector.class": "Test"}, moving=moving)
+    assert found == [SourceOffset({"p": 0}, {"n": 1})]
+    assert log.committed_only is moving
