@@ -30,6 +30,10 @@ class Unreachable(RestError, RetriableError):
     """Another worker cannot be asked."""
 
 
+class Conflict(RestError, RetriableError):
+    """Another worker refuses for what is under way there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What another worker answered, with a status from 200 to 299."""
@@ -106,7 +110,8 @@ def _refusal(response: httpx.Response) -> RestError:
     status = response.status_code
     try:
         body = orjson.loads(response.content)
-        return RestError(status, body["message"], int(body["error_code"]))
+        kind = Conflict if status == 409 else RestError
+        return kind(status, body["message"], int(body["error_code"]))
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
         host = response.request.url.netloc.decode("ascii", "replace")
         return RestError(status, f"The worker at {host} answered {status} without saying why.")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from connect.core.errors import HeliographError
+from connect.runtime.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,6 @@ EXIT_INTERRUPTED: Final = 130
 
 #: Libraries that tell at INFO what only their authors want to know.
 _QUIET_LOGGERS: Final = ("aiokafka", "kafka", "py4j", "pyspark", "asyncio", "jgo", "urllib3", "httpx", "httpcore")
-#: They write whole requests at DEBUG, those that carry a password included.
-_REVEALING_LOGGERS: Final = ("aiokafka.conn", "kafka.net")
 
 
 def counted(count: int, noun: str) -> str:
@@ -72,7 +71,7 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
     root.setLevel(level)
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
-    for name in _REVEALING_LOGGERS:
+    for name in REVEALING:
         logging.getLogger(name).setLevel("INFO" if level == "DEBUG" else "WARNING")
 
 

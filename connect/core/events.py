@@ -124,10 +124,10 @@ class TaskConfigsSent:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFailed:
-    """A connector or a task that was to start here did not."""
+class ConnectorFailed:
+    """A connector that was to run here does not."""
 
-    work: str | TaskId
+    connector: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,13 @@ class CheckOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckFence:
+    """May the older tasks of this connector be fenced off from here, now that all rounds until now have ended?"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PutTaskCount:
     """Store that all older tasks are fenced off (KIP-618), if the connector's tasks are still those of ``offset``."""
 
@@ -237,6 +244,7 @@ Operation = (
     | Restart
     | PutTaskConfigs
     | CheckOffsets
+    | CheckFence
     | PutTaskCount
     | SetLogger
 )
@@ -264,7 +272,7 @@ Event = (
     | TaskConfigsWanted
     | TaskConfigsComputed
     | TaskConfigsSent
-    | WorkFailed
+    | ConnectorFailed
     | ReconfigurationRefused
     | SessionKeyMade
     | Tick

@@ -34,6 +34,7 @@ from connect.core.events import (
     ConfigRead,
     ConfigRecord,
     ConfigWritten,
+    ConnectorFailed,
     Effect,
     Event,
     Joined,
@@ -51,7 +52,6 @@ from connect.core.events import (
     TaskConfigsSent,
     TaskConfigsWanted,
     Tick,
-    WorkFailed,
 )
 from connect.core.herder_state import HerderSettings, HerderState, Mode, Statuses, Work
 from connect.core.herding import RequestRefused, Signature
@@ -184,7 +184,13 @@ def _take_in(s: HerderState, event: Event) -> None:
             pass
         case Ready() | LeaderElected() | Joined() | RebalanceBegun() | MembershipLost() | LeaseLost() | Stopping():
             _take_in_of_group(s, event)
-        case TaskConfigsWanted() | TaskConfigsComputed() | TaskConfigsSent() | WorkFailed() | ReconfigurationRefused():
+        case (
+            TaskConfigsWanted()
+            | TaskConfigsComputed()
+            | TaskConfigsSent()
+            | ConnectorFailed()
+            | ReconfigurationRefused()
+        ):
             _take_in_of_work(s, event)
 
 
@@ -212,7 +218,7 @@ def _take_in_of_group(
 
 def _take_in_of_work(
     s: HerderState,
-    event: TaskConfigsWanted | TaskConfigsComputed | TaskConfigsSent | WorkFailed | ReconfigurationRefused,
+    event: TaskConfigsWanted | TaskConfigsComputed | TaskConfigsSent | ConnectorFailed | ReconfigurationRefused,
 ) -> None:
     match event:
         case TaskConfigsWanted(connector):
@@ -224,9 +230,8 @@ def _take_in_of_work(
             tasks.sent(s, token, connector, error)
         case ReconfigurationRefused(refused):
             work.refused(s, refused)
-        case WorkFailed(item):
-            if isinstance(item, str):
-                work.answer_start(s, item, StartFailed(f"Failed to start connector: {item}"))
+        case ConnectorFailed(connector):
+            work.answer_start(s, connector, StartFailed(f"Failed to start connector: {connector}"))
 
 
 def _go_on(s: HerderState) -> None:

@@ -17,6 +17,7 @@ from connect.core.configlog import (
 )
 from connect.core.errors import RetriableError
 from connect.core.events import (
+    CheckFence,
     CheckOffsets,
     DeleteConnector,
     PutConnector,
@@ -114,6 +115,9 @@ def _run(s: HerderState, request: Request) -> None:
             _put_task_configs(s, request.id, put_tasks)
         case CheckOffsets(name):
             _check_offsets(s, request.id, name)
+        case CheckFence(name):
+            _require_fencing(s, name)
+            s.reply(request.id)
         case PutTaskCount() as count:
             _put_task_count(s, request.id, count)
         case SetLogger(namespace, level):
@@ -222,11 +226,15 @@ def _check_offsets(s: HerderState, request: int, name: str) -> None:
 
 
 def _put_task_count(s: HerderState, request: int, put: PutTaskCount) -> None:
-    _require_leader(s, "Only the leader may perform zombie fencing.")
-    _require(s, put.name, f"Connector {put.name} not found")
+    _require_fencing(s, put.name)
     if s.log.task_generation(put.name) != put.generation:
         raise RequestConflict("Failed to complete zombie fencing because a new set of task configs was generated")
     _write(s, request, ((fencing_record(put.name, put.task_count),),))
+
+
+def _require_fencing(s: HerderState, name: str) -> None:
+    _require_leader(s, "Only the leader may perform zombie fencing.")
+    _require(s, name, f"Connector {name} not found")
 
 
 def _require(s: HerderState, connector: str, missing: str) -> None:

@@ -5,6 +5,7 @@ The driver's ``Surroundings`` and the worker's ``WorkerListener`` in one, since 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -12,11 +13,12 @@ from typing import Final, Protocol
 from connect.core import events, signing
 from connect.core.errors import RetriableError
 from connect.core.herder import Herder
-from connect.core.herding import NotFound
+from connect.core.herding import ElsewhereError, NotFound
 from connect.core.membership import SESSIONED
 from connect.core.model import State, Status, TaskId
 from connect.core.statuslog import TopicUse
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.patience import Patience
 from connect.runtime.driver import Driver
 from connect.runtime.fencing import ZombieFence
 from connect.runtime.loggers import Loggers
@@ -30,6 +32,11 @@ SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 #: Java's safe states: whoever owns the work by now knows better (``StatusBackingStore.putSafe``).
 _SAFE: Final = (State.UNASSIGNED, State.FAILED)
+
+#: Time for a group that has just lost its leader to agree on another.
+_FENCE_S: Final = 30.0
+_FENCE_AGAIN_FIRST_MS: Final = 100
+_FENCE_AGAIN_LAST_MS: Final = 2000
 
 Sign = Callable[[bytes], Mapping[str, str]]
 
@@ -49,7 +56,9 @@ class InternalRequests(Protocol):
         self, leader_url: str, connector: str, configs: Sequence[Mapping[str, str]], sign: Sign | None
     ) -> None: ...
 
-    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None: ...
+    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
+        """Raises RetriableError where the leader does not answer, or is busy with a round."""
+        ...
 
 
 class Around:
@@ -149,6 +158,9 @@ class Around:
     def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
         self._tell(name, state, trace, version)
 
+    def connector_failed(self, name: str) -> None:
+        self._driver.put(events.ConnectorFailed(name))
+
     def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
         self._tell(task, state, trace, version)
 
@@ -162,13 +174,23 @@ class Around:
     def _tell(self, work: str | TaskId, state: State, trace: str | None, version: str | None) -> None:
         status = Status(state, self._worker_id, self._core.generation, trace, version)
         self._statuses.put(work, status, safe=state in _SAFE)
-        if state is State.FAILED:
-            self._driver.put(events.WorkFailed(work))
 
     # -- exactly-once ----------------------------------------------------------------------------------
 
     async def _fence_older(self, connector: str) -> None:
-        """Have the leader shut out all older tasks, whoever leads."""
+        """Have the leader shut out all older tasks, whoever leads, or comes to lead within moments."""
+        clock = asyncio.get_running_loop().time
+        patience = Patience(log, f"fence {connector}", _FENCE_AGAIN_FIRST_MS, _FENCE_AGAIN_LAST_MS)
+        give_up_s = clock() + _FENCE_S
+        while True:
+            try:
+                return await self._fence_by_leader(connector)
+            except (RetriableError, ElsewhereError) as error:
+                if clock() > give_up_s:
+                    raise
+                await patience.after(error)
+
+    async def _fence_by_leader(self, connector: str) -> None:
         if self._core.is_leader:
             await self._fence.fence(connector)
             return

@@ -253,6 +253,8 @@ class ConnectorRunner:
         log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
         log.debug("connector %s: %s", self.name, trace)
         self._tell(State.FAILED, trace)
+        if not self._stopping:
+            self._listener.connector_failed(self.name)
 
     def _tell(self, state: State, trace: str | None = None) -> None:
         if self._abandoned:

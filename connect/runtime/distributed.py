@@ -106,7 +106,7 @@ class DistributedWorker:
             self.core,
             self._configs,
             self._stages,
-            _now_ms,
+            _steady_ms(),
             name=name,
             last_grace_s=_last_grace_s(config),
             prepare=self._prepared,
@@ -343,3 +343,9 @@ def _group_settings(config: WorkerConfig, worker_id: str) -> GroupSettings:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _steady_ms() -> Callable[[], int]:
+    """A clock that begins with the present time, and which nobody sets afterwards."""
+    ahead_ms = _now_ms() - time.monotonic_ns() // 1_000_000
+    return lambda: ahead_ms + time.monotonic_ns() // 1_000_000

@@ -39,6 +39,8 @@ _LONGEST_SLEEP_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 5.0
 #: So many connectors are asked for their tasks at the same time.
 _COMPUTED_AT_ONCE: Final = 16
+#: One that has not said them by then is in nobody's way any more.
+_COMPUTED_WITHIN_S: Final = 10.0
 
 
 class WorkerFailed(PermanentError):
@@ -362,14 +364,26 @@ class Driver:
 
     async def _compute_task_configs(self, token: int, name: str) -> None:
         """Ask a connector for its tasks, and tell the herder."""
-        assert self._worker is not None
         try:
-            async with self._computing:
-                configs = await self._worker.task_configs(name, self._herder.snapshot.all_task_configs(name))
+            configs = await self._task_configs(name)
         except Exception as error:
             self.put(events.TaskConfigsComputed(token, name, error=error))
         else:
             self.put(events.TaskConfigsComputed(token, name, tuple(configs)))
+
+    async def _task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
+        assert self._worker is not None
+        async with self._computing:
+            present = self._herder.snapshot.all_task_configs(name)
+            asking = asyncio.create_task(self._worker.task_configs(name, present), name=f"tasks of {name}")
+            try:
+                await asyncio.wait({asking}, timeout=_COMPUTED_WITHIN_S)
+            except asyncio.CancelledError:
+                asking.cancel()
+                raise
+        if not asking.done():
+            log.warning("connector %s has not said its tasks within %g s; it is waited for", name, _COMPUTED_WITHIN_S)
+        return await asking
 
     async def _send_task_configs(self, effect: events.SendTaskConfigs) -> None:
         assert self._surroundings is not None

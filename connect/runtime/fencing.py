@@ -11,7 +11,7 @@ from typing import Final
 from connect.core import events
 from connect.core.errors import RetriableError
 from connect.core.herder import Herder
-from connect.core.herding import BadRequest, NotFound, NotLeader, RequestConflict
+from connect.core.herding import BadRequest, NotFound, RequestConflict
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
 from connect.kafka.transactions import init_producer_id
@@ -64,8 +64,8 @@ class ZombieFence:
             RequestConflict: Its tasks were configured anew meanwhile.
             RetriableError: It took too long, or the cluster does not answer.
         """
-        if not self._core.is_leader:
-            raise NotLeader("Only the leader may perform zombie fencing.", self._core.leader_url)
+        # In its turn: a follower may know of a round, and ask, before we have heard that we lead by it.
+        await self._driver.request(events.CheckFence(name))
         config = self._core.snapshot.connector_config(name)
         if config is None:
             raise NotFound(f"Connector {name} not found")

@@ -195,8 +195,12 @@ class RuntimeHerder:
         await self._parts.started()
         if offsets is not None and not offsets:
             raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
-        await self._parts.driver.request(events.CheckOffsets(name))
-        return await self._parts.offsets.modify(name, self._config(name), offsets)
+
+        async def modifiable() -> Mapping[str, str]:
+            await self._parts.driver.request(events.CheckOffsets(name))
+            return self._config(name)
+
+        return await self._parts.offsets.modify(name, modifiable, offsets)
 
     # -- requests of other workers ---------------------------------------------------------------------
 

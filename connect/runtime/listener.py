@@ -17,6 +17,10 @@ class WorkerListener(Protocol):
         """An instance is RUNNING, PAUSED, STOPPED, FAILED, or gone from here (UNASSIGNED)."""
         ...
 
+    def connector_failed(self, name: str) -> None:
+        """An instance that was to run is FAILED; not said of one that fails as it ends: another may start by then."""
+        ...
+
     def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
         """A task is RUNNING, PAUSED, FAILED, or gone from here (UNASSIGNED)."""
         ...

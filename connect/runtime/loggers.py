@@ -11,6 +11,8 @@ from connect.core.herding import LoggerLevel, NotFound
 ROOT: Final = "root"
 TRACE: Final = 5
 _OFF: Final = logging.CRITICAL + 10
+#: They write whole requests below INFO, those that carry a password included, so nobody gets them lower.
+REVEALING: Final = ("aiokafka.conn", "kafka.net", "kafka.protocol", "py4j")
 _LEVELS: Final[Mapping[str, int]] = {
     "ALL": 1,
     "TRACE": TRACE,
@@ -43,7 +45,8 @@ class Loggers:
         raise NotFound(f"Logger {name} not found.")
 
     def set(self, namespace: str, level: str) -> list[str]:
-        """Set the level of ``namespace`` and of all that begins with it; returns those that changed, sorted.
+        """Set the level of ``namespace`` and of all that begins with it; returns those that changed, sorted. What
+        writes passwords below INFO stays at INFO.
 
         Raises:
             NotFound: There is no such level.
@@ -56,9 +59,10 @@ class Loggers:
             (name, logger) for name, logger in _existing() if is_root or (name != ROOT and name.startswith(namespace))
         ]
         # Told apart before anything is set: a child's effective level follows its parent's.
-        changed = [name for name, logger in concerned if logger.getEffectiveLevel() != number]
+        levels = {name: max(number, logging.INFO) if _reveals(name) else number for name, _ in concerned}
+        changed = [name for name, logger in concerned if logger.getEffectiveLevel() != levels[name]]
         for name, logger in concerned:
-            logger.setLevel(number)
+            logger.setLevel(levels[name])
             if name in changed:
                 self._changed_ms[name] = self._now_ms()
         return sorted(changed)
@@ -74,6 +78,10 @@ def check_level(level: str) -> int:
     if number is None:
         raise NotFound(f"invalid log level '{level}'.")
     return number
+
+
+def _reveals(name: str) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in REVEALING)
 
 
 def _existing() -> Iterable[tuple[str, logging.Logger]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _TIMEOUT_S: Final = 90.0
 
 #: The offsets of a connector (name, resolved config), as long as the context lasts; for writing, where it is True.
 OpenOffsets = Callable[[str, Mapping[str, str], bool], AbstractAsyncContextManager[ConnectorOffsets]]
+#: The raw config of a connector whose offsets may be modified now; refuses where they may not.
+Modifiable = Callable[[], Awaitable[Mapping[str, str]]]
 
 
 class OffsetsRefused(PermanentError):
@@ -30,7 +32,7 @@ class OffsetsRefused(PermanentError):
 
 
 class OffsetsApi:
-    """Reads and changes the stored offsets of connectors; whether they may be changed was asked before."""
+    """Reads and changes the stored offsets of connectors."""
 
     def __init__(self, config: WorkerConfig, plugins: Plugins, opened: OpenOffsets, fence: ZombieFence) -> None:
         self._config = config
@@ -52,19 +54,23 @@ class OffsetsApi:
         async with _in_time(name, "read"), self._opened(name, self._resolved(raw), False) as offsets:
             return [SourceOffset(*each) for each in await offsets.all(committed_only=moving)]
 
-    async def modify(self, name: str, raw: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
+    async def modify(self, name: str, modifiable: Modifiable, offsets: Sequence[SourceOffset] | None) -> str:
         """Alter offsets, or reset all of them with None; returns the answer's message.
 
         Raises:
+            RequestRefused: What ``modifiable`` refuses with.
             OffsetsRefused: An entry has no partition, or the connector refuses.
             RetriableError: It took too long, or the cluster does not answer.
         """
-        props = self._resolved(raw)
-        with plugin_call(f"the constructor of {props['connector.class']}"):
-            connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
         async with _in_time(name, "reset" if offsets is None else "altered"):
+            raw = await modifiable()
             if self._config.exactly_once_enabled:
                 await self._fence.fence(name)
+                # That may take long; somebody may have resumed it meanwhile.
+                raw = await modifiable()
+            props = self._resolved(raw)
+            with plugin_call(f"the constructor of {props['connector.class']}"):
+                connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
             async with self._opened(name, props, True) as stored:
                 wanted = await _wanted(stored, offsets)
                 vouches = await _asked(connector, props, wanted, self._secrets(connector, raw, props))

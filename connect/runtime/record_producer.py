@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,12 +27,18 @@ log = logging.getLogger(__name__)
 _START_RETRY_FIRST_MS: Final = 100
 _START_RETRY_LAST_MS: Final = 5000
 _ABORT_S: Final = 5.0
+#: Kafka's ``Topic.validate``.
+_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 #: The library asserts that nothing more is asked of a producer that has failed for good.
 _FAILED: Final = (aiokafka.errors.KafkaError, AssertionError)
 
 
 class ProducerFenced(PermanentError):
     """The cluster takes nothing more under this producer's epoch."""
+
+
+class _RecordRefused(PermanentError):
+    """This record is refused, and another one may not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +96,16 @@ class RecordProducer:
             await patience.after(translated)
 
     async def send(self, record: OutgoingRecord, done: Done) -> None:
-        """Hand a record over, which may wait for room and for metadata; ``done`` hears what became of it.
+        """Hand a record over, which may wait for room and for metadata; ``done`` hears what became of it, before this
+        returns where the record itself is refused: its size, its topic, the right to write there.
 
         Raises:
             RetriableError: it was not taken, and may be later.
-            PermanentError: it will never be taken.
+            PermanentError: this producer will never take any more, or the topic has no such partition.
         """
         producer = self._started()
         try:
+            self._check_topic(record.topic)
             partitions = await producer.partitions_for(record.topic)
             if record.partition is not None and record.partition not in partitions:
                 raise PermanentError(
@@ -104,9 +113,16 @@ class RecordProducer:
                     "connector must name another one, or none"
                 )
             sent = await self._send(producer, record)
+        except _RecordRefused as refused:
+            done(None, refused)
         except aiokafka.errors.KafkaError as error:
-            raise self._translated(error, record) from error
-        sent.add_done_callback(lambda outcome: self._settle(outcome, done, record))
+            translated = self._translated(error, record)
+            if not isinstance(translated, _RecordRefused | SecurityError):
+                raise translated from error
+            translated.__cause__ = error
+            done(None, translated)
+        else:
+            sent.add_done_callback(lambda outcome: self._settle(outcome, done, record))
 
     async def begin(self) -> None:
         """Begin a transaction; errors as :meth:`send`."""
@@ -236,6 +252,14 @@ class RecordProducer:
     def _is_closed(self) -> PermanentError:
         return PermanentError(f"producer {self._settings.connection.client_id} is closed")
 
+    def _check_topic(self, topic: str) -> None:
+        """The library would wait for such a topic, as for one that is to be made."""
+        if _TOPIC.fullmatch(topic) is None:
+            raise _RecordRefused(
+                f"producer {self._settings.connection.client_id}: no topic can be named {topic!r}: 1 to 249 of a-z, "
+                "A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'; it is what the connector, or a transform, says"
+            )
+
     def _translated(self, error: Exception, record: OutgoingRecord | None = None) -> HeliographError:
         who = f"producer {self._settings.connection.client_id}"
         topic = record.topic if record is not None else "?"
@@ -252,10 +276,12 @@ class RecordProducer:
                     f"{who} may not use transactional id {transactional_id}; grant WRITE and DESCRIBE on it"
                 )
             case aiokafka.errors.MessageSizeTooLargeError() | aiokafka.errors.RecordListTooLargeError():
-                return PermanentError(
+                return _RecordRefused(
                     f"{who}: a record for topic {topic} is too large: {error}; raise max.request.size of the producer, "
                     "max.message.bytes of the topic"
                 )
+            case aiokafka.errors.KafkaTimeoutError():
+                return RetriableError(f"{who}: topic {topic}: no room for its records came up in time: {error}")
             case aiokafka.errors.KafkaConnectionError():
                 return ClusterUnreachable(f"{who}: no broker answers: {error}")
         where = f" (topic {topic})" if record is not None else ""

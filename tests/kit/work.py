@@ -54,9 +54,13 @@ class Heard:
         self.versions: dict[str | TaskId, str | None] = {}
         self.wanted: list[str] = []
         self.topics: list[tuple[str, TaskId]] = []
+        self.failed: list[str] = []
 
     def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
         self._changed(name, state, trace, version)
+
+    def connector_failed(self, name: str) -> None:
+        self.failed.append(name)
 
     def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
         self._changed(task, state, trace, version)

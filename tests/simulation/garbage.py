@@ -261,8 +261,7 @@ class Vandal:
                 (
                     wanted,
                     wanted,
-                    events.WorkFailed(self.name()),
-                    events.WorkFailed(TaskId("a", 0)),
+                    events.ConnectorFailed(self.name()),
                     events.ReconfigurationRefused((TaskId("a", 0), TaskId(self.name(), 1))),
                 )
             )

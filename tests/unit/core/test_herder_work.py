@@ -8,6 +8,7 @@ from connect.core.errors import TooManyTasks
 from connect.core.events import (
     ChangeTarget,
     ComputeTaskConfigs,
+    ConnectorFailed,
     FailConnector,
     Join,
     ReadConfig,
@@ -21,7 +22,6 @@ from connect.core.events import (
     TaskConfigsComputed,
     TaskConfigsSent,
     TaskConfigsWanted,
-    WorkFailed,
     WriteConfig,
     WriteStatus,
 )
@@ -84,6 +84,7 @@ ALL = Allocation(("c",), TASKS)
         (events.Restart(RestartRequest("c")), "Only the leader can process restart requests."),
         (events.PutTaskConfigs("c", ()), "Only the leader may write task configurations."),
         (events.CheckOffsets("c"), "Only the leader can process external offsets modification requests"),
+        (events.CheckFence("c"), "Only the leader may perform zombie fencing."),
         (events.PutTaskCount("c", 2, 0), "Only the leader may perform zombie fencing."),
     ],
 )
@@ -105,6 +106,7 @@ def test_what_only_the_leader_can_do_names_it(operation: events.Operation, messa
         (events.Restart(RestartRequest("x")), "Unknown connector: x"),
         (events.Restart(RestartRequest("c")), "Status for connector c not found"),
         (events.PutTaskConfigs("x", ()), "Connector x not found"),
+        (events.CheckFence("x"), "Connector x not found"),
         (events.PutTaskCount("x", 2, 0), "Connector x not found"),
     ],
 )
@@ -275,7 +277,7 @@ def test_a_restarted_connector_answers_when_it_has_started() -> None:
     assert effects == [StopWork(("c",), ()), StartConnector("c", TargetState.STARTED)]
     assert only(bench.step(TaskConfigsWanted("c")), Reply) == Reply(1)
     bench.ask(events.RestartConnector("c"))
-    assert str(error_of(bench.step(WorkFailed("c")))) == "Failed to start connector: c"
+    assert str(error_of(bench.step(ConnectorFailed("c")))) == "Failed to start connector: c"
     bench.ask(events.RestartConnector("c"))
     assert isinstance(error_of(bench.step(events.LeaseLost())), RequestConflict)
 
@@ -550,3 +552,10 @@ def test_tasks_that_reach_a_stopped_connector_are_taken_away() -> None:
     assert [key for key, _ in only(effects, WriteConfig).steps[0]] == ["commit-c"]
     assert kinds(bench.wrote(effects)) == ["StopWork", "Join"]
     assert bench.herder.snapshot.task_count("c") == 0
+
+
+def test_who_is_about_to_lead_answers_for_fencing_once_the_round_has_ended() -> None:
+    bench = following()
+    bench.step(events.RebalanceBegun())
+    assert none(bench.ask(events.CheckFence("c")), Reply)
+    assert only(bench.lead(), Reply).error is None

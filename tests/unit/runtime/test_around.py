@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from connect.runtime.around import Around
+from connect.core.errors import PermanentError, RetriableError
+from connect.core.events import StartTask
+from connect.core.herding import ElsewhereError, NotLeader
+from connect.core.model import TargetState, TaskId
+from connect.runtime.around import Around, Sign
 from connect.runtime.loggers import Loggers
+from tests.kit import virtual_time
 
 
 def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
@@ -22,3 +28,94 @@ def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCapture
     )
     around.set_level("connect", "NONSENSE")
     assert "invalid log level 'NONSENSE'" in caplog.text
+
+
+class Leaderless:
+    """A group that agrees on another leader while older tasks are to be fenced off, and the task that waits for it:
+    each attempt is refused with the next of ``refusals``."""
+
+    def __init__(self, *refusals: Exception) -> None:
+        self.refusals = list(refusals)
+        self.asked: list[str] = []
+        #: Whom a request goes to: nobody known, another worker, ourselves.
+        self.leaders = [None, "http://gone/", "http://new/", "http://new/", "us", "us", "us"]
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leaders[0] == "us"
+
+    @property
+    def leader_url(self) -> str | None:
+        leader = self.leaders.pop(0)
+        if leader is None:
+            self.asked.append("nobody")
+        return leader
+
+    async def put_fence(self, leader_url: str, connector: str, sign: Sign | None) -> None:
+        self._ask(leader_url)
+
+    async def fence(self, name: str) -> None:
+        self._ask("ourselves")
+
+    def _ask(self, whom: str) -> None:
+        self.asked.append(whom)
+        if self.refusals:
+            raise self.refusals.pop(0)
+
+    def before(self) -> Any:
+        """What the start of a task awaits."""
+        found: list[Any] = []
+        snapshot = SimpleNamespace(
+            connector_config=lambda name: {},
+            task_config=lambda task: {},
+            task_generation=lambda name: 1,
+            task_count=lambda name: 1,
+            session_key=None,
+        )
+        core = SimpleNamespace(snapshot=snapshot, protocol="eager")
+        group = self
+
+        class Core:
+            is_leader = property(lambda _: group.is_leader)
+            leader_url = property(lambda _: group.leader_url)
+            snapshot = core.snapshot
+            protocol = core.protocol
+
+        nothing = cast(Any, None)
+        around = Around(
+            cast(Any, SimpleNamespace(exactly_once_enabled=True)),
+            cast(Any, Core()),
+            *(nothing,) * 3,
+            cast(Any, self),
+            cast(Any, self),
+            nothing,
+            worker_id="one:8083",
+            now_ms=lambda: 0,
+            changed=lambda: None,
+        )
+        around.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
+        around.start_task(StartTask(TaskId("c", 0), TargetState.STARTED))
+        return found[0]
+
+
+def test_older_tasks_are_fenced_off_by_whoever_comes_to_lead() -> None:
+    group = Leaderless(RetriableError("no answer"), RetriableError("a round is under way"), NotLeader("not we", None))
+    virtual_time.run(group.before()())
+    assert group.asked == ["nobody", "http://gone/", "http://new/", "http://new/", "ourselves"]
+
+
+@pytest.mark.parametrize("refusal", [RetriableError("no answer"), NotLeader("not we", None)], ids=repr)
+def test_a_group_that_finds_no_leader_fails_the_task(refusal: Exception) -> None:
+    group = Leaderless(*[refusal] * 1000)
+    group.leaders = ["http://gone/"] * 1000
+    with pytest.raises((RetriableError, ElsewhereError)):
+        virtual_time.run(group.before()())
+    assert 15 < len(group.asked) < 40
+
+
+def test_what_the_leader_refuses_for_good_is_not_asked_again() -> None:
+    group = Leaderless(PermanentError("no such connector"))
+    group.leaders = ["http://new/"] * 9
+    with pytest.raises(PermanentError, match="no such"):
+        virtual_time.run(group.before()())
+    assert group.asked == ["http://new/"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from connect.core.events import Effect, Event
 from connect.core.model import TargetState
 from connect.runtime.driver import Driver, WorkerFailed
 from connect.runtime.stage import Stages
+from tests.kit import virtual_time
 
 START = events.StartConnector("lines", TargetState.STARTED)
 
@@ -25,6 +27,7 @@ class Herder:
         self.heard: list[Event] = []
         self._answers = answers
         self.is_stopping = False
+        self.snapshot: Any = None
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         if not isinstance(event, events.Tick):
@@ -128,3 +131,34 @@ async def test_a_herder_that_raises_ends_the_worker_and_says_so() -> None:
     with pytest.raises(WorkerFailed, match="ZeroDivisionError"):
         await driver.ended
     await driver.stop()
+
+
+def test_connectors_that_do_not_say_their_tasks_are_in_nobodys_way() -> None:
+    """Seventeen, and sixteen are asked at once."""
+
+    class Worker(Surroundings):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[str] = []
+
+        async def task_configs(self, name: str, present: object) -> list[dict[str, str]]:
+            self.asked.append(name)
+            if name != "last":
+                await asyncio.Event().wait()
+            return [{"a": "b"}]
+
+    async def main() -> None:
+        herder = Herder({events.RebalanceBegun: [events.ComputeTaskConfigs(0, name) for name in (*"a" * 16, "last")]})
+        herder.snapshot = SimpleNamespace(all_task_configs=lambda name: [])
+        around = Worker()
+        driver = driven(herder, around)
+        driver.rebalance_begun()
+        await asyncio.sleep(5)
+        assert "last" not in around.asked
+        await asyncio.sleep(10)
+        assert [event for event in herder.heard if isinstance(event, events.TaskConfigsComputed)] == [
+            events.TaskConfigsComputed(0, "last", ({"a": "b"},))
+        ]
+        await driver.stop()
+
+    virtual_time.run(main())

@@ -22,6 +22,7 @@ class Group:
         self.reading = asyncio.Event()
         self.reading.set()
         self.reads = 0
+        self.checked: list[events.CheckFence] = []
         self.written: list[events.PutTaskCount] = []
         self.snapshot = SimpleNamespace(
             connector_config=lambda name: {"name": name} if name != "unknown" else None,
@@ -35,8 +36,13 @@ class Group:
         self.reads += 1
         await self.reading.wait()
 
-    async def request(self, operation: events.PutTaskCount) -> None:
-        self.written.append(operation)
+    async def request(self, operation: events.CheckFence | events.PutTaskCount) -> None:
+        if isinstance(operation, events.PutTaskCount):
+            self.written.append(operation)
+            return
+        self.checked.append(operation)
+        if not self.is_leader:
+            raise NotLeader("Only the leader", self.leader_url)
 
 
 def fence_of(group: Group) -> ZombieFence:

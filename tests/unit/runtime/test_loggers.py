@@ -66,3 +66,21 @@ def test_a_level_that_is_none_is_refused_and_nothing_is_set(loggers: Loggers, na
         loggers.set(name, "LOUD")
     with pytest.raises(NotFound):
         loggers.one(name)
+
+
+@pytest.mark.parametrize("namespace", ["root", "aiokafka", "aiokafka.conn"])
+def test_what_writes_passwords_is_kept_from_it(loggers: Loggers, namespace: str) -> None:
+    revealing = [logging.getLogger("aiokafka.conn"), logging.getLogger("aiokafka.conn.sasl")]
+    before = {logger: logger.level for logger in [logging.getLogger(), *map(logging.getLogger, _all())]}
+    try:
+        loggers.set(namespace, "TRACE")
+        assert [logger.isEnabledFor(logging.DEBUG) for logger in revealing] == [False, False]
+        loggers.set(namespace, "ERROR")
+        assert loggers.one("aiokafka.conn").level == "ERROR"
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
+
+
+def _all() -> list[str]:
+    return [name for name, one in logging.getLogger().manager.loggerDict.items() if isinstance(one, logging.Logger)]

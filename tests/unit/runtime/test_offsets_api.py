@@ -11,10 +11,10 @@ import pytest
 
 from connect.api.connector import Props
 from connect.core.errors import PermanentError, RetriableError
-from connect.core.herding import SourceOffset
+from connect.core.herding import BadRequest, SourceOffset
 from connect.runtime.fencing import ZombieFence
 from connect.runtime.offsets import ConnectorOffsets, encoded_key
-from connect.runtime.offsets_api import OffsetsApi, OffsetsRefused
+from connect.runtime.offsets_api import Modifiable, OffsetsApi, OffsetsRefused
 from connect.runtime.plugin_calls import PluginBroke
 from tests.kit.work import TestConnector, memory_topic, plugins, worker_config
 
@@ -27,6 +27,13 @@ class Refusing(TestConnector):
     ) -> bool:
         assert props["password"] == "hunter2"
         raise self.error
+
+
+def modifiable(raw: Props) -> Modifiable:
+    async def now() -> Props:
+        return raw
+
+    return now
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ async def test_no_secret_is_in_a_refusal(error: BaseException, told: Exception, 
     api = OffsetsApi(config, plugins(Refusing), opened, cast(ZombieFence, None))
     raw = {"name": "c", "connector.class": "Test", "password": f"${{file:{file}:password}}"}
     with pytest.raises(type(told)) as raised:
-        await api.modify("c", raw, [SourceOffset({"p": 0}, {"n": 1})])
+        await api.modify("c", modifiable(raw), [SourceOffset({"p": 0}, {"n": 1})])
     assert str(raised.value).endswith(str(told))
     assert "hunter2" not in str(raised.value)
     assert raised.value.__cause__ is None
@@ -72,7 +79,36 @@ async def test_a_constructor_that_wants_to_end_the_process() -> None:
     config = worker_config()
     api = OffsetsApi(config, plugins(Broken), cast(Any, None), cast(ZombieFence, None))
     with pytest.raises(PluginBroke):
-        await api.modify("c", {"name": "c", "connector.class": "Test"}, None)
+        await api.modify("c", modifiable({"name": "c", "connector.class": "Test"}), None)
+
+
+class Fence:
+    def __init__(self) -> None:
+        self.fenced: list[str] = []
+
+    async def fence(self, name: str) -> None:
+        self.fenced.append(name)
+
+
+async def test_a_connector_that_is_resumed_while_it_is_fenced_off_keeps_its_offsets() -> None:
+    topic, log = memory_topic()
+    fence = Fence()
+
+    @asynccontextmanager
+    async def opened(name: str, props: Mapping[str, str], for_writing: bool) -> AsyncIterator[ConnectorOffsets]:
+        yield ConnectorOffsets(name, topic)
+
+    async def stopped() -> Props:
+        if fence.fenced:
+            raise BadRequest("Connectors must be in the STOPPED state")
+        return {"name": "c", "connector.class": "Test"}
+
+    config = worker_config(exactly_once_source_support="enabled")
+    api = OffsetsApi(config, plugins(TestConnector), opened, cast(ZombieFence, fence))
+    with pytest.raises(BadRequest, match="STOPPED"):
+        await api.modify("c", stopped, [SourceOffset({"p": 0}, {"n": 1})])
+    assert fence.fenced == ["c"]
+    assert log.writes == []
 
 
 @pytest.mark.parametrize("moving", [True, False])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import aiokafka.errors
 import pytest
 
-from connect.core.errors import PermanentError
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.clients import producer_settings
 from connect.runtime.record_producer import OutgoingRecord, RecordProducer
@@ -18,3 +21,75 @@ async def test_a_producer_that_was_closed_does_not_come_back() -> None:
         await producer.start()
     with pytest.raises(PermanentError, match="is closed"):
         await producer.send(OutgoingRecord("t", None, b"x"), lambda metadata, error: None)
+
+
+class Refusing:
+    """The library's producer, which knows every topic and refuses each record with ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.asked = 0
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        self.asked += 1
+        return {0}
+
+    async def send(self, *arguments: object) -> None:
+        raise self._error
+
+
+def refused_with(error: Exception) -> RecordProducer:
+    producer = RecordProducer(producer_settings(WorkerConfig.parse(WORKER), {}, "c-0", None))
+    producer._producer = cast(Any, Refusing(error))
+    return producer
+
+
+async def outcome(producer: RecordProducer, topic: str = "t") -> Exception | None:
+    told: list[Exception | None] = []
+    await producer.send(OutgoingRecord(topic, None, b"x"), lambda metadata, error: told.append(error))
+    (error,) = told
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (aiokafka.errors.MessageSizeTooLargeError("2 MB"), PermanentError),
+        (aiokafka.errors.TopicAuthorizationFailedError("t"), SecurityError),
+    ],
+    ids=repr,
+)
+async def test_what_is_wrong_with_a_record_is_its_outcome(error: Exception, kind: type[HeliographError]) -> None:
+    """So that it can be tolerated, as Kafka's producer tells it."""
+    assert isinstance(await outcome(refused_with(error)), kind)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (aiokafka.errors.KafkaTimeoutError(), RetriableError),
+        (aiokafka.errors.UnknownTopicOrPartitionError(), RetriableError),
+        (aiokafka.errors.ProducerFenced(), PermanentError),
+        (aiokafka.errors.ProducerClosed(), PermanentError),
+    ],
+    ids=repr,
+)
+async def test_what_is_wrong_with_the_cluster_or_the_producer_is_raised(
+    error: Exception, kind: type[HeliographError]
+) -> None:
+    with pytest.raises(kind):
+        await outcome(refused_with(error))
+
+
+@pytest.mark.parametrize("topic", ["a/b", "", ".", "..", "x" * 250, "ä", "a\n"])
+async def test_a_topic_that_cannot_be_is_not_waited_for(topic: str) -> None:
+    producer = refused_with(AssertionError("nothing is asked"))
+    error = await outcome(producer, topic)
+    assert isinstance(error, PermanentError)
+    assert repr(topic) in str(error)
+
+
+@pytest.mark.parametrize("topic", ["a", "...", "x" * 249, "A-b_c.9"])
+async def test_any_other_is_asked_for(topic: str) -> None:
+    with pytest.raises(RetriableError):
+        await outcome(refused_with(aiokafka.errors.UnknownTopicOrPartitionError()), topic)

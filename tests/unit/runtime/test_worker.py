@@ -175,6 +175,24 @@ def test_a_stop_that_raises(target: TargetState, shown: list[State]) -> None:
     on_worker(main())
 
 
+def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_start() -> None:
+    async def main() -> None:
+        kind = noting()
+        kind.trouble["stop"] = PermanentError("stuck")
+        here = Here(kind)
+        await here.start()
+        await here.stop()
+        assert here.heard.last("c") is State.FAILED
+        assert here.heard.failed == []
+        kind.trouble["start"] = PermanentError("no database")
+        again = Here(kind)
+        await again.start()
+        assert again.heard.failed == ["c"]
+        await again.stop()
+
+    on_worker(main())
+
+
 def test_a_connector_that_is_not_known_or_a_sink_fails_with_a_sentence() -> None:
     async def main() -> None:
         for named, told in (("org.x.FileStreamSinkConnector", "runs source connectors only"), ("Nope", "Nope")):
