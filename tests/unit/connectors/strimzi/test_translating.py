@@ -104,10 +104,10 @@ def test_states(fields: str, state: TargetState | None) -> None:
 
 
 def test_config_of_a_cluster_goes_to_its_clients_and_what_is_free_to_the_worker() -> None:
-    config = "    config: {ssl.cipher.suites: x, ssl.protocol: y, sasl.mechanism: z, offset.flush.interval.ms: 500}\n"
+    config = "    config: {ssl.cipher.suites: x, ssl.protocol: p, sasl.mechanism: z, offset.flush.interval.ms: 500}\n"
     found = translation(NEW.replace("  mirrors:\n", f"{config}  mirrors:\n"))
     assert found.worker["offset.flush.interval.ms"] == "500"
-    assert (found.worker["ssl.cipher.suites"], found.worker["ssl.protocol"]) == ("x", "y")
+    assert (found.worker["ssl.cipher.suites"], found.worker["ssl.protocol"]) == ("x", "p")
     assert "sasl.mechanism" not in found.worker
     assert source_of(found).config["target.cluster.sasl.mechanism"] == "z"
     assert [(one.path, one.line) for one in found.notices] == [("spec.target.config.sasl.mechanism", 14)]
