@@ -19,6 +19,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
+from connect.cli.version import ShowVersion
 from connect.cli.waiting import unless_stopped
 from connect.core.errors import HeliographError
 
@@ -55,6 +56,7 @@ def parse_arguments(program: str, arguments: Sequence[str]) -> Arguments:
     )
     parser.add_argument("config", metavar="worker.properties", help="The worker's configuration file.")
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--version", action=ShowVersion)
     namespace = parser.parse_args(arguments)
     return Arguments(Path(namespace.config), namespace.log_level)
 

@@ -30,6 +30,23 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from connect.cli.version import version_line
+
+        print(version_line())
+        raise typer.Exit
+
+
+@app.callback()
+def _heliograph(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
 class DetailedExit(TyperCommand):
     """A command whose exit code 2 says something: wrong arguments end in 1."""
 

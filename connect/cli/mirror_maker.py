@@ -28,6 +28,7 @@ from connect.cli.console import (
     stop_signals,
 )
 from connect.cli.rates import RateMeter, flow_line
+from connect.cli.version import ShowVersion
 from connect.cli.waiting import unless_stopped
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 
@@ -82,6 +83,7 @@ def parser_of(program: str) -> Parser:
         "--clusters", nargs="+", metavar="CLUSTER", default=(), help="Target cluster to use for this node."
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="How much to log.")
+    parser.add_argument("--version", action=ShowVersion)
     return parser
 
 

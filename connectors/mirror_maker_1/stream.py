@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
@@ -30,8 +30,17 @@ _STOP_S: Final = 8.0
 _AGAIN_S: Final = 1.0
 _PREPARE_S: Final = 30.0
 
-#: Partition counts of the source's topics, then those of the target's topics of the same names.
-Look = tuple[Mapping[str, int], Mapping[str, int]]
+
+class Look(NamedTuple):
+    """Partition counts: of all the source's topics, of those that are to be copied, and of the target's topics of these
+    names."""
+
+    source: Mapping[str, int]
+    here: Mapping[str, int]
+    there: Mapping[str, int]
+
+
+_NOTHING: Final = Look({}, {}, {})
 
 
 class Stream:
@@ -45,7 +54,9 @@ class Stream:
         self._lost = asyncio.Event()
         self._stopping = asyncio.Event()
         self._copying: Copying | None = None
-        self._present: Look = ({}, {})
+        self._present = _NOTHING
+        #: The counts by which we shared out the partitions of all members; None where another member did.
+        self._assigned: Mapping[str, int] | None = None
         #: Topics that were told of, since they are wanted and are not copied.
         self._left_out: set[str] = set()
         source = lent.source
@@ -104,7 +115,7 @@ class Stream:
                 await asyncio.gather(*either, return_exceptions=True)
 
     async def _joined(self) -> Membership | None:
-        protocols = [(name, assignors.encode_subscription(self._present[0])) for name in self._lent.source.strategies]
+        protocols = [(name, assignors.encode_subscription(self._present.here)) for name in self._lent.source.strategies]
         joining = asyncio.create_task(self._member.join(protocols), name=f"join of {self._name}")
         stopping = asyncio.create_task(self._stopping.wait(), name=f"stop while joining of {self._name}")
         try:
@@ -112,7 +123,10 @@ class Stream:
             if not joining.done():
                 return None
             with contextlib.suppress(Left):
-                return joining.result()
+                joined = joining.result()
+                if joined.leader != joined.member:
+                    self._assigned = None
+                return joined
             return None
         finally:
             for task in (joining, stopping):
@@ -166,13 +180,25 @@ class Stream:
             except RetriableError as error:
                 log.warning("%s: topics cannot be looked for: %s; trying again", self._name, error)
                 continue
-            if found[0] != self._present[0] or self._has_other_target(found[1]):
+            if self._has_other_source(found) or self._has_other_target(found.there):
                 log.info("%s: other topics are to be copied now, or in another way", self._name)
                 return
 
+    def _has_other_source(self, found: Look) -> bool:
+        """Whether other topics are wanted than we joined for, or have other counts than were shared out.
+
+        The leader compares with what it shared out, of all members' topics (``assignmentSnapshot`` of Java's
+        ``ConsumerCoordinator``): by a broker that lagged there were fewer partitions, and nobody has the others.
+        """
+        if self._assigned is None:
+            return found.here != self._present.here
+        if found.here.keys() != self._present.here.keys():
+            return True
+        return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
+
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
         """Whether a target topic that was there has another number of partitions; one made since is ours."""
-        before = self._present[1]
+        before = self._present.there
         return any(counts[name] != count for name, count in before.items() if name in counts)
 
     async def _looked(self) -> Look:
@@ -182,11 +208,11 @@ class Stream:
             except RetriableError as error:
                 log.warning("%s: %s; trying again", self._name, error)
                 if self._stopping.is_set():
-                    return {}, {}
+                    return _NOTHING
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _AGAIN_S)
             else:
-                if not found[0]:
+                if not found.here:
                     log.warning("%s: the source has no topic that is to be copied yet", self._name)
                 return found
 
@@ -195,7 +221,7 @@ class Stream:
         self._tell_left_out(source)
         here = {topic.name: _count(topic) for topic in selected(self._lent.settings.options.takes, source)}
         there = (await self._lent.clusters.target.metadata(set(here))).topics if here else {}
-        return here, {name: _count(topic) for name, topic in there.items() if topic.partitions}
+        return Look(_counts(source), here, {name: count for name, count in _counts(there).items() if count})
 
     def _tell_left_out(self, source: Collection[str]) -> None:
         """Once of each, by one of this process's members for all of them."""
@@ -215,8 +241,11 @@ class Stream:
         del leader
         wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
         topics = {topic for names in wanted.values() for topic in names}
-        known = (await self._cluster.metadata(topics)).topics if topics else {}
-        shares = assignors.assign(protocol, wanted, {name: _count(topic) for name, topic in known.items()})
+        known = _counts((await self._cluster.metadata(topics)).topics) if topics else {}
+        # Each broker has heard of a topic's last partitions at its own time: whoever tells of more is ahead.
+        counts = {topic: max(known.get(topic, 0), self._present.source.get(topic, 0)) for topic in topics}
+        self._assigned = counts
+        shares = assignors.assign(protocol, wanted, counts)
         return {member: assignors.encode_assignment(share) for member, share in shares.items()}
 
     def rebalance_begun(self) -> None:
@@ -240,6 +269,10 @@ class Stream:
 
 def _count(topic: TopicMetadata) -> int:
     return len(topic.partitions)
+
+
+def _counts(topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
+    return {name: _count(topic) for name, topic in topics.items()}
 
 
 def _told(partitions: Collection[TopicPartition]) -> str:

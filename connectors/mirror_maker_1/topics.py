@@ -40,22 +40,29 @@ class TopicList:
         return {topic for topic in topics if is_internal(topic) and self.wants(topic)}
 
 
-def takes(include: str | None, exclude: str | None) -> TopicList:
-    """Which topics are copied, by exactly one of the two lists.
+def is_lone_asterisk(include: str | None) -> bool:
+    """Whether a list is what Kafka's documentation of 0.8 to 2.8 has for all topics, and is no regular expression."""
+    return include is not None and pattern_of(include) == "*"
+
+
+def takes(include: str | None, exclude: str | None, option: str = "") -> TopicList:
+    """Which topics are copied, by exactly one of the two lists. ``option`` is the one that its user wrote.
 
     Raises:
         ConfigError: Both are given, or none, or the expression is none.
     """
     if (include is None) == (exclude is None):
         raise ConfigError("exactly one of --include (--whitelist) and --exclude (--blacklist) is required", "include")
-    key, raw = ("include", include) if include is not None else ("exclude", exclude or "")
-    expression = pattern_of(raw or "")
+    default, raw = ("--include", include) if include is not None else ("--exclude", exclude)
+    written = option or default
+    key, expression = written.lstrip("-"), ".*" if is_lone_asterisk(include) else pattern_of(raw or "")
     if not expression:
-        raise ConfigError(f"--{key} names no topic", key)
+        raise ConfigError(f"{written} names no topic", key)
     try:
         matches = compile_java(expression).fullmatch
     except UnsupportedRegex as error:
-        raise ConfigError(f"--{key} {raw}: {error}", key) from None
-    if key == "include":
+        about = "it is a regular expression of Java's, in which .* stands for any text"
+        raise ConfigError(f"{written} {raw}: {error}; {about}", key) from None
+    if include is not None:
         return TopicList(lambda topic: matches(topic) is not None)
     return TopicList(lambda topic: matches(topic) is None)

@@ -9,9 +9,12 @@ from typing import Any, Final
 import yaml
 
 from connect.core.errors import ConfigError
+from connectors.strimzi.scalars import MAX_DEPTH, KubernetesLoader, too_deep
 
 #: Aliases can make a small text very large.
 _MAX_FIELDS: Final = 100_000
+#: From here on JSON has a number with an exponent; below, one without a fraction is written as an integer.
+_WITH_EXPONENT: Final = 1e21
 #: What a key may be: text, or ``<<``, which takes the fields of another mapping in.
 _KEYS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 
@@ -88,6 +91,8 @@ class Node:
             return str(self.value).lower()
         if not isinstance(self.value, (str, int, float)):
             raise self.error(f"{self.path} should be text")
+        if isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < _WITH_EXPONENT:
+            return str(int(self.value))
         return str(self.value)
 
     def required(self, name: str) -> str:
@@ -107,9 +112,12 @@ def read_documents(text: str, file: str) -> list[Node]:
     """The documents of a text that are not empty.
 
     Raises:
-        ConfigError: It is no YAML, holds a key twice or a tag of its own, or becomes far too large.
+        ConfigError: It is no YAML, holds a key twice or a tag of its own, or becomes far too large or deep.
     """
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = KubernetesLoader(text, file)
+    except yaml.YAMLError:
+        raise ConfigError("this is not YAML: it holds characters that are not allowed", file=file) from None
     try:
         found = []
         while loader.check_node():
@@ -125,10 +133,9 @@ def read_documents(text: str, file: str) -> list[Node]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError(f"this is not YAML: {error.problem}", None, file, line) from None
-    except yaml.YAMLError:
-        raise ConfigError("this is not YAML: it holds characters that are not allowed", file=file) from None
-    except ValueError as error:  # of a date that no calendar has, for one
-        raise ConfigError(f"this is not YAML: {error}", file=file) from None
+    except (ValueError, OverflowError):
+        line = loader.get_mark().line + 1
+        raise ConfigError("this is not YAML: an escape stands for no character", None, file, line) from None
     finally:
         loader.dispose()
 
@@ -140,6 +147,9 @@ def _walk(
     if node in above:
         line = node.start_mark.line + 1
         raise ConfigError(f"{path} refers to what it stands in", path, file, line)
+    # The loader sees to what is written so; aliases make it deeper.
+    if len(above) >= MAX_DEPTH:
+        raise too_deep(file, node.start_mark.line + 1)
     above = (*above, node)
     seen[0] += 1
     if seen[0] > _MAX_FIELDS:

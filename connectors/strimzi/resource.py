@@ -6,16 +6,19 @@ v1alpha1 and v1beta2 name clusters by aliases (``connectCluster``, ``clusters``)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import ConfigError
+from connectors.strimzi import mirror_maker_1
 from connectors.strimzi.documents import Node
 
 KIND: Final = "KafkaMirrorMaker2"
 GROUP: Final = "kafka.strimzi.io/"
 VERSIONS: Final = ("v1alpha1", "v1beta2", "v1")
+#: What ``kubectl get`` prints where no resource is named, and what the API does.
+_LISTS: Final = ("List", f"{KIND}List")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +51,42 @@ class Resource:
 
 
 def resources_in(documents: Sequence[Node], file: str) -> list[Node]:
-    """Those of a file, one at least. Raises ConfigError where there is none."""
-    found = [each for each in documents if each.field("kind").value == KIND]
+    """Those of a file, one at least, those in lists included. Raises ConfigError where there is none."""
+    every = list(_unfolded(documents))
+    found = [each for each in every if each.field("kind").value == KIND]
     if not found:
-        kinds = ", ".join(str(each.field("kind").value) for each in documents) or "nothing"
+        older = next((each for each in every if each.field("kind").value == mirror_maker_1.KIND), None)
+        if older is not None:
+            raise mirror_maker_1.taken_elsewhere(older)
+        kinds = ", ".join(str(each.field("kind").value) for each in every) or "nothing"
         raise ConfigError(f"holds no {KIND}, but {kinds}", file=file)
     return found
+
+
+def _unfolded(documents: Sequence[Node]) -> Iterator[Node]:
+    for each in documents:
+        if each.field("kind").value in _LISTS:
+            yield from each.field("items").items()
+        else:
+            yield each
 
 
 def chosen(documents: Sequence[Node], name: str | None, file: str) -> Node:
     """The one resource of a file, or that of a name.
 
     Raises:
-        ConfigError: There is none, or several and none is named.
+        ConfigError: There is none, or several and none is named, or the name is that of several.
     """
     found = resources_in(documents, file)
     names = [each.field("metadata").required("name") for each in found]
     if name is None and len(found) > 1:
         raise ConfigError(f"holds several: {', '.join(names)}; say which one by --name", file=file)
-    if name is not None and name not in names:
-        raise ConfigError(f"holds no {KIND} {name}, but {', '.join(names)}", "--name", file)
-    return found[0 if name is None else names.index(name)]
+    wanted = names[0] if name is None else name
+    if wanted not in names:
+        raise ConfigError(f"holds no {KIND} {wanted}, but {', '.join(names)}", "--name", file)
+    if names.count(wanted) > 1:
+        raise ConfigError(f"holds several of the name {wanted}; give one of them alone", "--name", file)
+    return found[names.index(wanted)]
 
 
 def resource(node: Node) -> Resource:

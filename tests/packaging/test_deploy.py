@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from connect.core.properties import parse_properties
+from connect.core.providers import ConfigTransformer
 from connectors.flows import load, mirrored
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +44,18 @@ def test_a_unit_is_one(unit: Path, tmp_path: Path) -> None:
 def test_a_unit_starts_a_command_of_ours(unit: Path) -> None:
     (program,) = re.findall(r"^ExecStart=/opt/heliograph/bin/(\S+) ", unit.read_text(), re.MULTILINE)
     assert (PROGRAMS / program).exists()
+
+
+@pytest.mark.parametrize("file", [*UNITS, DEPLOY / "README.md"], ids=lambda file: file.name)
+def test_references_to_the_environment_lead_to_it_by_the_lines_that_stand_beside(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAME", "hush")
+    text = file.read_text("utf-8")
+    assert "${env:NAME}" in text or "${env:TRUST_PASSWORD}" in text
+    lines = re.findall(r"^[# ]+(config\.providers\b.*)$", text, re.MULTILINE)
+    props = parse_properties("\n".join([*lines, "password = ${env:NAME}"]))
+    assert ConfigTransformer(props).transform(props)["password"] == "hush"
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)

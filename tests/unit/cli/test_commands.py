@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_every_command_is_listed_and_explains_itself() -> None:
         explained = run(HELIOGRAPH, command, "--help")
         assert explained.returncode == 0
         assert explained.stdout.lower().startswith("usage: ")
+
+
+@pytest.mark.parametrize("module", ["main", "mirror_maker", "kafka_mirror_maker", "distributed"])
+def test_the_version_is_printed(module: str) -> None:
+    ended = run(f"from connect.cli.{module} import main; main()", "--version")
+    assert (ended.returncode, ended.stdout) == (0, f"heliograph {version('heliograph')}\n")
 
 
 def test_an_unknown_command_is_refused() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from connect.cli.kafka_mirror_maker import EXIT_FAILED, parse_arguments
+from connect.cli.kafka_mirror_maker import _settings
+from connect.cli.kafka_mirror_maker_options import EXIT_FAILED, parse_arguments
+from connect.core.errors import ConfigError
 
 FILES = ("--consumer.config", "c.properties", "--producer.config", "p.properties")
 
@@ -21,6 +25,9 @@ FILES = ("--consumer.config", "c.properties", "--producer.config", "p.properties
         ("--black-list a --abortOnSendFail FALSE", None, "a", 1, False),
         ("--blacklist a --abortOnSendFailure=true --new.producer", None, "a", 1, True),
         ("--include a --whitelist b", "a", None, 1, True),
+        # One dash, as Java's parser takes it.
+        ("-whitelist a -num.streams=2 -abort.on.send.failure false", "a", None, 2, False),
+        ("-blacklist=a,-b", None, "a,-b", 1, True),
     ],
 )
 def test_old_command_lines(line: str, include: str | None, exclude: str | None, streams: int, aborts: bool) -> None:
@@ -60,6 +67,31 @@ def test_what_is_wrong_is_said(arguments: tuple[str, ...], words: str, capsys: p
         parse_arguments(arguments)
     assert ended.value.code == EXIT_FAILED
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["--version", "-version"])
+def test_the_version_is_printed_whatever_else_is_missing(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments([version])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("heliograph ")
+
+
+@pytest.mark.parametrize("option", ["--include", "--whitelist", "--white-list"])
+def test_a_lone_asterisk_takes_all_topics_and_is_told_of(
+    option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = tmp_path / "c.properties", tmp_path / "p.properties"
+    source.write_text("bootstrap.servers = old:9092\ngroup.id = g\n")
+    target.write_text("bootstrap.servers = new:9092\n")
+    files = ("--consumer.config", str(source), "--producer.config", str(target))
+    assert _settings(parse_arguments([*files, option, "*"])).options.takes("orders")
+    assert f"{option} *: taken as .*, all topics" in caplog.text
+    caplog.clear()
+    assert _settings(parse_arguments([*files, option, ".*"])).options.takes("orders")
+    assert "taken as" not in caplog.text
+    with pytest.raises(ConfigError, match=rf"^{option} orders\*\*\+\(: .*; it is a regular expression of Java's"):
+        _settings(parse_arguments([*files, option, "orders**+("]))
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,10 +62,23 @@ def test_internal_topics_that_are_wanted_are_known() -> None:
     assert takes(None, "__.*").left_out(present) == {"orders-internal"}
 
 
-@pytest.mark.parametrize(("include", "exclude"), [(None, None), ("a", "b"), ("", None), ("(", None), (None, " ")])
+@pytest.mark.parametrize(
+    ("include", "exclude"), [(None, None), ("a", "b"), ("", None), ("(", None), (None, " "), (None, "*")]
+)
 def test_one_list_that_says_something_is_needed(include: str | None, exclude: str | None) -> None:
     with pytest.raises(ConfigError):
         takes(include, exclude)
+
+
+def test_an_old_asterisk_takes_every_topic() -> None:
+    assert takes("*", None)("orders") and takes(" '*' ", None)("clicks")
+
+
+def test_a_refused_list_is_named_by_the_option_that_was_written() -> None:
+    with pytest.raises(ConfigError, match=r"^--black-list \*orders: .*, in which \.\* stands for any text"):
+        takes(None, "*orders", "--black-list")
+    with pytest.raises(ConfigError, match=r"^--exclude names no topic"):
+        takes(None, "")
 
 
 # -- shares -------------------------------------------------------------------------------------------

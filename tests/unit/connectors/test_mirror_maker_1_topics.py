@@ -51,8 +51,7 @@ async def test_wanted_topics_that_are_taken_for_internal_are_told_once(caplog: p
     streams = [a_stream(source, number) for number in range(2)]
     for _ in range(2):
         for stream in streams:
-            found, _there = await stream._look()
-            assert list(found) == ["orders"]
+            assert list((await stream._look()).here) == ["orders"]
     assert caplog.text.count("whatever the command line says: orders-internal") == 1
     source.topics = (*source.topics, "orders.internal")
     await streams[0]._look()

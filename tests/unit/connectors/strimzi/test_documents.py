@@ -30,7 +30,14 @@ def test_scalars_are_written_as_java_writes_them() -> None:
         ("? [a]\n: 1\n", 1, "a key should be text"),
         ("a:\n  1: x\n", 2, "a key should be text"),
         ("a: &a\n  - *a\n", 1, "a.* refers to what it stands in"),
-        ("a: 2024-99-99\n", None, "this is not YAML: month must be"),
+        ("a:\n  b: !!bool foo\n", 2, "what is marked as !!bool is none"),
+        ("a: !!int ''\n", 1, "what is marked as !!int is none"),
+        ("a: !!null foo\n", 1, "what is marked as !!null is none"),
+        ("a: !!timestamp foo\n", 1, "no resource has a tag !!timestamp"),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', 2, "an escape stands for no character"),
+        ('a: 1\nb: "\\ud800"\n', 2, "an escape stands for half a character"),
+        ("a: \x01\n", None, "characters that are not allowed"),
+        (f"a:\n  {'[' * 5000}", 2, "more than 100 mappings and lists in one another"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int | None, words: str) -> None:
@@ -44,6 +51,44 @@ def test_aliases_that_grow_without_end_are_refused() -> None:
     lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]" for at in range(1, 9)]
     with pytest.raises(ConfigError, match="more than 100000 fields"):
         read_documents("\n".join(lines), "f.yaml")
+
+
+def test_aliases_that_lie_too_deep_in_one_another_are_refused() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{at}: &a{at} [*a{at - 1}]" for at in range(1, 1000))]
+    with pytest.raises(ConfigError, match="more than 100 mappings and lists in one another"):
+        read_documents("\n".join(lines), "f.yaml")
+
+
+def test_as_deep_as_is_allowed() -> None:
+    (found,) = read_documents("[" * 99 + "a" + "]" * 99, "f.yaml")
+    assert [each.value for each in found.texts()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        # What is a date or a number of base 60 in YAML 1.1.
+        *((text, text) for text in ("2020-01-01", "2024-99-99", "2001-12-14t21:59:43.10-05:00", "10:30", "1:30.5")),
+        *((text, "true") for text in ("yes", "On", "TRUE", "y")),
+        *((text, "false") for text in ("no", "Off", "FALSE", "n")),
+        *((text, text) for text in ("yEs", "_1", "0x_", "1.2.3", "=", "1e999", "1" * 5000)),
+        *(
+            ("0x1F", "31"),
+            ("010", "8"),
+            ("0o10", "8"),
+            ("0b1_0", "2"),
+            ("1_000", "1000"),
+            ("+12", "12"),
+            ("-0b1", "-1"),
+        ),
+        *(("5.0", "5"), ("3600e3", "3600000"), (".5", "0.5"), ("08", "8"), ("1e300", "1e+300")),
+        *(("!!str 10", "10"), ("!!float 10", "10"), ("'10:30'", "10:30"), ("<<", "<<")),
+        *(("", None), ("~", None), ("Null", None), ("nULL", "nULL")),
+    ],
+)
+def test_scalars_are_read_as_kubernetes_reads_them(text: str, read: str | None) -> None:
+    (found,) = read_documents(f"a: {text}\n", "f.yaml")
+    assert found.field("a").text() == read
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,10 @@ def test_options_of_oauth_that_nobody_heeds_are_named(option: str) -> None:
 
 
 def test_custom_settings_as_they_are() -> None:
-    props = of_target(TLS, authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: y}"))
-    assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "y")
+    props = of_target(
+        TLS, authentication("type: custom, sasl: true, config: {sasl.mechanism: X, sasl.jaas.config: Y1}")
+    )
+    assert (props["security.protocol"], props["sasl.mechanism"], props["sasl.jaas.config"]) == ("SASL_SSL", "X", "Y1")
     assert of_target(authentication("type: custom, config: {ssl.keystore.type: JKS}")) == {
         "security.protocol": "PLAINTEXT",
         "ssl.keystore.type": "JKS",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from textwrap import indent
+
 import pytest
 
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
+from connectors.strimzi.documents import read_documents
 from tests.unit.connectors.strimzi.resources import NEW, OLD, source_of, translation
 
 
@@ -104,10 +108,10 @@ def test_states(fields: str, state: TargetState | None) -> None:
 
 
 def test_config_of_a_cluster_goes_to_its_clients_and_what_is_free_to_the_worker() -> None:
-    config = "    config: {ssl.cipher.suites: x, ssl.protocol: y, sasl.mechanism: z, offset.flush.interval.ms: 500}\n"
+    config = "    config: {ssl.cipher.suites: x, ssl.protocol: p, sasl.mechanism: z, offset.flush.interval.ms: 500}\n"
     found = translation(NEW.replace("  mirrors:\n", f"{config}  mirrors:\n"))
     assert found.worker["offset.flush.interval.ms"] == "500"
-    assert (found.worker["ssl.cipher.suites"], found.worker["ssl.protocol"]) == ("x", "y")
+    assert (found.worker["ssl.cipher.suites"], found.worker["ssl.protocol"]) == ("x", "p")
     assert "sasl.mechanism" not in found.worker
     assert source_of(found).config["target.cluster.sasl.mechanism"] == "z"
     assert [(one.path, one.line) for one in found.notices] == [("spec.target.config.sasl.mechanism", 14)]
@@ -248,3 +252,37 @@ def test_of_several_resources_one_is_named() -> None:
     assert translation(several, name="other").worker["group.id"] == "mirrormaker2-cluster"
     with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2 third, but us-to-eu, other"):
         translation(several, name="third")
+
+
+def listed(*resources: str) -> str:
+    """As ``kubectl get -o yaml`` prints them."""
+    items = "".join(f"-{indent(text, '  ')[1:]}" for text in resources)
+    return f"apiVersion: v1\nitems:\n{items}kind: List\nmetadata:\n  resourceVersion: ''\n"
+
+
+def test_resources_of_a_list_are_taken_as_those_of_a_file() -> None:
+    found, alone = translation(listed("kind: Kafka\n", NEW)), translation(NEW)
+    assert (found.name, found.worker, source_of(found).config) == (alone.name, alone.worker, source_of(alone).config)
+    several = listed(NEW, OLD.replace("us-to-eu", "other"))
+    with pytest.raises(ConfigError, match="holds several: us-to-eu, other; say which one by --name"):
+        translation(several)
+    assert translation(several, name="other").worker["group.id"] == "mirrormaker2-cluster"
+    with pytest.raises(ConfigError, match="holds several of the name us-to-eu"):
+        translation(listed(NEW, OLD), name="us-to-eu")
+    with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2, but nothing"):
+        translation("kind: List\nitems: []\n")
+    with pytest.raises(ConfigError, match="holds no KafkaMirrorMaker2, but Kafka"):
+        translation(listed("kind: Kafka\n"))
+
+
+def test_a_field_in_a_list_is_named_with_its_line() -> None:
+    text = listed("kind: Kafka\n", NEW.replace("bootstrapServers: us:9093", "bootstrapServers: [us:9093]"))
+    line = next(at for at, each in enumerate(text.splitlines(), 1) if "[us:9093]" in each)
+    with pytest.raises(ConfigError, match=r"items\[1\]\.spec\.mirrors\[0\]\.source\.bootstrapServers should") as error:
+        translation(text)
+    assert error.value.line == line
+
+
+def test_a_list_may_be_json() -> None:
+    (document,) = read_documents(NEW, "mirror.yaml")
+    assert translation(json.dumps({"kind": "List", "items": [document.value]}, indent=4)).name == "us-to-eu"

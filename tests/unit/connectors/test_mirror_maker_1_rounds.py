@@ -1,0 +1,122 @@
+"""When a stream of MirrorMaker 1 starts a round: brokers may hear of a topic's partitions one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from connect.kafka.group import Membership
+from connect.kafka.group_requests import CONSUMER, GroupSettings
+from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.stream import Stream
+from connectors.mirror_maker_1.topics import takes
+
+DEADLINE_S = 10
+
+
+class Brokers:
+    """Tell of ``counts`` partitions, by topic, or of what one that lags knows."""
+
+    name = "source"
+
+    def __init__(self, **counts: int) -> None:
+        self.counts: Mapping[str, int] = counts
+
+    def seen_by(self, client_id: str) -> Brokers:
+        del client_id
+        return self
+
+    async def metadata(self, topics: Collection[str] | None) -> Any:
+        found = {
+            name: SimpleNamespace(name=name, error_code=0, partitions=dict.fromkeys(range(count)))
+            for name, count in self.counts.items()
+            if topics is None or name in topics
+        }
+        return SimpleNamespace(topics=found)
+
+
+def a_stream(source: Brokers) -> Stream:
+    group = GroupSettings("g", "c", protocol_type=CONSUMER)
+    lent = SimpleNamespace(
+        name="stream 0",
+        number=0,
+        clusters=SimpleNamespace(source=source, target=Brokers()),
+        source=SimpleNamespace(
+            flow="source->target", group=group, group_settings=lambda _: group, strategies=("range",), look_s=0
+        ),
+        settings=SimpleNamespace(options=SimpleNamespace(takes=takes("orders.*", None))),
+    )
+    return Stream(cast(Lent, lent), None)
+
+
+async def shared_out(stream: Stream, **wanted: Collection[str]) -> dict[str, list[str]]:
+    """What the stream, as leader, gives members that want these topics."""
+    said = {member: assignors.encode_subscription(topics) for member, topics in wanted.items()}
+    given = await stream.assign(assignors.RANGE, next(iter(wanted)), said)
+    return {member: [str(one) for one in assignors.decode_assignment(data)] for member, data in given.items()}
+
+
+async def starts_a_round(stream: Stream) -> bool:
+    """By one look."""
+    return stream._has_other_source(await stream._look())
+
+
+async def test_what_the_look_before_had_seen_is_shared_out_though_the_broker_asked_then_lags() -> None:
+    source = Brokers(orders=2, orders2=1)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    source.counts = {"orders": 1}
+    assert await shared_out(stream, me=["orders", "orders2"]) == {"me": ["orders-0", "orders-1", "orders2-0"]}
+    source.counts = {"orders": 2, "orders2": 1}
+    assert not await starts_a_round(stream)
+
+
+async def test_partitions_that_were_not_shared_out_start_a_round() -> None:
+    source = Brokers(orders=1)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    # Another member has heard of a topic that is new to all whom the leader asks, and which it does not want itself.
+    assert await shared_out(stream, me=["orders"], other=["orders", "clicks"]) == {"me": ["orders-0"], "other": []}
+    assert not await starts_a_round(stream)
+    source.counts = {"orders": 1, "clicks": 1}
+    await asyncio.wait_for(stream._look_for_changes(), DEADLINE_S)
+
+
+async def test_a_leader_compares_with_what_it_shared_out_and_not_with_its_older_look() -> None:
+    source = Brokers(orders=1)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    source.counts = {"orders": 2}
+    assert await shared_out(stream, me=["orders"]) == {"me": ["orders-0", "orders-1"]}
+    assert not await starts_a_round(stream)
+    source.counts = {"orders": 3}
+    assert await starts_a_round(stream)
+
+
+async def test_a_leader_joins_again_for_a_topic_that_is_new_to_it() -> None:
+    source = Brokers(orders=1)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    await shared_out(stream, me=["orders"])
+    source.counts = {"orders": 1, "orders2": 1}
+    assert await starts_a_round(stream)
+
+
+async def test_who_leads_no_longer_compares_with_its_own_look() -> None:
+    source = Brokers(orders=1, clicks=1)
+    stream = a_stream(source)
+    stream._present = await stream._look()
+    await shared_out(stream, me=["orders"], other=["clicks"])
+
+    async def join(_: object) -> Membership:
+        return Membership(2, "me", leader="other", protocol=assignors.RANGE, assignment=b"")
+
+    stream._member = cast(Any, SimpleNamespace(join=join))
+    await stream._joined()
+    source.counts = {"orders": 1, "clicks": 2}
+    assert not await starts_a_round(stream)
+    source.counts = {"orders": 2, "clicks": 2}
+    assert await starts_a_round(stream)
