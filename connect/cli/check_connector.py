@@ -53,6 +53,10 @@ def of_json(text: str, file: str) -> ConnectorFile:
         document: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"this is not JSON: {error.msg}", None, file, error.lineno) from None
+    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
+        raise ConfigError(
+            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
+        ) from None
     inner = document.get("config") if isinstance(document, dict) else None
     config = inner if isinstance(inner, dict) else document
     if not isinstance(config, dict):

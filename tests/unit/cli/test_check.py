@@ -261,6 +261,8 @@ async def test_keys_of_a_resource_without_effect_are_named(tmp_path: Path) -> No
         ('{"name": "x",\n}', ":2: this is not JSON"),
         ("[1]", "is a JSON object"),
         ('{"name": "x", "config": {\n"a": {"b": 1}}}', ":2: a is no text"),
+        (f'{{"a": {"[" * 100_000}', "nesting in it is beyond reading"),
+        (f'{{"a": {"9" * 5000}}}', "number or the nesting"),
     ],
 )
 async def test_json_that_is_no_connector(tmp_path: Path, text: str, word: str) -> None:
