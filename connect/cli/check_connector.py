@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from connect.cli.check_clusters import Looked, Sides, look_at_flow
 from connect.cli.check_connectors import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
+from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
@@ -38,7 +39,8 @@ class ConnectorFile:
     lines: Mapping[str, int]
 
     def finding(self, level: Level, text: str, key: str) -> Finding:
-        return Finding(level, text if not key or key in text else f"{key}: {text}", key or None, self.lines.get(key))
+        found = Finding(level, text if not key or key in text else f"{key}: {text}", key or None)
+        return placed(found, self.lines.get)
 
 
 def of_properties(props: Properties, file: str) -> ConnectorFile:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from connect.cli.check_clusters import look_at_cluster
 from connect.cli.check_connectors import plugins_of
+from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.cli.node import link_settings
 from connect.core.errors import ConfigError, HeliographError
@@ -29,7 +30,7 @@ async def check_worker_file(props: Properties, report: Report, *, offline: bool)
     try:
         config = await _parsed(props)
     except HeliographError as error:
-        return report.with_findings([*_refusals(props), of_error(error)])
+        return report.with_findings([*_refusals(props), placed(of_error(error), props.line)])
     report = report.with_findings(_of_keys(config, props))
     topics = [_topic(one) for one in (config.config_topic, config.offset_topic, config.status_topic)]
     outcome = Outcome(f"group {config.group_id}", tuple(_does(config, topics)))
@@ -40,7 +41,7 @@ async def check_worker_file(props: Properties, report: Report, *, offline: bool)
         settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
     except HeliographError as error:
         told = config.located(error) if isinstance(error, ConfigError) else error
-        return report.with_findings([of_error(told)])
+        return report.with_findings([placed(of_error(told), props.line)])
     looked = await look_at_cluster("worker", settings, config.group_id, topics)
     secrets = secrets_of(config.transformer, config.raw)
     found = [replace(one, text=secrets.mask(one.text)) for one in looked.findings]
