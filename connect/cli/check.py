@@ -12,6 +12,7 @@ from connect.cli.check_mirror import check_mirror
 from connect.cli.check_mirror_maker_1 import check_client
 from connect.cli.check_report import Level, Report, report_as_json
 from connect.cli.check_strimzi import check_strimzi
+from connect.cli.check_values import in_properties, of_values
 from connect.cli.check_view import show_report
 from connect.cli.check_worker import check_worker_file
 from connect.cli.connectors_view import show_json
@@ -60,6 +61,8 @@ async def checked(file: Path, kind: Kind | None, *, offline: bool) -> Report:
     props = load_properties(file)
     kind = kind or kind_of_properties(props, name)
     report = _report(name, kind)
+    if kind is not Kind.CONNECTOR:
+        report = report.with_findings(of_values(in_properties(props)))
     match kind:
         case Kind.MIRROR:
             return await check_mirror(props, report, offline=offline)

@@ -12,6 +12,7 @@ from connect.cli.check_clusters import Looked, Sides, look_at_flow
 from connect.cli.check_connectors import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
 from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
+from connect.cli.check_values import in_config, of_connector
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
 from connect.core.worker_config import WorkerConfig
@@ -76,6 +77,7 @@ def of_json(text: str, file: str) -> ConnectorFile:
 
 async def check_connector(file: ConnectorFile, report: Report, *, offline: bool) -> Report:
     """``report`` with what is found of it."""
+    report = report.with_findings(of_connector(in_config(file.config, file.lines)))
     # REST takes the name of the address or the body into the config.
     config = {**file.config, **({"name": file.name} if file.name else {})}
     worker = _sample_worker(config)

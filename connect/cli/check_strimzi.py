@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from connect.cli.check_clusters import Looked, look_at_flow
 from connect.cli.check_connector import ConnectorFile, does_of, sides_of
 from connect.cli.check_connectors import objections_of, plugins_of
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
+from connect.cli.check_values import Written, declares, of_values
+from connect.core.config import split_list
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.discovery import config_providers
 from connectors.strimzi.documents import Node, read_documents
-from connectors.strimzi.resource import resources_in
+from connectors.strimzi.resource import resource, resources_in
+from connectors.strimzi.secrets import PROVIDER
 from connectors.strimzi.translating import Translation, Wanted, translate
+
+#: Those that Strimzi's operator declares for every worker; a secret that is not there has a finding of its own.
+_PROVIDERS: Final = ("strimzienv", "strimzifile", "strimzidir", PROVIDER)
 
 
 async def check_strimzi(text: str, report: Report, *, offline: bool) -> Report:
@@ -38,7 +46,7 @@ async def _check(node: Node, report: Report, *, is_alone: bool, offline: bool) -
                 one.node.path, one.node.line)
         for one in found.missing
     ]  # fmt: skip
-    report = report.with_findings(findings)
+    report = report.with_findings([*findings, *_of_values(node)])
     try:
         worker = WorkerConfig.parse(found.worker, config_providers())
     except ConfigError as error:
@@ -55,6 +63,19 @@ async def _check(node: Node, report: Report, *, is_alone: bool, offline: bool) -
         report = replace(report, outcomes=(*report.outcomes, Outcome(what, tuple(looked.does))))
     clusters = dict.fromkeys((*report.clusters, *looked.clusters.values()))
     return replace(report, clusters=tuple(clusters)).with_findings(looked.findings)
+
+
+def _of_values(node: Node) -> Iterator[Finding]:
+    """Of the clusters and mirrors, each field once. What a worker declares is there for all its connectors."""
+    found = resource(node)
+    parts = [
+        found.target,
+        *(part for mirror in found.mirrors for part in (mirror.target, mirror.source, mirror.fields)),
+    ]
+    texts = {text.path: text for part in parts for text in part.texts()}
+    values = [Written(path, text.value, text.line) for path, text in texts.items()]
+    own = (name for one in values if declares(one.key) for name in split_list(one.value))
+    return of_values(values, frozenset([*_PROVIDERS, *own]))
 
 
 def _of_worker(found: Translation, text: str) -> Finding:

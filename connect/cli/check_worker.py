@@ -82,9 +82,6 @@ def _of_keys(config: WorkerConfig, props: Properties) -> Iterator[Finding]:
         yield Finding(Level.WARNING, text, key, props.line(key))
     if _FILE_OF_STANDALONE in props:
         yield from _refusals(props)
-    if config.props.get("sasl.mechanism", "").strip() == "GSSAPI":
-        said = "sasl.mechanism: Kerberos; its keys are read, but no login at a real one has been tried yet"
-        yield Finding(Level.WARNING, said, "sasl.mechanism", props.line("sasl.mechanism"))
 
 
 def _topic(topic: InternalTopic) -> NewTopic:
