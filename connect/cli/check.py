@@ -12,6 +12,7 @@ from connect.cli.check_mirror import check_mirror
 from connect.cli.check_mirror_maker_1 import check_client
 from connect.cli.check_report import Level, Report, report_as_json
 from connect.cli.check_strimzi import check_strimzi
+from connect.cli.check_values import in_properties, of_values
 from connect.cli.check_view import show_report
 from connect.cli.check_worker import check_worker_file
 from connect.cli.connectors_view import show_json
@@ -32,13 +33,14 @@ _RUNS_WITH: Final = {
 }
 
 
-def run_check(file: Path, *, kind: Kind | None, offline: bool, as_json: bool) -> int:
-    """Print what is found; the exit code.
+def run_check(file: Path, *, kind: Kind | None, offline: bool, as_json: bool, secrets: Path | None = None) -> int:
+    """Print what is found; the exit code. ``secrets`` is the folder of a Strimzi resource's.
 
     Raises:
-        ConfigError: The file cannot be read, or nothing in it tells what it is for.
+        ConfigError: The file cannot be read, or nothing in it tells what it is for; ``secrets`` is no folder, or given
+            for a file of another kind.
     """
-    report = asyncio.run(checked(file, kind, offline=offline))
+    report = asyncio.run(checked(file, kind, offline=offline, secrets=secrets))
     if as_json:
         show_json(report_as_json(report))
     else:
@@ -48,18 +50,22 @@ def run_check(file: Path, *, kind: Kind | None, offline: bool, as_json: bool) ->
     return EXIT_UNKNOWN if report.count(Level.UNKNOWN) else EXIT_OK
 
 
-async def checked(file: Path, kind: Kind | None, *, offline: bool) -> Report:
+async def checked(file: Path, kind: Kind | None, *, offline: bool, secrets: Path | None = None) -> Report:
     """What is found of a file; raises ConfigError as :func:`run_check`."""
     text = _text(file)
     kind = kind or kind_of_text(text)
     name = str(file)
+    if kind is Kind.STRIMZI:
+        return await check_strimzi(text, _report(name, kind), secrets=secrets, offline=offline)
+    if secrets is not None:
+        raise ConfigError("only a Strimzi resource has secrets in a folder, and this is none", "--secrets", name)
     if kind is Kind.CONNECTOR and text.lstrip().startswith(("{", "[")):
         return await check_connector(of_json(text, name), _report(name, kind), offline=offline)
-    if kind is Kind.STRIMZI:
-        return await check_strimzi(text, _report(name, kind), offline=offline)
     props = load_properties(file)
     kind = kind or kind_of_properties(props, name)
     report = _report(name, kind)
+    if kind is not Kind.CONNECTOR:
+        report = report.with_findings(of_values(in_properties(props)))
     match kind:
         case Kind.MIRROR:
             return await check_mirror(props, report, offline=offline)

@@ -16,6 +16,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, allowed, group_rights
 from connect.kafka.settings import ConnectionSettings
 from connectors import rights
+from connectors.clients import Side
 from connectors.settings import MirrorSourceSettings
 from connectors.source.brokers import OF_SOURCE, OF_TARGET, Needed, refuse_old_brokers
 from connectors.source.topology import selected
@@ -37,18 +38,23 @@ class Looked:
 @dataclass(frozen=True, slots=True)
 class Sides:
     """A flow to look at. ``internal`` are topics that it keeps on the target, ``group_id`` its worker's group there,
-    None where that is not known. Without ``settings`` it has heartbeats alone. ``line`` is where its findings belong.
+    None where that is not known. A cluster without a connection is not asked. Without ``settings`` it has heartbeats
+    alone. ``line`` is where its findings belong.
     """
 
     flow: str
     source: str
     target: str
-    of_source: ConnectionSettings
-    of_target: ConnectionSettings
+    of_source: ConnectionSettings | None
+    of_target: ConnectionSettings | None
     settings: MirrorSourceSettings | None
     internal: Sequence[NewTopic]
     group_id: str | None
     line: int | None = None
+
+    def named(self) -> tuple[tuple[Side, str], ...]:
+        """Both clusters' names, each with the side that it is on."""
+        return ("source", self.source), ("target", self.target)
 
 
 async def look_at_flow(sides: Sides, looked: Looked) -> None:
@@ -84,9 +90,11 @@ async def look_at_cluster(
 
 
 async def _reached(
-    stack: AsyncExitStack, name: str, settings: ConnectionSettings, needed: Needed | None, looked: Looked
+    stack: AsyncExitStack, name: str, settings: ConnectionSettings | None, needed: Needed | None, looked: Looked
 ) -> Cluster | None:
     """Connected, or None where that was not possible, now or for another flow."""
+    if settings is None:
+        return None
     addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
     before = looked.clusters.get(name)
     if before is not None and before.error:

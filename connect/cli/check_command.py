@@ -18,6 +18,12 @@ def check(
         Kind | None, typer.Option(help="What it is for, where its content does not tell.", show_default=False)
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Look at the file alone, and ask no cluster.")] = False,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Secrets of a resource as Kubernetes mounts them: DIR/NAME/KEY.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what would come of a file, and change nothing: an mm2.properties, a worker's properties, a connector's
@@ -30,5 +36,5 @@ def check(
     from connect.cli.check import EXIT_UNKNOWN, run_check
 
     configure_logging("CRITICAL")
-    looked = partial(run_check, file, kind=kind, offline=offline, as_json=as_json)
+    looked = partial(run_check, file, kind=kind, offline=offline, as_json=as_json, secrets=secrets)
     raise typer.Exit(run_command("heliograph", looked, EXIT_UNKNOWN))

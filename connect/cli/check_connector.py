@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connect.cli.check_clusters import Looked, Sides, look_at_flow
 from connect.cli.check_connectors import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
+from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
+from connect.cli.check_sides import hidden_of, sides_of
+from connect.cli.check_values import in_config, of_connector, undeclared
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
+from connect.core.providers import ConfigTransformer
 from connect.core.worker_config import WorkerConfig
-from connect.kafka.admin import NewTopic
 from connect.runtime.discovery import config_providers
-from connect.runtime.plugins import Plugins
+from connect.runtime.traces import secrets_of
 from connectors.checkpoint.connector import objections
 from connectors.checkpoint.settings import checkpoint_settings
-from connectors.clients import Kind, Side, flow_clients, properties_with_prefix
+from connectors.clients import properties_with_prefix
 from connectors.notices import connector_notices
 from connectors.settings import source_settings
 
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
+_TARGET: Final = "target.cluster."
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
@@ -38,7 +42,8 @@ class ConnectorFile:
     lines: Mapping[str, int]
 
     def finding(self, level: Level, text: str, key: str) -> Finding:
-        return Finding(level, text if not key or key in text else f"{key}: {text}", key or None, self.lines.get(key))
+        found = Finding(level, text if not key or key in text else f"{key}: {text}", key or None)
+        return placed(found, self.lines.get)
 
 
 def of_properties(props: Properties, file: str) -> ConnectorFile:
@@ -53,6 +58,10 @@ def of_json(text: str, file: str) -> ConnectorFile:
         document: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"this is not JSON: {error.msg}", None, file, error.lineno) from None
+    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
+        raise ConfigError(
+            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
+        ) from None
     inner = document.get("config") if isinstance(document, dict) else None
     config = inner if isinstance(inner, dict) else document
     if not isinstance(config, dict):
@@ -70,61 +79,88 @@ def of_json(text: str, file: str) -> ConnectorFile:
 
 async def check_connector(file: ConnectorFile, report: Report, *, offline: bool) -> Report:
     """``report`` with what is found of it."""
-    # REST takes the name of the address or the body into the config.
-    config = {**file.config, **({"name": file.name} if file.name else {})}
-    worker = _sample_worker(config)
-    async with plugins_of(worker.props) as plugins:
-        refused = await objections_of(config, plugins, worker, worker.transformer)
-        java_class = plugins.full_name(config.get("connector.class") or "") or ""
-        found = [file.finding(Level.ERROR, reason, key) for key, reason in refused]
-        found += _of_keys(file, java_class, plugins)
-    if refused:
-        return report.with_findings(found)
-    props = {key: value for key, value in config.items() if value is not None}
-    looked = Looked(findings=found)
+    if file.name:  # REST takes the name of the address or the body into the config
+        file = replace(file, config={**file.config, "name": file.name})
+    values = in_config(file.config, file.lines)
+    report = report.with_findings(of_connector(values))
+    props = {key: value for key, value in file.config.items() if value is not None}
     try:
-        looked.does += does_of(java_class, props, worker)
-        if not offline and java_class.startswith(_MIRROR):
-            await look_at_flow(sides_of(file, java_class, props, worker), looked)
+        # The worker's own providers are not known here.
+        transformer = ConfigTransformer({}, config_providers()).for_connector(props)
+        resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
+    except ConfigError as error:
+        return report.with_findings([file.finding(Level.ERROR, error.message, error.key or "")])
+    looked, hidden = Looked(), frozenset(one.key for one, _ in undeclared(values))
+    try:
+        await _look(file, resolved, hidden, looked, offline=offline)
     except HeliographError as error:
         key = error.key or "" if isinstance(error, ConfigError) else ""
         looked.findings.append(file.finding(Level.ERROR, of_error(error).text, key))
-    outcome = Outcome(file.name or "the connector", tuple(looked.does))
+    outcome = Outcome(file.name or "the connector", tuple(map(secrets.mask, looked.does)))
     report = replace(report, outcomes=(outcome,), clusters=tuple(looked.clusters.values()))
-    return report.with_findings(looked.findings)
+    return report.with_findings(replace(one, text=secrets.mask(one.text)) for one in looked.findings)
 
 
-def _sample_worker(config: Mapping[str, str | None]) -> WorkerConfig:
-    """A worker with defaults: the file does not say which one it will be sent to."""
-    of_target = {
-        key: value
-        for key, value in properties_with_prefix(
-            {key: value for key, value in config.items() if value is not None}, "target.cluster."
-        ).items()
-        if key != "alias"
-    }
-    return WorkerConfig.parse(
-        {
-            "bootstrap.servers": "localhost:9092",
-            **of_target,
-            "group.id": "connect-cluster",
-            "config.storage.topic": "connect-configs",
-            "offset.storage.topic": "connect-offsets",
-            "status.storage.topic": "connect-status",
-            "key.converter": _BYTES,
-            "value.converter": _BYTES,
-            # Whether the worker can is not this file's to say.
-            "exactly.once.source.support": "enabled" if _requires_exactly_once(config) else "disabled",
-        },
-        config_providers(),
-    )
+async def _look(
+    file: ConnectorFile, props: Mapping[str, str], hidden: Collection[str], looked: Looked, *, offline: bool
+) -> None:
+    """As a worker would that is sent it, and then at its clusters. Raises ConfigError, SecurityError."""
+    worker = _sample_worker({key: value for key, value in props.items() if key not in hidden})
+    async with plugins_of(worker.props) as plugins:
+        refused = await objections_of(file.config, plugins, worker, worker.transformer)
+        java_class = plugins.full_name(file.config.get("connector.class") or "") or ""
+    looked.findings += [file.finding(Level.ERROR, reason, key) for key, reason in refused]
+    looked.findings += _of_keys(file, java_class)
+    if refused:
+        return
+    looked.does += does_of(java_class, props, worker)
+    if not java_class.startswith(_MIRROR):
+        return
+    sides = sides_of(file.name, java_class, props, worker, hidden)
+    if not offline:
+        looked.findings += _not_asked(file, sides, props, hidden)
+        await look_at_flow(sides, looked)
 
 
-def _requires_exactly_once(config: Mapping[str, str | None]) -> bool:
-    return (config.get("exactly.once.support") or "").strip().lower() == "required"
+def _not_asked(
+    file: ConnectorFile, sides: Sides, props: Mapping[str, str], hidden: Collection[str]
+) -> Iterator[Finding]:
+    for side, alias in sides.named():
+        for key in hidden_of(props, side, hidden):
+            said = f"cluster {alias} could not be asked: {key} refers to what only its worker's config providers know"
+            yield file.finding(Level.UNKNOWN, said, key)
 
 
-def _of_keys(file: ConnectorFile, java_class: str, plugins: Plugins) -> Iterator[Finding]:
+def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
+    """A worker with defaults: the file does not say which one it will be sent to. Raises ConfigError."""
+    of_target = properties_with_prefix(props, _TARGET)
+    of_target.pop("alias", None)
+    try:
+        return WorkerConfig.parse(
+            {
+                "bootstrap.servers": "localhost:9092",
+                **of_target,
+                "group.id": "connect-cluster",
+                "config.storage.topic": "connect-configs",
+                "offset.storage.topic": "connect-offsets",
+                "status.storage.topic": "connect-status",
+                "key.converter": _BYTES,
+                "value.converter": _BYTES,
+                # Whether the worker can is not this file's to say.
+                "exactly.once.source.support": "enabled" if _requires_exactly_once(props) else "disabled",
+            },
+            config_providers(),
+        )
+    except ConfigError as error:
+        key = f"{_TARGET}{error.key}"
+        raise ConfigError(error.message.replace(error.key or "", key, 1), key) from None
+
+
+def _requires_exactly_once(props: Mapping[str, str]) -> bool:
+    return props.get("exactly.once.support", "").strip().lower() == "required"
+
+
+def _of_keys(file: ConnectorFile, java_class: str) -> Iterator[Finding]:
     if not file.name:
         yield file.finding(Level.WARNING, "has no name; REST needs one in the address or in the body", "name")
     if java_class.startswith(_MIRROR):
@@ -144,30 +180,6 @@ def does_of(java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> 
             yield from of_heartbeats(props)
         case _:
             yield f"is a {java_class}, with {props.get('tasks.max', '1')} task(s) at most"
-
-
-def sides_of(file: ConnectorFile, java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Sides:
-    """The clusters of a mirror's connector, and what it needs there. Raises ConfigError, SecurityError."""
-
-    def located(error: ConfigError, side: Side, kind: Kind | None) -> ConfigError:
-        key = f"{side}.cluster.{error.key}"
-        return ConfigError(error.message.replace(error.key or "", key, 1), key)
-
-    settings = source_settings({"connector.class": java_class, **props}, worker.props)
-    source, target = settings.source_alias, settings.target_alias
-    own = {"client.id": "", **worker.props}
-    clients = flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
-    mirrors = java_class.endswith("MirrorSourceConnector")
-    return Sides(
-        file.name or settings.flow,
-        source,
-        target,
-        clients.source_admin(),
-        clients.target_admin(),
-        settings if mirrors else None,
-        [NewTopic(settings.map_topic, -1, settings.offsets_topic_replication_factor)] if mirrors else [],
-        None,
-    )
 
 
 def _text(value: Any) -> str | None:

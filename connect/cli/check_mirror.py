@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from connect.cli.check_clusters import Looked, Sides, look_at_flow
 from connect.cli.check_connectors import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
+from connect.cli.check_places import list_with, placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.cli.flow_worker import worker_config
 from connect.cli.plan import internal_topics
@@ -27,7 +28,7 @@ async def check_mirror(props: Properties, report: Report, *, offline: bool) -> R
         flows = config.flows_to_run()
         secrets = secrets_of(config.transformer, config.raw)
     except ConfigError as error:
-        return report.with_findings([of_error(error)])
+        return report.with_findings([placed(of_error(error), props.line)])
     report = report.with_findings(_of_keys(config, flows))
     looked = Looked()
     for flow in flows:
@@ -47,17 +48,14 @@ async def check_mirror(props: Properties, report: Report, *, offline: bool) -> R
         looked.findings += _of_whole(config)
     looked.findings += _twins(looked)
     report = replace(report, clusters=tuple(looked.clusters.values()))
-    return report.with_findings(replace(one, text=secrets.mask(one.text)) for one in looked.findings)
+    places = (placed(one, props.line) for one in looked.findings)
+    return report.with_findings(replace(one, text=secrets.mask(one.text)) for one in places)
 
 
 def _of_keys(config: MirrorMakerConfig, flows: Sequence[Flow]) -> Iterator[Finding]:
     """What is to be said of keys by themselves."""
     for notice in config.key_notices():
         yield Finding(Level.WARNING, notice.text, notice.key, config.raw.line(notice.key))
-    for key, value in config.raw.items():
-        if key.endswith("sasl.mechanism") and value.strip() == "GSSAPI":
-            said = f"{key}: Kerberos; its keys are read, but no login at a real one has been tried yet"
-            yield Finding(Level.WARNING, said, key, config.raw.line(key))
     if not mirrored(flows):
         yield Finding(Level.WARNING, "no flow is enabled: it would write heartbeats and mirror nothing")
 
@@ -92,13 +90,16 @@ async def _refusals(flow: Flow) -> list[Finding]:
                 raise flow.located(error) from None
             for connector in _connectors(flow):
                 config = flow.connector_config(connector)
-                for key, reason in await objections_of(config, plugins, worker, flow.config.transformer):
-                    told.append(_located(flow, key, reason, level))
+                refused = await objections_of(config, plugins, worker, flow.config.transformer)
+                # What the connectors have in common is told once, in the words of the first.
+                before = {one.key for one in told}
+                found = [_located(flow, key, reason, level) for key, reason in refused]
+                told += [one for one in found if one.key not in before]
         if flow.enabled:
             flow.settings()
         flow.clients()
     except HeliographError as error:
-        last = of_error(error, level)
+        last = _of_error(flow, error, level)
         if last.key not in {one.key for one in told}:
             told.append(last)
     return told
@@ -116,8 +117,17 @@ def _connectors(flow: Flow) -> Iterator[Connector]:
 
 def _located(flow: Flow, key: str, reason: str, level: Level) -> Finding:
     written, line = flow.written(key)
+    if line is None and (names := list_with(key)) is not None:
+        named_by, line = flow.written(names)
+        written = named_by.removesuffix(names) + key
     named = reason.replace(key, written, 1) if key in reason else f"{written}: {reason}"
     return Finding(level, f"{flow}: {named}" if line is None else named, written, line)
+
+
+def _of_error(flow: Flow, error: HeliographError, level: Level) -> Finding:
+    if isinstance(error, ConfigError) and error.line is None and list_with(error.key or "") is not None:
+        return _located(flow, error.key or "", error.message, level)
+    return of_error(error, level)
 
 
 def _does(flow: Flow) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from connect.cli.check_clusters import look_at_cluster
+from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.core.errors import HeliographError
 from connect.core.properties import Properties
@@ -34,7 +35,7 @@ async def check_client(props: Properties, report: Report, *, is_consumer: bool, 
     try:
         settings = mirror_settings(sources, target, Options(takes(".*", None)), said.append)
     except HeliographError as error:
-        return report.with_findings([*_of_keys(props, said), of_error(error)])
+        return report.with_findings([*_of_keys(props, said), placed(of_error(error), props.line)])
     report = report.with_findings(_of_keys(props, said))
     (source,) = settings.sources
     reads = Outcome(f"group {source.group.group_id}", _reads(settings))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
-from connect.cli.check_clusters import look_at_cluster
+from connect.cli.check_clusters import Looked, look_at_cluster
 from connect.cli.check_connectors import plugins_of
+from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.cli.node import link_settings
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
 from connect.core.providers import ConfigTransformer
-from connect.core.worker_config import InternalTopic, WorkerConfig
+from connect.core.worker_config import ClientKind, InternalTopic, WorkerConfig
 from connect.core.worker_defs import WORKER
 from connect.kafka.admin import NewTopic
 from connect.kafka.settings import connection_settings
@@ -21,6 +23,7 @@ from connect.runtime.traces import secrets_of
 from connect.runtime.worker_check import check_worker
 from rest.settings import RestSettings
 
+_KINDS: Final[tuple[ClientKind, ...]] = ("producer", "consumer", "admin")
 _FILE_OF_STANDALONE = "offset.storage.file.filename"
 
 
@@ -29,21 +32,21 @@ async def check_worker_file(props: Properties, report: Report, *, offline: bool)
     try:
         config = await _parsed(props)
     except HeliographError as error:
-        return report.with_findings([*_refusals(props), of_error(error)])
+        return report.with_findings([*_refusals(props), placed(of_error(error), props.line)])
     report = report.with_findings(_of_keys(config, props))
     topics = [_topic(one) for one in (config.config_topic, config.offset_topic, config.status_topic)]
     outcome = Outcome(f"group {config.group_id}", tuple(_does(config, topics)))
     report = replace(report, outcomes=(outcome,))
-    if offline:
-        return report
+    secrets, looked = secrets_of(config.transformer, config.raw), Looked()
     try:
         settings = connection_settings(config.props, client_id="heliograph-check", where="the worker's cluster")
+        looked.findings += _of_connectors_clients(config)
+        if not offline:
+            seen = await look_at_cluster("worker", settings, config.group_id, topics)
+            looked = replace(seen, findings=[*looked.findings, *seen.findings])
     except HeliographError as error:
-        told = config.located(error) if isinstance(error, ConfigError) else error
-        return report.with_findings([of_error(told)])
-    looked = await look_at_cluster("worker", settings, config.group_id, topics)
-    secrets = secrets_of(config.transformer, config.raw)
-    found = [replace(one, text=secrets.mask(one.text)) for one in looked.findings]
+        looked.findings.append(of_error(config.located(error) if isinstance(error, ConfigError) else error))
+    found = [replace(placed(one, props.line), text=secrets.mask(one.text)) for one in looked.findings]
     return replace(report, clusters=tuple(looked.clusters.values())).with_findings(found)
 
 
@@ -81,9 +84,19 @@ def _of_keys(config: WorkerConfig, props: Properties) -> Iterator[Finding]:
         yield Finding(Level.WARNING, text, key, props.line(key))
     if _FILE_OF_STANDALONE in props:
         yield from _refusals(props)
-    if config.props.get("sasl.mechanism", "").strip() == "GSSAPI":
-        said = "sasl.mechanism: Kerberos; its keys are read, but no login at a real one has been tried yet"
-        yield Finding(Level.WARNING, said, "sasl.mechanism", props.line("sasl.mechanism"))
+
+
+def _of_connectors_clients(config: WorkerConfig) -> Iterator[Finding]:
+    """What keeps connectors from making the clients that the file describes, its own being well."""
+    for kind in _KINDS:
+        try:
+            connection_settings(config.client_props(kind), client_id="", where=f"the {kind} of connectors")
+        except ConfigError as error:
+            key = error.key or ""
+            written = f"{kind}.{key}" if f"{kind}.{key}" in config.raw or kind != "admin" else key
+            yield of_error(config.located(ConfigError(error.message.replace(key, written, 1), written)))
+        except HeliographError as error:
+            yield of_error(error)
 
 
 def _topic(topic: InternalTopic) -> NewTopic:

@@ -37,7 +37,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "mm2.properties --flow 'us->eu' --topic orders --partition 0 --offset 4711",
         "mm2.properties --topic orders --partition 0 --offset 4711 --reverse",
     ),
-    "check": ("mm2.properties", "worker.properties --offline", "mirror-source.json --json"),
+    "check": (
+        "mm2.properties",
+        "worker.properties --offline",
+        "mirror-source.json --json",
+        "kafkamirrormaker2.yaml --secrets /run/secrets",
+    ),
     "plan": ("mm2.properties", "mm2.properties --flow 'us->eu' --all", "mm2.properties --json"),
     "drift": ("mm2.properties", "mm2.properties --ignore acl --ignore setting"),
     "topology": ("mm2.properties", "mm2.properties --stale-after 10 --json"),

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final, Self
 
 from connect.core.config import trim
-from connect.core.errors import ConfigError, SecurityError
+from connect.core.errors import ConfigError
 from connect.kafka.jaas import JaasError, parse_jaas
 from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, TokensOfKafkaPython, oauth_settings
 from connect.kafka.tls import TlsSettings
@@ -151,8 +151,8 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
         where: Whose settings they are, for messages, such as ``cluster us``.
 
     Raises:
-        ConfigError: A key is missing, malformed or contradicts another.
-        SecurityError: A key store cannot be used, or a library for the mechanism is missing.
+        ConfigError: A key is missing, malformed or contradicts another, or the library for a mechanism is not there.
+        SecurityError: A key store cannot be used.
     """
     # Java trims every value, passwords included.
     properties = {key: trim(value) for key, value in properties.items()}
@@ -265,5 +265,7 @@ def _kerberos_service(properties: Mapping[str, str], options: Mapping[str, str],
             "sasl.kerberos.service.name",
         )
     if find_spec("gssapi") is None:
-        raise SecurityError(f"{where}: sasl.mechanism GSSAPI needs the Python package gssapi, which is not installed")
+        raise ConfigError(
+            f"{where}: sasl.mechanism GSSAPI needs the Python package gssapi, which is not installed", "sasl.mechanism"
+        )
     return service

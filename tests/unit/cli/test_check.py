@@ -166,6 +166,50 @@ async def test_kerberos_without_its_service_name_is_an_error_with_a_place(tmp_pa
     assert any("sasl.kerberos.service.name is missing" in one.text for one in report.findings), report.findings
 
 
+NOT_WRITTEN = [
+    ("us->eu.transforms = mask", 6, "us->eu.transforms.mask.type", "is missing; name a class"),
+    ("transforms = mask", 6, "transforms.mask.type", "is missing; name a class"),
+    ("config.providers = file", 6, "config.providers.file.class", "is ''"),
+    ("eu.sasl.mechanism = PLAIN\neu.security.protocol = SASL_SSL", 6, "eu.sasl.jaas.config", "is missing"),
+    ("clusters = us, eu, asia\nus->asia.enabled = true", 6, "asia.bootstrap.servers", "is missing"),
+    (
+        "eu.security.protocol = SASL_SSL\neu.sasl.kerberos.service.name = kafka\neu.sasl.mechanism = GSSAPI",
+        8, "eu.sasl.mechanism", "needs the Python package gssapi",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "line", "key", "word"), NOT_WRITTEN)
+async def test_what_is_missing_has_the_line_that_brings_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, line: int, key: str, word: str
+) -> None:
+    monkeypatch.setattr("connect.kafka.settings.find_spec", lambda name: None)
+    report = await check(tmp_path, MIRROR + lines + "\n")
+    errors = [one for one in report.findings if one.level is Level.ERROR]
+    assert [(one.line, one.key) for one in errors] == [(line, key)]
+    assert all(word in one.text for one in errors)
+
+
+async def test_a_provider_of_one_cluster_without_a_class_has_its_line(tmp_path: Path) -> None:
+    report = await check(tmp_path, MIRROR + "us.config.providers = file\n")
+    assert (6, "us.config.providers.file.class") in told(report, Level.WARNING)
+    report = await check(tmp_path, MIRROR + "eu.config.providers = file\n")
+    assert told(report, Level.ERROR) == [(6, "eu.config.providers.file.class")]
+
+
+async def test_what_is_missing_in_other_files_has_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connect.kafka.settings.find_spec", lambda name: None)
+    consumer = "bootstrap.servers = a:9092\ngroup.id = g\nsasl.mechanism = GSSAPI\nsecurity.protocol = SASL_SSL\n"
+    report = await check(tmp_path, consumer)
+    assert told(report, Level.ERROR) == [(3, "sasl.kerberos.service.name")]
+    report = await check(tmp_path, consumer + "sasl.kerberos.service.name = kafka\n")
+    assert told(report, Level.ERROR) == [(3, "sasl.mechanism")]
+    report = await check(tmp_path, WORKER + "config.providers = file\n")
+    assert told(report, Level.ERROR) == [(14, "config.providers.file.class")]
+    report = await check(tmp_path, json.dumps({"name": "x", "config": {**SOURCE, "transforms": "mask"}}, indent=1))
+    assert told(report, Level.ERROR) == [(10, "transforms.mask.type")]
+
+
 async def test_secrets_stay_out_of_a_report(tmp_path: Path) -> None:
     (tmp_path / "secrets").write_text("lag=s3cretlag\n")
     lines = (
@@ -261,6 +305,8 @@ async def test_keys_of_a_resource_without_effect_are_named(tmp_path: Path) -> No
         ('{"name": "x",\n}', ":2: this is not JSON"),
         ("[1]", "is a JSON object"),
         ('{"name": "x", "config": {\n"a": {"b": 1}}}', ":2: a is no text"),
+        (f'{{"a": {"[" * 100_000}', "nesting in it is beyond reading"),
+        (f'{{"a": {"9" * 5000}}}', "number or the nesting"),
     ],
 )
 async def test_json_that_is_no_connector(tmp_path: Path, text: str, word: str) -> None:
