@@ -26,12 +26,17 @@ _LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16, 
 Sign = Callable[[bytes], Mapping[str, str]]
 
 
+#: Of the leader: it has a key that is newer than the one that signed; a round is under way; it was not done in time, or
+#: does not say why it was not; it has read no key yet.
+_PASSING: Final = (403, 409, 500, 503)
+
+
 class Unreachable(RestError, RetriableError):
     """Another worker cannot be asked."""
 
 
-class Conflict(RestError, RetriableError):
-    """Another worker refuses for what is under way there."""
+class Passing(RestError, RetriableError):
+    """The leader refuses for what may have passed a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,7 @@ def _refusal(response: httpx.Response) -> RestError:
     status = response.status_code
     try:
         body = orjson.loads(response.content)
-        kind = Conflict if status == 409 else RestError
-        return kind(status, body["message"], int(body["error_code"]))
+        return RestError(status, body["message"], int(body["error_code"]))
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
         host = response.request.url.netloc.decode("ascii", "replace")
         return RestError(status, f"The worker at {host} answered {status} without saying why.")
@@ -140,7 +144,7 @@ class InternalClient:
         """Hand a connector's task configs to the leader. ``sign`` None: below protocol version 2.
 
         Raises:
-            RestError: See :meth:`Forwarder.send`.
+            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
         """
         body = orjson.dumps([dict(each) for each in configs])
         await self._send("POST", leader_url, connector, "tasks", body, sign)
@@ -149,7 +153,7 @@ class InternalClient:
         """Ask the leader to fence off a source connector's older tasks (KIP-618).
 
         Raises:
-            RestError: See :meth:`Forwarder.send`.
+            RestError: See :meth:`Forwarder.send`; :class:`Passing` where the same may be granted a moment later.
         """
         await self._send("PUT", leader_url, connector, "fence", None, sign)
 
@@ -158,4 +162,9 @@ class InternalClient:
     ) -> None:
         path = f"{self._prefix}/connectors/{quote(connector, safe='')}/{what}"
         headers = {} if sign is None else sign(body or b"")
-        await self._forwarder.send(method, join(leader_url, path), body, headers)
+        try:
+            await self._forwarder.send(method, join(leader_url, path), body, headers)
+        except RestError as error:
+            if error.status not in _PASSING or isinstance(error, RetriableError):
+                raise
+            raise Passing(error.status, error.message, error.error_code) from error

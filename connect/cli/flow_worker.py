@@ -14,7 +14,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
-from connect.core.errors import ConfigError, HeliographError, PermanentError
+from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
 from connect.core.model import State
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.around import InternalRequests, Sign
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 #: What Java's members say where they have no REST.
 _NO_REST: Final = "NOTUSED"
 _AGAIN_S: Final = 1.0
+#: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.
+_PASSING: Final = (RetriableError, RebalanceExpected, RequestConflict, ElsewhereError)
 #: A task waits for the batches that are on their way, and the process ends within ten seconds.
 _DEFAULTS: Final = {"task.shutdown.graceful.timeout.ms": "8000"}
 
@@ -140,23 +143,28 @@ class FlowWorker:
         """Each time this node has become leader, store the configs of the file where others are stored."""
         while True:
             await self._elections.get()
-            for connector in Connector:
-                if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
-                    log.info("%s: %s is left out: %s", self.flow, connector.value, "; ".join(off.values()))
-                else:
-                    await self._put(connector)
+            # None of them waits for another that is refused, or not answered.
+            async with asyncio.TaskGroup() as puts:
+                for connector in Connector:
+                    puts.create_task(self._see_to(connector), name=f"{self.flow}: {connector.value} from the file")
+
+    async def _see_to(self, connector: Connector) -> None:
+        if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
+            log.info("%s: %s is left out: %s", self.flow, connector.value, "; ".join(off.values()))
+        else:
+            await self._put(connector)
 
     async def _put(self, connector: Connector) -> None:
         wanted = self.flow.connector_config(connector)
         while self.worker.core.is_leader and self.worker.core.snapshot.connector_config(connector.value) != wanted:
             try:
                 await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
-            except PermanentError as error:
-                log.error("%s: %s is not configured anew: %s", self.flow, connector.value, error)
-                return
-            except HeliographError as error:
+            except _PASSING as error:
                 log.warning("%s: %s is not configured yet: %s", self.flow, connector.value, error)
                 await asyncio.sleep(_AGAIN_S)
+            except HeliographError as error:
+                log.error("%s: %s is not configured anew: %s", self.flow, connector.value, error)
+                return
 
 
 class _WithoutRest:

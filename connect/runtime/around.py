@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from connect.core import events, signing
 from connect.core.errors import RetriableError
 from connect.core.herder import Herder
-from connect.core.herding import ElsewhereError, NotFound
+from connect.core.herding import ElsewhereError, NotFound, RequestConflict
 from connect.core.membership import SESSIONED
 from connect.core.model import State, Status, TaskId
 from connect.core.statuslog import TopicUse
@@ -33,8 +33,10 @@ ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 #: Java's safe states: whoever owns the work by now knows better (``StatusBackingStore.putSafe``).
 _SAFE: Final = (State.UNASSIGNED, State.FAILED)
 
-#: Time for a group that has just lost its leader to agree on another.
-_FENCE_S: Final = 30.0
+#: Time for a group that has just lost its leader to agree on another, and for that one's round of fencing.
+_FENCE_S: Final = 120.0
+#: A leader that froze, or was cut off, answers nobody; who has come in its place shares a round that goes on already.
+_FENCE_ANSWER_S: Final = 20.0
 _FENCE_AGAIN_FIRST_MS: Final = 100
 _FENCE_AGAIN_LAST_MS: Final = 2000
 
@@ -184,11 +186,17 @@ class Around:
         give_up_s = clock() + _FENCE_S
         while True:
             try:
-                return await self._fence_by_leader(connector)
-            except (RetriableError, ElsewhereError) as error:
-                if clock() > give_up_s:
-                    raise
-                await patience.after(error)
+                async with asyncio.timeout(_FENCE_ANSWER_S):
+                    return await self._fence_by_leader(connector)
+            except (RetriableError, ElsewhereError, RequestConflict) as error:
+                refusal: Exception = error
+            except TimeoutError:
+                refusal = RetriableError(
+                    f"connector {connector}: its older tasks were not fenced off within {_FENCE_ANSWER_S:g} s"
+                )
+            if clock() > give_up_s:
+                raise refusal
+            await patience.after(refusal)
 
     async def _fence_by_leader(self, connector: str) -> None:
         if self._core.is_leader:

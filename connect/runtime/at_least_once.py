@@ -15,7 +15,7 @@ from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import ErrorHandler, Stage
 from connect.runtime.offsets import ConnectorOffsets, PendingOffsets, encoded_key
-from connect.runtime.record_producer import OutgoingRecord, RecordProducer
+from connect.runtime.record_producer import BatchRefused, OutgoingRecord, RecordProducer
 from connect.runtime.submitted import Submitted, SubmittedRecords
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 
@@ -155,7 +155,7 @@ class AtLeastOnce:
             self._topics.used(topic)
         elif self._closed:
             return
-        elif self._errors.tolerates_all:
+        elif self._errors.tolerates_all and not isinstance(error, BatchRefused):
             self._counters.record_done(written=False)
             self._errors.failed(Stage.KAFKA_PRODUCE, self._producer, record, error)
         else:

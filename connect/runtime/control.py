@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from connect.core.model import TargetState
@@ -53,6 +53,18 @@ class TaskControl:
         while self.is_paused:
             await self.changed()
         return not self.is_stopping
+
+    async def unless_stopped(self, doing: Callable[[], Awaitable[None]]) -> bool:
+        """Await ``doing``, which is given up when the task is to stop; False then."""
+        with self.ended_by_stop() as scope:
+            try:
+                async with scope:
+                    await doing()
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                return False
+        return True
 
     @contextmanager
     def ended_by_stop(self) -> Iterator[asyncio.Timeout]:

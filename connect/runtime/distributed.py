@@ -77,6 +77,8 @@ class DistributedWorker:
     ) -> None:
         self.config = config
         self.made_ms = _now_ms()
+        #: The clock of its rounds, which nobody sets.
+        self.steady_ms = _steady_ms()
         self._name = name
         self._cluster_name = cluster
         self._plugins = plugins
@@ -106,7 +108,7 @@ class DistributedWorker:
             self.core,
             self._configs,
             self._stages,
-            _steady_ms(),
+            self.steady_ms,
             name=name,
             last_grace_s=_last_grace_s(config),
             prepare=self._prepared,

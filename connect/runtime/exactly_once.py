@@ -174,6 +174,9 @@ class ExactlyOnce:
         self._open = False
         self._records = 0
         await self._producer.end(commit=False)
+        await self._nothing_outstanding()
+        # What could not be sent is not wanted any more.
+        self._failure = None
 
     async def _commit(self) -> None:
         began_ms = _now_ms()
@@ -211,11 +214,14 @@ class ExactlyOnce:
 
     async def _all_settled(self) -> None:
         """Wait for the outcome of everything that was handed over; raises the first failure."""
+        await self._nothing_outstanding()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _nothing_outstanding(self) -> None:
         while self._outstanding:
             self._settled.clear()
             await self._settled.wait()
-        if self._failure is not None:
-            raise self._failure
 
     def _worded(self, error: Exception, message: str) -> SendFailed:
         fenced = isinstance(error, ProducerFenced) or isinstance(error.__cause__, ProducerFenced)

@@ -26,10 +26,11 @@ from connect.runtime.clients import (
     task_transactional_id,
 )
 from connect.runtime.connector_runner import Instance
+from connect.runtime.control import TaskControl
 from connect.runtime.conversion import Conversion, make_converters
 from connect.runtime.delivery import Delivery
 from connect.runtime.engine_task import EngineWork
-from connect.runtime.error_handling import ErrorHandler
+from connect.runtime.error_handling import ErrorHandler, Interrupted
 from connect.runtime.exactly_once import ExactlyOnce
 from connect.runtime.known import Known
 from connect.runtime.listener import WorkerListener
@@ -66,6 +67,18 @@ class TaskOrder:
     task_count: int
     before: Check | None
     after: Check | None
+
+
+def _interrupted_by_stop(control: TaskControl, check: Check | None) -> Check | None:
+    """The group may be waiting for the task to stop, and the check for the group."""
+    if check is None:
+        return None
+
+    async def interrupted() -> None:
+        if not await control.unless_stopped(check):
+            raise Interrupted
+
+    return interrupted
 
 
 def check_task_count(connector: str, tasks: int, tasks_max: int, *, enforced: bool) -> None:
@@ -140,8 +153,8 @@ class Maker:
                     connector,
                     TaskContext(props, offsets),
                     offsets,
-                    before=order.before,
-                    after=order.after,
+                    before=_interrupted_by_stop(runner.control, order.before),
+                    after=_interrupted_by_stop(runner.control, order.after),
                     is_stopping=lambda: runner.control.is_stopping,
                 )
             else:
@@ -185,8 +198,8 @@ class Maker:
                 topics,
                 boundaries,
                 runner.counters,
-                before=order.before,
-                after=order.after,
+                before=_interrupted_by_stop(runner.control, order.before),
+                after=_interrupted_by_stop(runner.control, order.after),
                 is_stopping=lambda: runner.control.is_stopping,
             )
         else:

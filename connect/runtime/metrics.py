@@ -85,17 +85,17 @@ _WORKER: Final[Rows[DistributedWorker]] = (
     (
         "connect_worker_rebalance_metrics_rebalance_max_time_ms",
         "Longest round of the last minute.",
-        lambda one, now_ms: one.rebalances.took_ms.most(now_ms),
+        lambda one, _: one.rebalances.took_ms.most(one.steady_ms()),
     ),
     (
         "connect_worker_rebalance_metrics_rebalance_avg_time_ms",
         "Mean length of its rounds.",
-        lambda one, now_ms: one.rebalances.took_ms.mean(now_ms),
+        lambda one, _: one.rebalances.took_ms.mean(one.steady_ms()),
     ),
     (
         "connect_worker_rebalance_metrics_time_since_last_rebalance_ms",
         "Since the last round ended.",
-        lambda one, now_ms: math.nan if one.rebalances.ended_ms is None else now_ms - one.rebalances.ended_ms,
+        lambda one, _: math.nan if (ended := one.rebalances.ended_ms) is None else one.steady_ms() - ended,
     ),
     (
         "connect_coordinator_metrics_assigned_connectors",

@@ -29,12 +29,17 @@ _START_RETRY_LAST_MS: Final = 5000
 _ABORT_S: Final = 5.0
 #: Kafka's ``Topic.validate``.
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_TOO_LARGE: Final = (aiokafka.errors.MessageSizeTooLargeError, aiokafka.errors.RecordListTooLargeError)
 #: The library asserts that nothing more is asked of a producer that has failed for good.
 _FAILED: Final = (aiokafka.errors.KafkaError, AssertionError)
 
 
 class ProducerFenced(PermanentError):
     """The cluster takes nothing more under this producer's epoch."""
+
+
+class BatchRefused(PermanentError):
+    """A record is refused for its company in a batch, and would be taken alone."""
 
 
 class _RecordRefused(PermanentError):
@@ -236,7 +241,7 @@ class RecordProducer:
         if error is None:
             done(_metadata(outcome.result()), None)
         elif isinstance(error, aiokafka.errors.KafkaError):
-            done(None, self._translated(error, record))
+            done(None, self._of_batch(error, record) or self._translated(error, record))
         else:
             done(None, PermanentError(f"producer {self._settings.connection.client_id}: {error!r}"))
 
@@ -251,6 +256,16 @@ class RecordProducer:
 
     def _is_closed(self) -> PermanentError:
         return PermanentError(f"producer {self._settings.connection.client_id} is closed")
+
+    def _of_batch(self, error: Exception, record: OutgoingRecord) -> BatchRefused | None:
+        """What a broker found too large is the batch; Java's producer splits it, which the library does not."""
+        if not isinstance(error, _TOO_LARGE) or _size(record) >= self._settings.batch_bytes:
+            return None
+        return BatchRefused(
+            f"producer {self._settings.connection.client_id}: topic {record.topic} takes no batch of "
+            f"{self._settings.batch_bytes} bytes: {error}; set producer.override.batch.size of the connector below "
+            "max.message.bytes of the topic"
+        )
 
     def _check_topic(self, topic: str) -> None:
         """The library would wait for such a topic, as for one that is to be made."""
@@ -275,7 +290,7 @@ class RecordProducer:
                 return SecurityError(
                     f"{who} may not use transactional id {transactional_id}; grant WRITE and DESCRIBE on it"
                 )
-            case aiokafka.errors.MessageSizeTooLargeError() | aiokafka.errors.RecordListTooLargeError():
+            case _ if isinstance(error, _TOO_LARGE):
                 return _RecordRefused(
                     f"{who}: a record for topic {topic} is too large: {error}; raise max.request.size of the producer, "
                     "max.message.bytes of the topic"
@@ -298,6 +313,12 @@ def _hush(producer: AIOKafkaProducer) -> None:
     for waiter in waiters:
         if waiter.done() and not waiter.cancelled():
             waiter.exception()
+
+
+def _size(record: OutgoingRecord) -> int:
+    """Bytes of what it holds, a little less than it takes in a batch."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _metadata(acknowledged: Acknowledged | None) -> RecordMetadata | None:

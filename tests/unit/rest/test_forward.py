@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from connect.core.herding import NotFound, NotLeader
+from connect.core.errors import RetriableError
+from connect.core.herding import BadRequest, NotFound, NotLeader, RebalanceExpected
 from rest.errors import RestError
 from rest.forward import Forwarder, InternalClient, Unreachable
 from rest.server import RestServer
@@ -218,6 +219,27 @@ async def test_a_refusal_keeps_its_status(forwarder: Forwarder, other: tuple[Res
     assert refused.value.status == 404 and not isinstance(refused.value, Unreachable)
     with pytest.raises(Unreachable):
         await InternalClient(forwarder).put_fence("http://127.0.0.1:1", "a", sign)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "passing"),
+    [
+        (NotFound("Connector a not found"), False),
+        (BadRequest("it is no source"), False),
+        (RebalanceExpected(), True),
+        (RetriableError("the round was not done in time"), True),
+        (NotLeader("Only the leader", None), True),
+    ],
+    ids=repr,
+)
+async def test_what_may_pass_in_a_moment_is_told_apart(
+    forwarder: Forwarder, other: tuple[RestServer, DictHerder], refusal: Exception, passing: bool
+) -> None:
+    server, leader = other
+    leader.refusals["fence_zombies"] = refusal
+    with pytest.raises(RestError) as refused:
+        await InternalClient(forwarder).put_fence(server.advertised_url, "a", sign)
+    assert isinstance(refused.value, RetriableError) is passing
 
 
 async def test_signatures_are_not_passed_on(

@@ -17,7 +17,7 @@ from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import ErrorHandler, ErrorSettings
 from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.record_producer import OutgoingRecord
+from connect.runtime.record_producer import BatchRefused, OutgoingRecord
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets
 from tests.kit import virtual_time
@@ -185,6 +185,21 @@ def test_a_tolerated_failure_is_passed_over() -> None:
         assert bench.stored() == {0: 2}
         assert [metadata is None for _, metadata in task.told] == [True, False]
         assert (bench.counters.skipped, bench.counters.written) == (1, 1)
+        await bench.delivery.close(0)
+
+    on_bench(main())
+
+
+def test_what_would_be_taken_alone_is_not_passed_over() -> None:
+    async def main() -> None:
+        bench = Bench(Curious(), ErrorSettings(tolerates_all=True))
+        bench.delivery.enter()
+        await bench.send(record(1))
+        bench.producer.fail(BatchRefused("lower batch.size"))
+        with pytest.raises(SendFailed):
+            bench.delivery.before_poll()
+        await bench.delivery.finish(failed=True)
+        assert bench.stored() == {}
         await bench.delivery.close(0)
 
     on_bench(main())

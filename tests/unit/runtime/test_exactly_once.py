@@ -273,6 +273,30 @@ def test_an_abort_drops_the_records_and_stores_their_offsets(of_record: bool) ->
     on_bench(main())
 
 
+def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborted() -> None:
+    async def main() -> None:
+        said = ConnectorBoundaries()
+        bench = Bench(said)
+        bench.producer.acks_at_once = False
+        bench.delivery.enter()
+        said.abort_transaction(None)
+        await bench.send(record(1), record(2))
+        ending = asyncio.create_task(bench.delivery.batch_done())
+        await asyncio.sleep(1)
+        assert bench.log[-1] == "abort", "what fails late is waited for"
+        bench.producer.acks_at_once = True
+        bench.producer.fail(PermanentError("too large"))
+        bench.producer.ack()
+        await ending
+        assert [line for line in bench.log if not line.startswith("told")][-3:] == [
+            "begin",
+            'send offsets {"n":2}',
+            "commit",
+        ]
+
+    on_bench(main())
+
+
 def test_an_abort_of_nothing_is_passed_over() -> None:
     async def main() -> None:
         said = ConnectorBoundaries()

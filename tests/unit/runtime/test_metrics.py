@@ -44,6 +44,7 @@ def a_worker(group: str, **tasks: State) -> Any:
             assignment=SimpleNamespace(connectors=("lines",), tasks=tuple(runners)),
         ),
         made_ms=59_000,
+        steady_ms=lambda: 61_000,
         herder=SimpleNamespace(info=WorkerInfo("4.3.1", "ours", None)),
         rebalances=Rebalances(),
         group_meters=meters,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import aiokafka.errors
@@ -10,7 +11,7 @@ import pytest
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.clients import producer_settings
-from connect.runtime.record_producer import OutgoingRecord, RecordProducer
+from connect.runtime.record_producer import BatchRefused, OutgoingRecord, RecordProducer
 from tests.kit.work import WORKER
 
 
@@ -34,8 +35,17 @@ class Refusing:
         self.asked += 1
         return {0}
 
-    async def send(self, *arguments: object) -> None:
+    async def send(self, *arguments: object) -> asyncio.Future[None]:
         raise self._error
+
+
+class Late(Refusing):
+    """Takes them, and a broker refuses the batch."""
+
+    async def send(self, *arguments: object) -> asyncio.Future[None]:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcome.set_exception(self._error)
+        return outcome
 
 
 def refused_with(error: Exception) -> RecordProducer:
@@ -93,3 +103,15 @@ async def test_a_topic_that_cannot_be_is_not_waited_for(topic: str) -> None:
 async def test_any_other_is_asked_for(topic: str) -> None:
     with pytest.raises(RetriableError):
         await outcome(refused_with(aiokafka.errors.UnknownTopicOrPartitionError()), topic)
+
+
+@pytest.mark.parametrize(("bytes_", "alone"), [(100, False), (16_000, False), (16_384, True), (200_000, True)])
+async def test_a_batch_that_a_topic_does_not_take_says_nothing_of_its_records(bytes_: int, alone: bool) -> None:
+    """Unless it holds a single one. The producer's batches have 16 KiB."""
+    producer = RecordProducer(producer_settings(WorkerConfig.parse(WORKER), {}, "c-0", None))
+    producer._producer = cast(Any, Late(aiokafka.errors.MessageSizeTooLargeError("too large")))
+    told: list[Exception | None] = []
+    await producer.send(OutgoingRecord("t", None, b"x" * bytes_), lambda metadata, error: told.append(error))
+    await asyncio.sleep(0)
+    assert isinstance(told[0], PermanentError)
+    assert isinstance(told[0], BatchRefused) is not alone
