@@ -2,107 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.core.java_regex import UnsupportedRegex, compile_java
-from connectors.policy import DefaultReplicationPolicy, looks_like_heartbeat, separators
+from connectors.mapping_rules import RULES_KEY, Rule
+from connectors.policy import LONGEST_NAME, DefaultReplicationPolicy, looks_like_heartbeat, separators
 
-RULES_KEY: Final = "replication.policy.mapping"
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
-_ARROW: Final = "->"
-_ALIAS: Final = "source"
-_PLACE: Final = re.compile(r"\$(?:\{(\w+)\}|(\d+|source))")
-#: An alias in a name, where it may be of any cluster.
-_ANY_ALIAS: Final = r"[a-zA-Z0-9_-]+"
-_ANYTHING: Final = ".*"
-_LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """``left -> right``: texts with groups between them, and with the places where these go.
+class _Reading(NamedTuple):
+    """Where a remote topic came from. ``is_told``: its name says so; else it only counts as one of the source."""
 
-    ``texts`` has one more element than ``groups``; ``places`` are the texts of the right side, and after each but the
-    last what stands there: the number of a group from 1, or 0 for the source's alias.
-    """
-
-    text: str
-    texts: tuple[str, ...]
-    groups: tuple[str, ...]
-    right: tuple[str | int, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Rule:
-        """Raises:
-        ConfigError: It has no arrow, something other than text and groups, or does not tell each group again.
-        """
-        left, arrow, right = (part.strip() for part in text.partition(_ARROW))
-        if not arrow or not left or not right:
-            raise _wrong(text, f"is no rule; one is written as orders.(.*) {_ARROW} eu.$1.orders")
-        texts, groups = _split(text, left)
-        places = _places(text, right, len(groups))
-        if lost := set(range(1, len(groups) + 1)).difference(place for place in places if isinstance(place, int)):
-            raise _wrong(
-                text, f"does not use group {min(lost)}: the source's name could not be told from the remote one"
-            )
-        return cls(text, texts, groups, places)
-
-    @property
-    def tells_source(self) -> bool:
-        return 0 in self.right
-
-    def forward(self, alias: str, topic: str) -> str | None:
-        """The remote name; None where the rule does not match."""
-        pattern = "".join(
-            re.escape(before) + f"({group})" for before, group in zip(self.texts, (*self.groups, ""), strict=True)
-        )
-        found = _match(pattern, topic, len(self.groups) + 1)
-        if found is None:
-            return None
-        return "".join((alias, *found)[part] if isinstance(part, int) else part for part in self.right)
-
-    def may_match(self, prefix: str) -> bool:
-        """Whether it could match a topic that begins with ``prefix``."""
-        head = self.texts[0]
-        return head.startswith(prefix) or prefix.startswith(head)
-
-    def forward_prefix(self, alias: str, prefix: str) -> str | None:
-        """What the remote names begin with of all that begins with ``prefix``; None where the rule is not one text in
-        front for another, so that it cannot be told."""
-        head = self.texts[0]
-        moves_all = self.groups == (_ANYTHING,) and self.texts[1] == "" and self.right[-2:] == (1, "")
-        if not moves_all or 1 in self.right[:-2] or not prefix.startswith(head):
-            return None
-        front = "".join(alias if part == 0 else str(part) for part in self.right[:-2])
-        return front + prefix.removeprefix(head)
-
-    def backward(self, name: str) -> tuple[str | None, str] | None:
-        """Alias, where the name tells it, and source topic of a remote name; None where it is not of this rule."""
-        seen: dict[int, int] = {}
-        pattern, number = "", 0
-        for part in self.right:
-            if isinstance(part, str):
-                pattern += re.escape(part)
-                continue
-            if part in seen:
-                pattern += rf"(?:\{seen[part]})"
-                continue
-            number += 1
-            seen[part] = number
-            pattern += f"({self.groups[part - 1] if part else _ANY_ALIAS})"
-        found = _match(pattern, name, number)
-        if found is None:
-            return None
-        values = {part: found[place - 1] for part, place in seen.items()}
-        topic = "".join(
-            before + values.get(index, "")
-            for index, before in zip(range(1, len(self.texts) + 1), self.texts, strict=True)
-        )
-        return values.get(0), topic
+    source: str | None
+    topic: str
+    is_told: bool
 
 
 class MappingReplicationPolicy(DefaultReplicationPolicy):
@@ -112,6 +27,10 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     dot. ``$1`` is a group, ``$source`` the source's alias. Where no rule has ``$source``, a name does not tell where a
     topic came from: every topic then counts as one of the source, as with Identity, and cycles cannot be seen. Topics
     that no rule matches, and heartbeats always, get the alias in front (``prefix``) or keep their name (``keep``).
+
+    A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias in front, and by a rule
+    ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused: what tells the
+    alias of a cluster that is known goes first, with the rules that write this alias out; then the rules, in order.
     """
 
     def __init__(
@@ -130,10 +49,13 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     def format_remote_topic(self, source_alias: str, topic: str) -> str:
         """Raises :class:`PermanentError` where the remote name would not lead back to ``topic``."""
         name = self._forward(source_alias, topic)
-        if (back := self._back(name)) is not None and back[1] != topic:
+        if looks_like_heartbeat(topic):
+            return name
+        back = self._read(name, source_alias)
+        if back is None or back.topic != topic:
             raise PermanentError(
-                f"topic {topic} is not mirrored: its remote name {name} would read as that of {back[1]}; change "
-                f"{RULES_KEY}, or leave the topic out by topics.exclude"
+                f"topic {topic} is not mirrored: its remote name {name} would {_read_as(back)}; change {RULES_KEY}, or "
+                "leave the topic out by topics.exclude"
             )
         return name
 
@@ -146,12 +68,31 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return prefix if self._keeps else super().format_remote_topic(source_alias, prefix)
 
     def topic_source(self, topic: str) -> str | None:
-        back = None if looks_like_heartbeat(topic) else self._back(topic)
-        return super().topic_source(topic) if back is None else back[0]
+        back = self._read(topic)
+        return None if back is None else back.source
 
     def upstream_topic(self, topic: str) -> str | None:
-        back = None if looks_like_heartbeat(topic) else self._back(topic)
-        return super().upstream_topic(topic) if back is None else back[1]
+        back = self._read(topic)
+        return None if back is None else back.topic
+
+    def original_topic(self, topic: str) -> str:
+        for back in self._way(topic):
+            topic = back.topic
+        return topic
+
+    def has_passed(self, topic: str, alias: str) -> bool:
+        return any(back.source == alias for back in self._way(topic, alias))
+
+    def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:
+        """Hop by hop to where a topic began; ``aliases`` are known beside the source's. A hop that no name tells is the
+        last: by ``legacy.(.*) -> $1`` each name would have one more before it."""
+        seen = {topic}
+        while (back := self._read(topic, *aliases)) is not None:
+            yield back
+            topic = back.topic
+            if not back.is_told or topic in seen or len(topic) > LONGEST_NAME:
+                return
+            seen.add(topic)
 
     def _forward(self, alias: str, topic: str) -> str:
         if not looks_like_heartbeat(topic):
@@ -162,17 +103,46 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
                 return topic
         return super().format_remote_topic(alias, topic)
 
-    def _back(self, name: str) -> tuple[str | None, str] | None:
-        """Alias and source topic; None where the name is that of no rule and not kept either."""
+    def _read(self, name: str, *aliases: str) -> _Reading | None:
+        """None where it is no remote topic."""
+        if not looks_like_heartbeat(name) and (back := self._read_mapped(name, *aliases)) is not None:
+            return back
+        source = super().topic_source(name)
+        return None if source is None else _Reading(source, name[len(source) + len(self._separator) :], True)
+
+    def _read_mapped(self, name: str, *aliases: str) -> _Reading | None:
+        """None where the name is neither that of a rule, nor kept, nor begins with an alias that is known."""
+        for alias in dict.fromkeys((*aliases, self._source_alias)):
+            if alias and (back := self._read_as_of(name, alias)) is not None:
+                return back
         for rule in self._rules:
-            back = rule.backward(name)
-            if back is None:
-                continue
-            alias = back[0] or self._source_alias
-            # A rule before it may have taken the topic elsewhere.
-            if self._forward(alias or "", back[1]) == name:
-                return alias, back[1]
-        return (self._source_alias, name) if self._keeps else None
+            if (back := self._read_by(rule, name)) is not None:
+                return back
+        return _Reading(self._source_alias, name, False) if self._keeps else None
+
+    def _read_as_of(self, name: str, alias: str) -> _Reading | None:
+        for rule in self._rules:
+            on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
+            if (rule.tells_source or on_purpose) and (back := self._read_by(rule, name, alias)) is not None:
+                return back
+        topic = name.removeprefix(alias + self._separator)
+        if self._keeps or topic in ("", name) or self._forward(alias, topic) != name:
+            return None
+        return _Reading(alias, topic, True)
+
+    def _read_by(self, rule: Rule, name: str, alias: str | None = None) -> _Reading | None:
+        found = rule.backward(name, alias)
+        if found is None:
+            return None
+        source = found[0] or self._source_alias
+        # A rule before it may have taken the topic elsewhere.
+        if self._forward(source or "", found[1]) != name:
+            return None
+        return _Reading(source, found[1], rule.tells_source)
+
+
+def _read_as(back: _Reading | None) -> str:
+    return "not lead back to it" if back is None else f"read as that of {back.topic}"
 
 
 def make_mapping_policy(props: Mapping[str, str]) -> MappingReplicationPolicy:
@@ -193,71 +163,3 @@ def make_mapping_policy(props: Mapping[str, str]) -> MappingReplicationPolicy:
         source_alias=props.get("source.cluster.alias"),
         separators=separators(props),
     )
-
-
-def _split(rule: str, left: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The texts and groups of a left side."""
-    texts, groups, start, depth, at = [""], [], 0, 0, 0
-    in_class = False
-    while at < len(left):
-        char = left[at]
-        if char == "\\" and depth:
-            at += 1
-        elif in_class or (char == "[" and depth):
-            in_class = char != "]"
-        elif char == "(":
-            depth += 1
-            start = at + 1 if depth == 1 else start
-        elif char == ")" and depth:
-            depth -= 1
-            if not depth:
-                groups.append(_group(rule, left[start:at]))
-                texts.append("")
-        elif not depth and char != "\\":
-            texts[-1] += char
-        at += 1
-    if depth:
-        raise _wrong(rule, "has a parenthesis that is not closed")
-    for text in texts:
-        if _LITERAL.fullmatch(text) is None:
-            raise _wrong(rule, f"has '{text}' outside of a group; only letters, digits, dots, dashes and _ go there")
-    return tuple(texts), tuple(groups)
-
-
-def _group(rule: str, source: str) -> str:
-    only_itself = f"has ({source}): a group may hold no other, nor flags or a name; write (?:...) inside"
-    if source.startswith("?"):
-        raise _wrong(rule, only_itself)
-    try:
-        found = compile_java(source)
-    except UnsupportedRegex as error:
-        raise _wrong(rule, f"has ({source}): {error}") from None
-    if found.groups:
-        raise _wrong(rule, only_itself)
-    return found.pattern
-
-
-def _places(rule: str, right: str, groups: int) -> tuple[str | int, ...]:
-    places: list[str | int] = []
-    end = 0
-    for found in _PLACE.finditer(right):
-        name = found[1] or found[2]
-        number = 0 if name == _ALIAS else int(name) if name.isdigit() else -1
-        if number > groups or number < 0 or name == "0":
-            raise _wrong(rule, f"uses ${name}, and has {groups} groups and $source")
-        places += [right[end : found.start()], number]
-        end = found.end()
-    places.append(right[end:])
-    for text in places:
-        if isinstance(text, str) and _LITERAL.fullmatch(text) is None:
-            raise _wrong(rule, f"has '{text}' on its right side, which no topic's name may have")
-    return tuple(places)
-
-
-def _match(pattern: str, text: str, groups: int) -> tuple[str, ...] | None:
-    found = re.fullmatch(pattern, text, re.ASCII)
-    return None if found is None else tuple(found.groups())[:groups]
-
-
-def _wrong(rule: str, why: str) -> ConfigError:
-    return ConfigError(f"{RULES_KEY}: «{rule}» {why}", RULES_KEY)

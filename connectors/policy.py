@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from connect.api.policy import ReplicationPolicy
 
 _HEARTBEATS: Final = "heartbeats"
 _DEFAULT_SEPARATOR: Final = "."
+#: A topic's name has no more characters (Kafka ``Topic.MAX_NAME_LENGTH``).
+LONGEST_NAME: Final = 249
 #: Topics whose names never follow the policy's separator: a worker's three, and the offset map.
 _ALWAYS_DOTTED: Final = (
     "mm2-configs.",
@@ -118,16 +120,30 @@ def separators(props: Mapping[str, str]) -> tuple[str, str]:
     return separator, separator if enabled else _DEFAULT_SEPARATOR
 
 
+@runtime_checkable
+class KnowsItsWay(Protocol):
+    """A replication policy that reads a name otherwise where it knows whom to look for."""
+
+    def has_passed(self, topic: str, alias: str) -> bool:
+        """Whether ``topic`` has come over the cluster ``alias``."""
+        ...
+
+
 def is_cycle(policy: ReplicationPolicy, topic: str, target_alias: str) -> bool:
     """Whether mirroring ``topic`` to ``target_alias`` brings records back to where they have been.
 
-    Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target.
+    Kafka's ``MirrorSourceConnector.isCycle``: some hop in the name is the target. It ends whatever a policy of other
+    people answers: at a name that was there before, and at one that no topic can have.
     """
-    while (source := policy.topic_source(topic)) is not None:
+    if isinstance(policy, KnowsItsWay):
+        return policy.has_passed(topic, target_alias)
+    seen: set[str] = set()
+    while topic not in seen and (source := policy.topic_source(topic)) is not None:
         if source == target_alias:
             return True
         upstream = policy.upstream_topic(topic)
-        if upstream is None or upstream == topic:
+        if upstream is None or len(upstream) > LONGEST_NAME:
             return False
+        seen.add(topic)
         topic = upstream
     return False

@@ -11,13 +11,22 @@ from connectors.mapping_policy import MappingReplicationPolicy, make_mapping_pol
 from connectors.policies import MAPPING_POLICY_CLASS, make_policy
 from connectors.policy import is_cycle
 
+STRIPPING = [
+    "legacy.(.*) -> $1",
+    "(.*).v1 -> $1",
+    "(.*)-(.*) -> $2-$1",
+    "a.(.*) -> b.$1, b.(.*) -> a.$1",
+    "team-a -> team-b, team-b -> team-a",
+    "abc(.*) -> $source$1",
+]
 
-def policy(mapping: str, unmatched: str = "prefix") -> MappingReplicationPolicy:
+
+def policy(mapping: str, unmatched: str = "prefix", source: str = "us") -> MappingReplicationPolicy:
     return make_mapping_policy(
         {
             "replication.policy.mapping": mapping,
             "replication.policy.mapping.unmatched": unmatched,
-            "source.cluster.alias": "us",
+            "source.cluster.alias": source,
         }
     )
 
@@ -56,6 +65,10 @@ def test_a_name_that_would_read_as_anothers_is_refused() -> None:
         policy("a -> b", "keep").format_remote_topic("us", "b")
     with pytest.raises(PermanentError, match="topic a-b is not mirrored"):
         policy("(a.*)-(b?) -> $1$2").format_remote_topic("us", "a-b")
+    with pytest.raises(PermanentError, match="its remote name abc would not lead back to it"):
+        policy("abc- -> other, (.*)-(.*) -> $1$2").format_remote_topic("us", "a-bc")
+    with pytest.raises(PermanentError, match=r"its remote name us\.-- would read as that of --"):
+        policy("(.*)-(.*) -> $2-$1").format_remote_topic("us", "--us.")
 
 
 def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
@@ -65,6 +78,70 @@ def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
     assert not is_cycle(tells, "orders", "eu")
     assert tells.original_topic("ap.eu.orders.copy.copy") == "orders"
     assert not is_cycle(policy("(.*) -> $1.copy"), "orders.copy", "eu")
+
+
+@pytest.mark.parametrize("unmatched", ["prefix", "keep"])
+@pytest.mark.parametrize("mapping", STRIPPING)
+@pytest.mark.parametrize("topic", ["orders", "a.orders", "b.orders", "my-orders", "team-a", "x.v1", "", "abcd"])
+def test_looking_for_cycles_ends_whatever_the_rules(mapping: str, unmatched: str, topic: str) -> None:
+    found = policy(mapping, unmatched)
+    assert not is_cycle(found, topic, "elsewhere")
+    assert len(found.original_topic(topic)) <= len(topic) + len("legacy.")
+
+
+def test_a_hop_that_no_name_tells_is_the_last() -> None:
+    stripped = policy("legacy.(.*) -> $1")
+    assert (stripped.topic_source("orders"), stripped.upstream_topic("orders")) == ("us", "legacy.orders")
+    assert stripped.original_topic("orders") == "legacy.orders"
+    assert is_cycle(stripped, "orders", "us")
+    assert is_cycle(stripped, "eu.orders", "eu")
+    assert policy("team-a -> team-b, team-b -> team-a").original_topic("team-a") == "team-b"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "topic", "remote", "refused"),
+    [
+        ("legacy.(.*) -> $1", "clicks", "us.clicks", "legacy.us.clicks"),
+        ("(.*).v1 -> $1", "clicks", "us.clicks", "us.clicks.v1"),
+        ("x(.*) -> u$1", "clicks", "us.clicks", "xs.clicks"),
+        ("a -> us.b", "a", "us.b", "b"),
+        ("a.(.*) -> us.$1", "a.b", "us.b", "b"),
+        ("x.(.*) -> $1, (.*) -> $source-$1", "clicks", "us-clicks", "x.us-clicks"),
+    ],
+)
+def test_what_the_alias_tells_goes_before_what_a_rule_may_mean(
+    mapping: str, topic: str, remote: str, refused: str
+) -> None:
+    found = policy(mapping)
+    assert found.format_remote_topic("us", topic) == remote
+    assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
+    with pytest.raises(PermanentError, match=f"topic {refused} is not mirrored: .* {remote} would read .* of {topic};"):
+        found.format_remote_topic("us", refused)
+
+
+@pytest.mark.parametrize("topic", ["heartbeats", "eu.heartbeats", "my-heartbeats"])
+@pytest.mark.parametrize("unmatched", ["prefix", "keep"])
+def test_heartbeats_have_the_alias_before_their_names(unmatched: str, topic: str) -> None:
+    found = policy("plain -> other, (x.*) -> y.$1", unmatched)
+    assert found.format_remote_topic("us", topic) == f"us.{topic}"
+    assert (found.topic_source(f"us.{topic}"), found.upstream_topic(f"us.{topic}")) == ("us", topic)
+
+
+def test_no_rule_gives_a_topic_the_name_of_heartbeats() -> None:
+    with pytest.raises(PermanentError, match=r"its remote name us\.heartbeats would read as that of heartbeats"):
+        policy("beats -> us.heartbeats").format_remote_topic("us", "beats")
+
+
+@pytest.mark.parametrize("separator", ["-", "_"])
+def test_an_alias_that_is_known_ends_where_it_ends(separator: str) -> None:
+    mapping = f"(.*) -> $source{separator}$1"
+    there, back = policy(mapping), policy(mapping, source="eu")
+    topic = f"my{separator}orders"
+    name = there.format_remote_topic("us", topic)
+    assert (there.topic_source(name), there.upstream_topic(name)) == ("us", topic)
+    assert is_cycle(back, name, "us")
+    assert not is_cycle(back, topic, "us")
+    assert is_cycle(back, back.format_remote_topic("eu", name), "us")
 
 
 @pytest.mark.parametrize(
@@ -90,17 +167,30 @@ def test_rules_that_cannot_be_used(mapping: str, why: str) -> None:
     assert caught.value.key == "replication.policy.mapping"
 
 
-@given(st.lists(st.text("ab.-", min_size=1, max_size=5), unique=True), st.sampled_from(["keep", "prefix"]))
-def test_no_two_topics_ever_share_a_remote_one(topics: list[str], unmatched: str) -> None:
-    found = policy("a(.*)-(b*) -> $2.$1, (.*).b -> b$1, (a+) -> $1$1", unmatched)
+@given(
+    st.lists(st.text("ab.-", min_size=1, max_size=5), unique=True),
+    st.sampled_from(["keep", "prefix"]),
+    st.sampled_from(
+        [
+            "a(.*)-(b*) -> $2.$1, (.*).b -> b$1, (a+) -> $1$1",
+            "(.*)-(.*) -> $2-$1",
+            "a.(.*) -> $1",
+            "(.*).b -> $1, b.(.*) -> $source-$1",
+            "b(.*) -> a$1, (.*)-a -> $1.$source",
+        ]
+    ),
+    st.sampled_from(["us", "a", "a-b"]),
+)
+def test_no_two_topics_ever_share_a_remote_one(topics: list[str], unmatched: str, mapping: str, alias: str) -> None:
+    found = policy(mapping, unmatched, alias)
     remote: dict[str, str] = {}
     for topic in topics:
         try:
-            name = found.format_remote_topic("us", topic)
+            name = found.format_remote_topic(alias, topic)
         except PermanentError:
             continue
         assert remote.setdefault(name, topic) == topic
-        if unmatched == "keep" or found.topic_source(name) == "us":
+        if unmatched == "keep" or found.topic_source(name) == alias:
             assert found.upstream_topic(name) == topic
 
 

@@ -159,6 +159,27 @@ def test_cycles_end_whatever_the_name(topic: str) -> None:
         assert is_cycle(policy, topic, "elsewhere") is False
 
 
+class Growing(DefaultReplicationPolicy):
+    """Of other people: each name has one more before it."""
+
+    def topic_source(self, topic: str) -> str | None:
+        return "us"
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return f"more.{topic}"
+
+
+class Swapping(Growing):
+    def upstream_topic(self, topic: str) -> str | None:
+        return topic[::-1]
+
+
+@pytest.mark.parametrize("policy", [Growing(), Swapping()])
+def test_cycles_end_whatever_a_policy_answers(policy: ReplicationPolicy) -> None:
+    assert not is_cycle(policy, "orders", "eu")
+    assert is_cycle(policy, "orders", "us")
+
+
 def test_java_class_names_are_known() -> None:
     policy = make_policy({"replication.policy.class": IDENTITY_POLICY_CLASS, "source.cluster.alias": "us"})
     assert policy.topic_source("orders") == "us"
