@@ -58,6 +58,8 @@ _MOST_MS: Final = 2**63 // 1000 - 1
 _OURS: Final = Unfit("")
 _UNFIT: Final = Unfit("Spark cannot evaluate transform.sql for it")
 _UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is none, or no UTF-8")
+#: No Java producer writes one, and log cleaners fail at it (Kafka ``ConnectUtils.checkAndConvertTimestamp``).
+_NEGATIVE_TIME: Final = Unfit(f"{KEY} gives it a time before 1970, which no record can have")
 _JOIN_S: Final = 10.0
 #: Of a folder's name, as the name of a Unix socket is short.
 _MOST_FOLDER: Final = 70
@@ -292,8 +294,11 @@ def _changed(record: Record, columns: dict[str, list[Any]], index: int) -> Recor
     for name, values in columns.items():
         value = values[index]
         if name == "timestamp":
-            if value is not None:
-                changes["timestamp_ms"] = value
+            if value is None:
+                continue
+            if value < NO_TIMESTAMP:
+                return _NEGATIVE_TIME
+            changes["timestamp_ms"] = value
         elif name == "headers":
             try:
                 changes["headers"] = [(header["key"].decode(), header["value"]) for header in value or []]

@@ -114,6 +114,20 @@ def test_times_that_spark_does_not_know_are_kept() -> None:
     assert through(odd) == [odd]
 
 
+def test_no_record_gets_a_time_that_no_producer_writes() -> None:
+    def timed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in evaluated(batches):
+            times = [None if value == b"LEFT" else int(value or 0) for value in batch.column("value").to_pylist()]
+            yield batch.append_column("timestamp", pa.array(times, pa.int64()))
+
+    before = [record._replace(timestamp_ms=NO_TIMESTAMP) for record in records(b"-2", b"left", b"-1", b"0", b"5")]
+    before.append(Record(5, -7, b"k", b"left", []))
+    (found,) = through(before, spark=timed)
+    assert found[0] == Unfit("transform.sql gives it a time before 1970, which no record can have")
+    times = [record.timestamp_ms for record in found if isinstance(record, Record)]
+    assert times == [NO_TIMESTAMP, NO_TIMESTAMP, 0, 5, -7]
+
+
 def test_a_job_that_spark_ends_is_told() -> None:
     told: list[BaseException] = []
 
