@@ -120,7 +120,7 @@ def _changed(session: Any, query: RecordsQuery) -> dict[str, str]:
     """The columns that a query makes, and Spark's names of their types."""
     changed: dict[str, str] = {}
     for item in query.changing:
-        for name, type_ in session.sql(f"SELECT {item}\n FROM {VIEW} AS {query.alias}").dtypes:
+        for name, type_ in session.sql(f"SELECT {item}\n FROM {VIEW} AS {query.sql_alias}").dtypes:
             _refuse_column(item, name.lower(), type_, changed)
             changed[name.lower()] = type_
     return changed

@@ -34,6 +34,7 @@ _TOKEN: Final = re.compile(
     r"""|(?P<quoted>`(?:``|[^`])*`)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<other>.)""",
     re.DOTALL,
 )
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
 #: Words that no query may hold: what they begin is no matter of one record.
@@ -115,12 +116,20 @@ class _Token:
     @property
     def name(self) -> str:
         """What it calls a function or a column, in lower case, backticks or not; empty where it can call none."""
-        return self.text[1:-1].replace("``", "`").lower() if self.kind == "quoted" else self.word
+        return self.as_written.lower() if self.kind == "quoted" else self.word
+
+    @property
+    def as_written(self) -> str:
+        """Its text, without the backticks around it."""
+        return self.text[1:-1].replace("``", "`") if self.kind == "quoted" else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsQuery:
-    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty where there is none."""
+    """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty where there is none.
+
+    ``alias`` is a name as it is: backticks are put around it again where it goes into SQL (``sql_alias``).
+    """
 
     text: str
     items: tuple[str, ...]
@@ -137,15 +146,23 @@ class RecordsQuery:
         """Whether it gives records another topic."""
         return any(_last_word(item) == "topic" for item in self.changing)
 
+    @property
+    def sql_alias(self) -> str:
+        return "`" + self.alias.replace("`", "``") + "`" if _PLAIN_NAME.fullmatch(self.alias) is None else self.alias
+
     def _is_as_it_is(self, item: str) -> bool:
-        name = re.sub(r"[\s`]", "", item).lower().removeprefix(f"{self.alias.lower()}.")
+        name = _bare(item).removeprefix(_bare(f"{self.alias}."))
         return name == "*" or name in COLUMNS
 
     def over(self, view: str, changed: tuple[str, ...], kept: tuple[str, ...] = ()) -> str:
         """The query over another view: ``kept`` columns, whether a record stays (``__keep``), and ``changed`` items."""
         keep = f"coalesce(CAST(({self.condition}\n) AS BOOLEAN), false)" if self.condition else "true"
         parts = ", ".join([*kept, f"{keep} AS __keep", *(f"{item}\n" for item in changed)])
-        return f"SELECT {parts} FROM {view} AS {self.alias}"
+        return f"SELECT {parts} FROM {view} AS {self.sql_alias}"
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\s`]", "", text).lower()
 
 
 def _last_word(item: str) -> str:
@@ -170,14 +187,15 @@ def parse_query(text: str) -> RecordsQuery:
     if not behind or behind[0].text.strip("`").lower() != VIEW:
         raise _refused(f"it can only read FROM {VIEW}")
     where = next((at for at, token in enumerate(behind) if token.word == "where" and token.depth == 0), len(behind))
-    alias = [token.text for token in behind[1:where] if token.word != "as"]
+    alias = [token for token in behind[1:where] if token.word != "as"]
     if len(alias) > 1:
-        raise _refused(f"behind FROM {VIEW} only a WHERE can follow, not {' '.join(alias)}")
+        found = " ".join(token.text for token in alias)
+        raise _refused(f"behind FROM {VIEW} only a WHERE can follow, not {found}")
     condition = stripped[behind[where].start + len("where") :].strip() if where < len(behind) else ""
     if where < len(behind) and not condition:
         raise _refused("its WHERE says nothing")
     select = stripped[tokens[0].start + len("select") : tokens[begin].start]
-    return RecordsQuery(stripped, tuple(_items(select)), alias[0] if alias else VIEW, condition)
+    return RecordsQuery(stripped, tuple(_items(select)), alias[0].as_written if alias else VIEW, condition)
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -52,6 +52,18 @@ def test_what_can_be_used(text: str, changing: tuple[str, ...], condition: str) 
 
 
 @pytest.mark.parametrize(
+    ("written", "alias"),
+    [("AS `r`", "r"), ("`R`", "R"), ("AS `my r`", "my r"), ("AS `a``b`", "a`b"), ("r", "r"), ("", "records")],
+)
+def test_an_alias_is_a_name_without_its_backticks(written: str, alias: str) -> None:
+    of = f"`{alias.replace('`', '``')}`"
+    query = parse_query(f"SELECT {of}.key, {of}.*, upper({of}.value) AS value FROM records {written} WHERE true")
+    assert query.alias == alias
+    assert query.changing == (f"upper({of}.value) AS value",)
+    assert query.over("stage", ()).endswith(f"FROM stage AS {alias if alias.isalpha() else of}")
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "it has to be SELECT"),
