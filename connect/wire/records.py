@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from connect.wire import batch as wire
-from connect.wire import old_lz4
-
-Headers = list[tuple[str, bytes | None]]
+from connect.wire import old_lz4, plain_records
+from connect.wire.header_keys import is_text
+from connect.wire.plain_records import Headers
 
 #: What records of magic 0 have, and whatever was produced without a time.
 NO_TIMESTAMP: Final = -1
@@ -26,7 +28,10 @@ _CRC: Final = struct.Struct(">I")
 
 
 class Record(NamedTuple):
-    """One record with its offset and timestamp (ms) as a consumer of the log sees them."""
+    """One record with its offset and timestamp (ms) as a consumer of the log sees them.
+
+    A header's key that is no UTF-8 holds lone surrogates: see :mod:`connect.wire.header_keys`.
+    """
 
     offset: int
     timestamp_ms: int
@@ -49,10 +54,29 @@ def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
 
     With LogAppendTime every record carries the batch's max timestamp, as consumers see it.
     """
-    for reader in [DefaultRecordBatch(bytes(batch))] if magic >= 2 else _old_messages(batch):
-        for record in reader:
-            timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
-            yield Record(record.offset, timestamp, record.key, record.value, list(record.headers))
+    if magic >= 2:
+        yield from _decode(bytes(batch))
+        return
+    for message in _old_messages(batch):
+        yield from map(_record, message)
+
+
+def _decode(batch: bytes) -> Iterator[Record]:
+    given = 0
+    try:
+        for record in DefaultRecordBatch(batch):
+            yield _record(record)
+            given += 1
+    except (UnicodeDecodeError, CorruptRecordException) as error:
+        # aiokafka's own reader in plain Python raises the latter in the place of the former.
+        if not isinstance(error, UnicodeDecodeError) and not isinstance(error.__cause__, UnicodeDecodeError):
+            raise
+        yield from map(Record._make, islice(plain_records.read(batch), given, None))
+
+
+def _record(record: Any) -> Record:
+    timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+    return Record(record.offset, timestamp, record.key, record.value, list(record.headers))
 
 
 def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
@@ -81,16 +105,21 @@ def build(
     builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED)
     # The builder takes a first timestamp of -1 for none, and counts the others from the first that is not -1.
     shift_ms = 1 if records[0].timestamp_ms == NO_TIMESTAMP else 0
+    is_plain = all(is_text(key) for record in records for key, _ in record.headers)
     for delta, record in enumerate(records):
-        builder.append(delta, record.timestamp_ms + shift_ms, record.key, record.value, record.headers)
+        headers = record.headers if is_plain else []
+        builder.append(delta, record.timestamp_ms + shift_ms, record.key, record.value, headers)
     built: bytearray = builder.build()
+    if not is_plain:
+        built[wire.HEADER_BYTES :] = plain_records.payload(records)
     if shift_ms:
         base_ms, max_ms = _TIMESTAMPS.unpack_from(built, 27)
         _TIMESTAMPS.pack_into(built, 27, base_ms - shift_ms, max_ms - shift_ms)
     if codec:
         built[wire.HEADER_BYTES :] = _ENCODERS[codec](bytes(built[wire.HEADER_BYTES :]), level)
-        _LENGTH.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
         _ATTRIBUTES.pack_into(built, 21, codec)
-    if shift_ms or codec:
+    if codec or not is_plain:
+        _LENGTH.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
+    if shift_ms or codec or not is_plain:
         _CRC.pack_into(built, 17, wire.checksum(built))
     return built

@@ -16,6 +16,7 @@ from connect.api.convert import Converter, DataError, HeaderConverter, Predicate
 from connect.api.source import BYTES, OPTIONAL_BYTES, Header, SourceRecord
 from connect.api.transformations import TransformationStep
 from connect.core.errors import HeliographError, PermanentError
+from connect.wire.header_keys import is_text, readable
 from connect.wire.records import NO_TIMESTAMP, Record
 from connectors.dataplane.outcomes import Unfit
 from connectors.dataplane.plan import PartitionPlan
@@ -123,7 +124,7 @@ class Chain:
             if self._goes_to_others(plan, current):
                 return None
             doing = "the conversion to bytes"
-            return record if current is before else self._converted(record, current)
+            return record if current is before else self._converted(record, before, current)
         except DataError as error:
             return Unfit(f"{doing}: {error}")
         except _Routed as routed:
@@ -143,7 +144,7 @@ class Chain:
             OPTIONAL_BYTES,
             source.partition,
             record.timestamp_ms,
-            tuple(Header(key, value, BYTES) for key, value in record.headers),
+            tuple(Header(readable(key), value, BYTES) for key, value in record.headers),
         )
 
     def _goes_to_others(self, plan: PartitionPlan, after: SourceRecord) -> bool:
@@ -157,18 +158,24 @@ class Chain:
             )
         return after.topic != ours
 
-    def _converted(self, before: Record, after: SourceRecord) -> Record:
+    def _converted(self, before: Record, shown: SourceRecord, after: SourceRecord) -> Record:
         topic = after.topic
         time_ms = before.timestamp_ms if after.timestamp_ms is None else after.timestamp_ms
         if time_ms < NO_TIMESTAMP:
             raise DataError(f"Invalid record timestamp {time_ms}")
         convert = self._converter
+        # A header that no transform has replaced keeps the bytes of its key, UTF-8 or not.
+        own = {id(one): key for one, (key, _) in zip(shown.headers, before.headers, strict=True)}
         return before._replace(
             timestamp_ms=time_ms,
             key=convert.from_connect(topic, after.key_schema, after.key),
             value=convert.from_connect(topic, after.value_schema, after.value),
             headers=[
-                (one.key, convert.from_connect_header(topic, one.key, one.schema, one.value)) for one in after.headers
+                (
+                    own.get(id(one)) or _written(one.key),
+                    convert.from_connect_header(topic, one.key, one.schema, one.value),
+                )
+                for one in after.headers
             ],
         )
 
@@ -178,6 +185,13 @@ class Chain:
         if name is None:
             name = self._names[seen] = renamed(self._renaming, seen)
         return name
+
+
+def _written(key: str) -> str:
+    """A header's key that a transform gives."""
+    if not is_text(key):
+        raise DataError("a header's key holds half of a surrogate pair, which is no text")
+    return key
 
 
 class _Routed(Exception):

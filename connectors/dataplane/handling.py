@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from connect.api.message_handler import MessageHandler, MirroredRecord
 from connect.core.errors import PermanentError
+from connect.wire.header_keys import is_text, readable
 
 _NO_TIMESTAMP: Final = -1
 _INT32_MAX: Final = 2**31 - 1
@@ -52,9 +53,14 @@ class HandlerPlan:
 
 
 def answers(handler: MessageHandler, record: MirroredRecord) -> list[MirroredRecord]:
-    """What is sent in the place of a record. Raises NoTarget where the handler raises, or answers with no records."""
+    """What is sent in the place of a record. Raises NoTarget where the handler raises, or answers with no records.
+
+    It is shown headers with keys that are text, as Java's is; those that it gives back keep the bytes of theirs.
+    """
+    shown = tuple((readable(key), value) for key, value in record.headers)
+    own = {id(one): header for one, header in zip(shown, record.headers, strict=True)}
     try:
-        given: Any = handler.handle(record)
+        given: Any = handler.handle(record._replace(headers=shown))
         found = [] if isinstance(given, MirroredRecord) else list(given)
     except MemoryError:  # which says nothing of the record
         raise
@@ -65,7 +71,7 @@ def answers(handler: MessageHandler, record: MirroredRecord) -> list[MirroredRec
     for one in found:
         if (wrong := _wrong(one)) is not None:
             raise NoTarget(f"the message handler gave {wrong}")
-    return found
+    return [one._replace(headers=tuple(own.get(id(header), header) for header in one.headers)) for one in found]
 
 
 def _wrong(given: object) -> str | None:
@@ -99,10 +105,4 @@ def _are_headers(headers: object) -> bool:
 
 
 def _is_text(name: object) -> bool:
-    if not isinstance(name, str):
-        return False
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(name, str) and is_text(name)

@@ -27,39 +27,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from connect.core.errors import RetriableError
-from connect.wire.records import NO_TIMESTAMP, Record
+from connect.wire.records import Record
 from connectors.dataplane.link import Message
-from connectors.dataplane.outcomes import Done, Outcome, Unfit
-from connectors.dataplane.plan import PartitionPlan, TopicPartition
-from connectors.dataplane.records_query import KEY
-from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+from connectors.dataplane.outcomes import Done, Outcome
+from connectors.dataplane.plan import PartitionPlan
+from connectors.dataplane.records_rows import UNFIT, notes_of, outcome_by, rows_of
 
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-#: As ``records_frame.STAGE_DDL``.
-SCHEMA: Final = pa.schema(
-    [
-        ("__row", pa.int64()),
-        ("__note", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", _HEADERS),
-    ]
-)
 _LENGTH: Final = struct.Struct(">I")
 _PADDING: Final = -1
 #: Its note is the closing balance.
 _BALANCE: Final = -2
-#: Times beyond these are none that Spark knows; a record keeps its own all the same.
-_MOST_MS: Final = 2**63 // 1000 - 1
-_OURS: Final = Unfit("")
-_UNFIT: Final = Unfit("Spark cannot evaluate transform.sql for it")
-_UNREADABLE_HEADER: Final = Unfit(f"{KEY} gives it a header whose key is none, or no UTF-8")
-#: No Java producer writes one, and log cleaners fail at it (Kafka ``ConnectUtils.checkAndConvertTimestamp``).
-_NEGATIVE_TIME: Final = Unfit(f"{KEY} gives it a time before 1970, which no record can have")
 _JOIN_S: Final = 10.0
 #: Of a folder's name, as the name of a Unix socket is short.
 _MOST_FOLDER: Final = 70
@@ -103,12 +80,12 @@ class RecordStage:
     def _push(self) -> Iterator[pa.RecordBatch]:
         # A note of a buffer's size in the batch lets it pass the JVM; one more behind it lets it leave this process.
         note = str(self._folder / "s").encode().ljust(self._buffer_bytes + 1, b"\0")
-        yield _notes(_PADDING, [note] + [None] * self._arrow_rows)
-        yield _notes(_PADDING, [note])
+        yield notes_of(_PADDING, [note] + [None] * self._arrow_rows)
+        yield notes_of(_PADDING, [note])
 
     def finish(self, balance: pa.RecordBatch) -> None:
         """Nothing follows but the closing balance."""
-        self._outgoing.put(_notes(_BALANCE, [_packed(balance)]))
+        self._outgoing.put(notes_of(_BALANCE, [_packed(balance)]))
         self._outgoing.put(None)
 
     def abandon(self) -> None:
@@ -121,7 +98,7 @@ class RecordStage:
         """Wait for the second half. ``broken`` is told when it goes away."""
         self._broken = broken
         self._server = await asyncio.start_unix_server(self._accept, str(self._folder / "s"))
-        self._outgoing.put(_notes(_PADDING, [None]))
+        self._outgoing.put(notes_of(_PADDING, [None]))
         await self._connected.wait()
 
     async def stop(self) -> None:
@@ -136,7 +113,7 @@ class RecordStage:
         """``done`` is called with the outcome, after those of all calls before."""
         self._waiting.append((plan, part, [], done))
         if part:
-            self._outgoing.put(_batch(plan.source, part, self._row))
+            self._outgoing.put(rows_of(plan.source, part, self._row))
             self._row += len(part)
         self._settle()
 
@@ -160,17 +137,14 @@ class RecordStage:
 
     def _take(self, batch: pa.RecordBatch) -> None:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if not name.startswith("__")}
-        topics = columns.pop("topic", None)
         unfit = batch.column("__unfit").to_pylist()
         for index, keep in enumerate(batch.column("__keep").to_pylist()):
             plan, part, outcome, _ = self._waiting[0]
-            record = part[len(outcome)]
             if unfit[index]:
-                outcome.append(_UNFIT)
-            elif keep and topics is not None and (elsewhere := _elsewhere(plan, topics[index])) is not _OURS:
-                outcome.append(elsewhere)
+                outcome.append(UNFIT)
             else:
-                outcome.append(_changed(record, columns, index) if keep else None)
+                row = {name: values[index] for name, values in columns.items()}
+                outcome.append(outcome_by(plan, part[len(outcome)], row) if keep else None)
             self._settle()
 
     def _settle(self) -> None:
@@ -244,69 +218,6 @@ def _path(rows: Sequence[int], notes: pa.Array) -> str:
 def _only_records(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
     wanted = [name for name in batch.schema.names if name not in ("__row", "__note")]
     return batch.filter(pa.array([row >= 0 for row in rows], pa.bool_())).select(wanted)
-
-
-def _batch(source: TopicPartition, part: Sequence[Record], first_row: int) -> pa.RecordBatch:
-    count = len(part)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(range(first_row, first_row + count), pa.int64()),
-            pa.nulls(count, pa.binary()),
-            pa.repeat(pa.scalar(source.topic, pa.string()), count),
-            pa.repeat(pa.scalar(source.partition, pa.int32()), count),
-            pa.array([record.offset for record in part], pa.int64()),
-            pa.array([_microseconds(record.timestamp_ms) for record in part], SCHEMA.field("timestamp").type),
-            pa.array([record.key for record in part], pa.binary()),
-            pa.array([record.value for record in part], pa.binary()),
-            pa.array([[{"key": key, "value": value} for key, value in record.headers] for record in part], _HEADERS),
-        ],
-        schema=SCHEMA,
-    )
-
-
-def _notes(row: int, notes: Sequence[bytes | None]) -> pa.RecordBatch:
-    count = len(notes)
-    own = [pa.array([row] * count, pa.int64()), pa.array(notes, pa.binary())]
-    return pa.RecordBatch.from_arrays(
-        [*own, *(pa.nulls(count, field.type) for field in list(SCHEMA)[2:])], schema=SCHEMA
-    )
-
-
-def _microseconds(timestamp_ms: int) -> int | None:
-    return timestamp_ms * 1000 if NO_TIMESTAMP < timestamp_ms <= _MOST_MS else None
-
-
-def _elsewhere(plan: PartitionPlan, topic: bytes | None) -> Unfit | None:
-    """What becomes of a record that a query sends to ``topic``, None for that of its source; ``_OURS`` where that is
-    ours."""
-    # What is no UTF-8 becomes what is no topic's name.
-    asked = plan.source.topic if topic is None else topic.decode(errors="replace")
-    ours, *others = plan.ways.asked or (plan.source.topic,)
-    if asked == ours:
-        return _OURS
-    if asked in others:
-        return None
-    return Unfit(f"{KEY} sends it to {told(asked)}, which neither {TOPIC_KEY} nor {OTHERS_KEY} stands for", stops=True)
-
-
-def _changed(record: Record, columns: dict[str, list[Any]], index: int) -> Record | Unfit:
-    changes: dict[str, Any] = {}
-    for name, values in columns.items():
-        value = values[index]
-        if name == "timestamp":
-            if value is None:
-                continue
-            if value < NO_TIMESTAMP:
-                return _NEGATIVE_TIME
-            changes["timestamp_ms"] = value
-        elif name == "headers":
-            try:
-                changes["headers"] = [(header["key"].decode(), header["value"]) for header in value or []]
-            except (UnicodeDecodeError, AttributeError, TypeError):
-                return _UNREADABLE_HEADER
-        else:
-            changes[name] = value
-    return record._replace(**changes)
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from connect.api.convert import Predicate, Transformation
-from connect.api.source import SourceRecord
+from connect.api.source import BYTES, Header, SourceRecord
 from connect.api.transformations import named_steps
 from connect.core.errors import ConfigError
 from connect.runtime.plugins import Plugins
@@ -59,6 +59,19 @@ class Moved(Transformation):
 
     def apply(self, record: SourceRecord) -> SourceRecord:
         return replace(record, **self.change)
+
+
+class Kept(Transformation):
+    """Each value is told what transforms see, one header is added, and the others stay."""
+
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        seen = "".join(header.key for header in record.headers).encode()
+        return replace(record, value=seen, headers=(*record.headers, Header("a", b"", BYTES)))
+
+
+class Half(Transformation):
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        return replace(record, headers=(Header("\ud800", b"", BYTES),))
 
 
 class Broken(Transformation):
@@ -278,3 +291,12 @@ async def test_a_stage_leaves_the_loop_to_others() -> None:
     assert turns > 3
     assert len(asked.result()) == 20_000
     await stage.stop()
+
+
+def test_keys_of_headers_that_are_no_text_are_shown_as_javas_and_kept() -> None:
+    record = RECORD._replace(headers=[("\udce9t\udce9", b"1"), ("n", None)])
+    after = chain(ChainStep(mine(Kept))).transform(PLAN, record)
+    assert after == record._replace(value="\ufffdt\ufffdn".encode(), headers=[*record.headers, ("a", b"")])
+    assert chain(ChainStep(mine(Half))).transform(PLAN, RECORD) == Unfit(
+        "the conversion to bytes: a header's key holds half of a surrogate pair, which is no text"
+    )

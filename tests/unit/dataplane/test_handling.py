@@ -68,6 +68,18 @@ def test_what_cannot_be_sent_is_said(answer: Any, words: str) -> None:
         answers(Saying(answer), RECORD)
 
 
+def test_keys_of_headers_that_are_no_text_are_shown_as_javas_and_kept() -> None:
+    class Telling:
+        def handle(self, record: MirroredRecord) -> list[MirroredRecord]:
+            told = "".join(key for key, _ in record.headers).encode()
+            return [record._replace(value=told), record._replace(headers=(("a", b""), *record.headers[1:]))]
+
+    own = ("n", None), ("\udce9", b"1")
+    first, second = answers(Telling(), RECORD._replace(headers=own))
+    assert (first.value, first.headers) == ("n\ufffd".encode(), own)
+    assert second.headers == (("a", b""), own[1])
+
+
 def test_what_a_handler_raises_is_told_by_its_type_alone() -> None:
     class Raising:
         def handle(self, record: MirroredRecord) -> list[MirroredRecord]:

@@ -108,6 +108,25 @@ def test_headers_whose_keys_are_no_text_are_of_one_record_alone() -> None:
     assert isinstance(found[4], Record)
 
 
+def test_keys_of_headers_that_are_no_text_stay_as_they_are() -> None:
+    def turned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """SELECT upper(value) AS value, reverse(headers) AS headers FROM records, keys cast to bytes."""
+        type_ = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+        for batch in batches:
+            column = batch.column("headers")
+            flat = column.flatten()
+            keys = flat.field("key").view(pa.binary()).to_pylist()
+            pairs = zip(keys, flat.field("value").to_pylist(), strict=True)
+            lengths = [length or 0 for length in column.value_lengths().to_pylist()]
+            rows = [[dict(zip(("key", "value"), next(pairs), strict=True)) for _ in range(n)][::-1] for n in lengths]
+            for one in evaluated([batch]):
+                yield one.append_column("headers", pa.array(rows, type_))
+
+    one = [Record(0, 1, b"k", b"V", [("\udce9", b"1"), ("n", None)]), Record(1, 1, b"k", b"V", [])]
+    assert through(one) == [one]
+    assert through(one, spark=turned) == [[one[0]._replace(headers=one[0].headers[::-1]), one[1]]]
+
+
 def test_times_that_spark_does_not_know_are_kept() -> None:
     times = NO_TIMESTAMP, 2**62
     odd = [record._replace(timestamp_ms=time_ms) for record, time_ms in zip(records(b"A", b"B"), times, strict=True)]

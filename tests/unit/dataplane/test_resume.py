@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -170,3 +171,32 @@ def test_runs_pair_every_record_in_order(source_counts, data):
     downs = [start + k for start, count in target for k in range(count)]
     runs = resume.pair_runs(source, target)
     assert [(up + k, down + k) for up, down, count in runs for k in range(count)] == list(zip(ups, downs, strict=True))
+
+
+def with_odd_key(batch: bytes, offset: int) -> bytes:
+    """A batch in which the header of the record at ``offset`` has a key that is no UTF-8."""
+    odd = bytearray(batch)
+    odd[odd.index(b"\x02n%c%d" % (len(str(offset)) * 2, offset)) + 1] = 0xE9
+    struct.pack_into(">I", odd, 17, wire.checksum(odd))
+    return bytes(odd)
+
+
+@pytest.mark.parametrize(("odd", "attributes"), [(6, 0), (7, 0), (7, wire.LOG_APPEND_TIME)])
+def test_a_header_whose_key_is_no_text_proves_what_arrived_too(odd: int, attributes: int) -> None:
+    log = [with_odd_key(source_batch(range(5, 9), attributes=attributes), odd), source_batch([9, 12], last_offset=14)]
+    target = TargetPartition()
+    old = copier(OLD, 5, 0, 0, True)
+    old.take(fetched(log))
+    while (outgoing := old.next_batch()) is not None:
+        target.append(bytes(outgoing.batch))
+    surplus = scan(target, Proof(OLD, 0, None), 0)
+    assert (surplus.records, surplus.doubt) == (6, "")
+    expected = list(records.decode(log[0], 2))
+    assert [one.headers for one in target.records()[:4]] == [one.headers for one in expected]
+    for wanted in (2, 3, 4):
+        walking = walk(log, 5, wanted)
+        last, _ = resume.last_record(bytes(records.build(expected[:wanted], 0, -1, -1, -1))) or (None, False)
+        assert last is not None and walking.last_record is not None
+        assert resume.same_record(walking.last_record, last, False)
+        other = last._replace(headers=[("\ufffd", b"%d" % last.offset)])
+        assert not resume.same_record(walking.last_record, other, False)

@@ -1,0 +1,78 @@
+"""``transform.sql`` between two Python workers of a real Spark, without a broker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connect.wire.records import Record
+from connectors.dataplane.outcomes import Unfit
+from connectors.dataplane.plan import PartitionPlan, TopicPartition
+from connectors.dataplane.records_frame import STAGE_DDL, problem_of, transformed
+from connectors.dataplane.records_rows import outcome_by, rows_of
+
+pytestmark = [pytest.mark.integration]
+
+PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
+LATIN = "\udce9t\udce9"
+RECORDS = [
+    Record(0, 1_700_000_000_000, b"k", b"v", [(LATIN, b"1"), ("n", None)]),
+    Record(1, -1, None, b"v", []),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        yield session
+        session.stop()
+
+
+def outcomes(spark: Any, query: str) -> list[Record | Unfit | None]:
+    """What becomes of the records."""
+    assert problem_of(spark, query) == ""
+
+    def give(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield rows_of(PLAN.source, RECORDS, 0)
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            names = [name for name in batch.schema.names if not name.startswith("__")]
+            rows = batch.select([*names, "__row"]).to_pylist()
+            found = [outcome_by(PLAN, RECORDS[row.pop("__row")], row) for row in rows]
+            yield pa.RecordBatch.from_pydict({"outcome": [repr(one) for one in found]})
+
+    frame = transformed(spark, spark.range(1, numPartitions=1).mapInArrow(give, STAGE_DDL), query)
+    rows = frame.mapInArrow(take, "outcome STRING").collect()
+    return [eval(row.outcome, {"Record": Record, "Unfit": Unfit}) for row in rows]
+
+
+def test_an_alias_in_backticks_is_the_table(spark: Any) -> None:
+    for alias in ("r", "my r", "a``b", "a.b"):
+        found = outcomes(spark, f"SELECT upper(`{alias}`.value) AS value, `{alias}`.key FROM records AS `{alias}`")
+        assert found == [one._replace(value=b"V") for one in RECORDS]
+
+
+def test_keys_of_headers_that_are_no_text_stay_as_they_are(spark: Any) -> None:
+    assert outcomes(spark, "SELECT upper(value) AS value FROM records") == [one._replace(value=b"V") for one in RECORDS]
+    turned = outcomes(spark, "SELECT reverse(headers) AS headers FROM records WHERE size(headers) >= 0")
+    assert turned == [one._replace(headers=one.headers[::-1]) for one in RECORDS]
+    by_key = outcomes(spark, "SELECT filter(headers, h -> is_valid_utf8(h.key)) AS headers FROM records")
+    assert by_key == [RECORDS[0]._replace(headers=[("n", None)]), RECORDS[1]]
+    new = "array(named_struct('key', CAST(X'E8' AS STRING), 'value', value)) AS headers"
+    made = outcomes(spark, f"SELECT {new} FROM records")
+    assert all(isinstance(one, Unfit) for one in made)
+
+
+def test_no_record_gets_a_negative_time(spark: Any) -> None:
+    early = outcomes(spark, "SELECT timestamp - INTERVAL 100 YEARS AS timestamp FROM records")
+    assert isinstance(early[0], Unfit) and early[1] == RECORDS[1]

@@ -1,0 +1,92 @@
+"""Records taken out of a batch and put into one, whatever the keys of their headers."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from aiokafka.errors import CorruptRecordException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connect.wire import batch as wire
+from connect.wire import plain_records, records
+from connect.wire.header_keys import bytes_of, is_text, key_of, readable
+from tests.kit.logs import source_batch
+
+LATIN = "\udce9t\udce9"  # what is b"\xe9t\xe9" on the wire
+keys = st.binary(max_size=6).map(key_of)
+headers = st.lists(st.tuples(keys, st.none() | st.binary(max_size=6)), max_size=3)
+fields = st.tuples(
+    st.just(0), st.integers(-1, 2**41), st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=9), headers
+)
+
+
+def built(*made: records.Record, codec: int = 0) -> bytes:
+    return bytes(records.build(made, codec, 7, 1, 5))
+
+
+@given(st.binary())
+def test_no_byte_of_a_key_is_lost(data: bytes) -> None:
+    assert bytes_of(key_of(data)) == data
+    assert readable(key_of(data)) == data.decode(errors="replace")
+    assert is_text(key_of(data)) == (data.decode(errors="replace").encode() == data)
+
+
+@given(st.lists(fields, min_size=1, max_size=5), st.sampled_from([0, 1, 2, 3, 4]))
+def test_records_go_into_a_batch_and_out_again(given: list, codec: int) -> None:
+    made = [records.Record(offset, *rest) for offset, (_, *rest) in enumerate(given)]
+    batch = built(*made, codec=codec)
+    header = wire.read_header(batch)
+    assert list(records.decode(batch, 2)) == made
+    assert (header.crc, header.size_bytes, header.codec) == (wire.checksum(batch), len(batch), codec)
+    assert built(*records.decode(batch, 2), codec=codec) == batch
+    assert [records.Record._make(one) for one in plain_records.read(batch)] == made
+    assert (header.base_timestamp, header.max_timestamp) == (given[0][1], max(one[1] for one in given))
+
+
+@given(st.lists(fields, min_size=1, max_size=5))
+def test_plain_python_writes_what_aiokafka_writes(given: list) -> None:
+    made = []
+    for offset, (_, time_ms, key, value, pairs) in enumerate(given):
+        shown = [(readable(name), content) for name, content in pairs]
+        made.append(records.Record(offset, time_ms, key, value, shown))
+    assert plain_records.payload(made) == built(*made)[wire.HEADER_BYTES :]
+
+
+def test_the_key_of_a_header_keeps_its_bytes() -> None:
+    first, second = (records.Record(0, 5, b"k", b"v", [("n", b"1")]), records.Record(1, 6, None, None, [(LATIN, None)]))
+    batch = built(first, second)
+    assert b"\x06\xe9t\xe9\x01" in batch
+    assert list(records.decode(batch, 2)) == [first, second]
+    assert built(*records.decode(batch, 2)) == batch
+
+
+def test_times_and_offsets_of_a_broker_are_seen_behind_such_a_key() -> None:
+    batch = bytearray(source_batch([40, 43, 45], attributes=wire.LOG_APPEND_TIME))
+    plain = list(records.decode(batch, 2))
+    key = batch.index(b"\x02n\x04")
+    batch[key + 1] = 0xE9
+    assert next(records.decode(batch, 2)).headers == [("\udce9", b"40")]
+    assert [one._replace(headers=[]) for one in records.decode(batch, 2)] == [one._replace(headers=[]) for one in plain]
+
+
+def test_what_is_damaged_is_told_behind_such_a_key_too() -> None:
+    batch = bytearray(built(records.Record(0, 5, b"k", b"v", [(LATIN, b"end")])))
+    for cut_off in (1, 3, 5):
+        with pytest.raises(CorruptRecordException):
+            list(plain_records.read(bytes(batch[:-cut_off])))
+    struct.pack_into(">i", batch, 57, 2)
+    with pytest.raises(CorruptRecordException):
+        list(records.decode(batch, 2))
+
+
+def test_half_of_a_pair_that_stands_for_no_byte_is_refused() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        built(records.Record(0, 5, None, None, [("\ud800", None)]))
+
+
+def test_all_bytes_are_keys_of_their_own() -> None:
+    for one, other in pairwise(key_of(bytes([byte])) for byte in range(256)):
+        assert one != other
