@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.fetched import teach_consumers
 from connect.kafka.settings import ConnectionSettings
 from connect.wire.records import NO_TIMESTAMP
 from connectors.comparison import (
@@ -165,6 +166,7 @@ class _Reader:
         self._where = _address(settings)
         self._open = {TopicPartition(*getattr(each, side.value)): each for each in comparisons}
         self._ends: dict[TopicPartition, int] = {}
+        teach_consumers()
         self._consumer = AIOKafkaConsumer(
             **settings.aiokafka_arguments(),
             isolation_level=isolation_level,

@@ -22,6 +22,7 @@ from connect.core.errors import (
 )
 from connect.kafka.admin import Admin, NewTopic, TopicExists
 from connect.kafka.cluster import Cluster
+from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import active_producers
 
@@ -200,6 +201,7 @@ async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) ->
     # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
     # what does not pass arrives as an exception or a time-out as well.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    teach_consumers()
     consumer = AIOKafkaConsumer(
         group_id=None,
         enable_auto_commit=False,

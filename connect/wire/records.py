@@ -68,10 +68,15 @@ def _decode(batch: bytes) -> Iterator[Record]:
             yield _record(record)
             given += 1
     except (UnicodeDecodeError, CorruptRecordException) as error:
-        # aiokafka's own reader in plain Python raises the latter in the place of the former.
-        if not isinstance(error, UnicodeDecodeError) and not isinstance(error.__cause__, UnicodeDecodeError):
+        if not is_of_a_key(error):
             raise
         yield from map(Record._make, islice(plain_records.read(batch), given, None))
+
+
+def is_of_a_key(error: Exception) -> bool:
+    """Whether aiokafka could not read a record for a header's key that is no UTF-8. Its reader in plain Python, in use
+    where the built one is missing, tells so in the error's cause."""
+    return isinstance(error, UnicodeDecodeError) or isinstance(error.__cause__, UnicodeDecodeError)
 
 
 def _record(record: Any) -> Record:

@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.proving import compacted
@@ -116,6 +117,13 @@ async def _append(site: Site, one: Stranded, last: int, producer: Any) -> int:
     async for record in records_of(site, one):
         if record.offset <= last:
             continue
+        if not all(is_text(name) for name, _ in record.headers):
+            await settle()
+            raise PermanentError(
+                f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
+                f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export it, "
+                "and append it and what lies behind it by hand"
+            )
         where = f"{site.flow.source_alias}/{record.topic}-{record.partition}@{record.offset}"
         sent.append(
             await producer.send(

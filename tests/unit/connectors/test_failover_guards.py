@@ -231,6 +231,29 @@ def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arr
     assert "nobody can tell which" in appending.objection(place(), [replace(one, doubtful=2)], ())
 
 
+async def test_appending_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
+    sent: list[tuple[int, list]] = []
+
+    async def records_of(*_: Any) -> AsyncIterator[Any]:
+        for offset, name in ((30, "é"), (31, "\udce9"), (32, "n")):
+            fields = {"key": b"k", "value": b"v", "timestamp": 5, "headers": ((name, b""),)}
+            yield SimpleNamespace(topic="orders", partition=0, offset=offset, **fields)
+
+    class Producer:
+        async def send(self, *_: Any, headers: list, **__: Any) -> SimpleNamespace:
+            sent.append((len(sent), headers))
+            return SimpleNamespace(result=lambda: None)
+
+        async def flush(self) -> None:
+            sent.append((-1, []))
+
+    monkeypatch.setattr(appending, "records_of", records_of)
+    with pytest.raises(PermanentError, match="the record at offset 31 cannot be appended, for a header's key in it"):
+        await appending._append(place(), one, -1, Producer())
+    assert sent == [(0, [("é", b""), (HEADER, b"us/orders-0@30")]), (-1, [])]
+
+
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def runs(*_: Any) -> str:
         return "its connector is RUNNING"

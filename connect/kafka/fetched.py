@@ -1,0 +1,79 @@
+"""What aiokafka's consumers are given of a fetch. They raise at headers whose keys are no UTF-8.
+
+Here such a key comes out as :mod:`connect.wire.header_keys` has it. All else is aiokafka's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from aiokafka.consumer import fetcher
+from aiokafka.record.memory_records import MemoryRecords
+
+from connect.wire import batch as wire
+from connect.wire import plain_records, records
+from connect.wire.plain_records import Headers
+
+
+class FetchedRecords:
+    """In the place of aiokafka's ``MemoryRecords``."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._records = MemoryRecords(data)
+        self._extents = wire.extents(data)
+
+    def has_next(self) -> bool:
+        return bool(self._records.has_next())
+
+    def size_in_bytes(self) -> int:
+        return int(self._records.size_in_bytes())
+
+    def next_batch(self) -> Any:
+        batch = self._records.next_batch()
+        start, size, magic = next(self._extents)
+        return batch if magic < 2 else _Batch(batch, bytes(self._data[start : start + size]))
+
+
+class _Batch:
+    def __init__(self, batch: Any, data: bytes) -> None:
+        self._batch = batch
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:
+        return next(self._batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        given = 0
+        try:
+            for record in self._batch:
+                yield record
+                given += 1
+        except Exception as error:
+            if not records.is_of_a_key(error):
+                raise
+            time_type = self._batch.timestamp_type
+            for offset, time_ms, key, value, headers in islice(plain_records.read(self._data), given, None):
+                yield _Fetched(offset, time_ms, time_type, key, value, headers)
+
+
+class _Fetched(NamedTuple):
+    """A record as aiokafka's consumer takes it."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    checksum: None = None
+
+
+def teach_consumers() -> None:
+    """From now on every consumer of this process reads such records."""
+    fetcher.MemoryRecords = FetchedRecords
