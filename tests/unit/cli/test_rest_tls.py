@@ -32,6 +32,15 @@ def test_what_is_asked_of_clients(tmp_path: Path, prefix: str, word: str | None,
     assert rest_tls(props).server(prefix).verify_mode is mode
 
 
+def test_suites_hold_for_listeners_and_for_other_workers(tmp_path: Path) -> None:
+    suites = {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}
+    tls = rest_tls({f"listeners.https.{key}": value for key, value in (stores(tmp_path) | suites).items()})
+    for context in (tls.server("listeners.https."), tls.client()):
+        names = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+        assert names == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+        assert context.maximum_version is ssl.TLSVersion.TLSv1_2
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_an_unknown_word_is_refused_under_its_key(tmp_path: Path, prefix: str) -> None:
     props = {prefix + key: value for key, value in (stores(tmp_path) | {"ssl.client.auth": "want"}).items()}
