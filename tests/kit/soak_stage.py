@@ -39,6 +39,9 @@ _EAGER: Final = {
 _POLL_S: Final = 0.2
 _DEADLINE_S: Final = 180.0
 
+#: REQUEST_TIMED_OUT, and INVALID_REPLICATION_FACTOR: no broker that could have it.
+_NOT_YET: Final = (7, 38)
+
 
 class SoakStage:
     """Use as an async context manager; whatever was started is ended on the way out, the mirror first."""
@@ -135,9 +138,11 @@ class SoakStage:
                 feeder.begin()
 
     async def _is_made(self, new: Any) -> bool:
-        """One of the name may still be on its way out."""
+        """One of the name may still be on its way out, and a broker that was frozen not be let in again yet."""
         rows = await asyncio.to_thread(lambda: self._admin.create_topics([new], raise_errors=False))
         code = rows["topics"][0]["error_code"]
+        if code in _NOT_YET:
+            return False
         assert code in (0, 36), rows
         topics = (await self._source.metadata({new.name})).topics
         has_leaders = [row.leader >= 0 for topic in topics.values() for row in topic.partitions.values()]
