@@ -64,6 +64,11 @@ def objection(
                 f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start "
                 "it, and it appends them"
             )
+        if key := site.flow.changing_key:
+            return (
+                f"{site.flow.flow} changes records on their way ({key}), and these would be appended as they are: "
+                "export them, and write by hand what it would have made of them"
+            )
         if one.target in missing:
             return (
                 f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions "
