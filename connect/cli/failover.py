@@ -236,4 +236,7 @@ def _at_ms(text: str) -> int:
         raise ConfigError(f"'{text}' is no time such as 2026-11-20T11:00Z", "--at") from None
     if when.tzinfo is None:
         raise ConfigError(f"'{text}' names no zone; a Z behind it is UTC", "--at")
+    if when.timestamp() < 0:
+        # Kafka's -1 and -2 stand for the end and the beginning of a log.
+        raise ConfigError(f"'{text}' is before 1970, and no record is", "--at")
     return int(when.timestamp() * 1000)
