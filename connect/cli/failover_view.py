@@ -121,7 +121,7 @@ def _rows(moves: Sequence[GroupMove], *, everything: bool) -> Iterator[tuple[str
         yield (
             one.group,
             f"{one.source[0]}-{one.source[1]}",
-            str(one.source_offset),
+            "" if one.source_offset < 0 else str(one.source_offset),
             f"{one.target[0]}-{one.target[1]}",
             "" if one.before is None else str(one.before),
             f"{one.after} (there)" if one.is_done else str(one.after),

@@ -22,6 +22,7 @@ from connect.kafka.offsets import LATEST, list_offsets, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.by_time import unseen
 from connectors.failover.log_starts import readable, without_empty_steps
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place
 from connectors.failover.places import Places
@@ -46,6 +47,7 @@ class GroupsLook:
         source: None where it is gone: then the flow's checkpoints tell, as far as they were written.
         checkpoints_topic: On the target.
         at_ms: Positions by time, in milliseconds since 1970, instead of by offset; None for none.
+        named: Groups that are looked for whether anything tells of them or not; ``topics`` are remote ones they read.
         leaves_topics: Groups may read topics that no flow carries.
         trusts_checkpoints: Those that lie beyond the copy, too, are of the topics that are there.
         skips_deleted: Groups may pass over what the target has deleted and the source has not.
@@ -60,6 +62,8 @@ class GroupsLook:
         checkpoints_topic: str,
         at_ms: int | None = None,
         *,
+        named: Collection[str] = (),
+        topics: Collection[str] = (),
         leaves_topics: bool = False,
         trusts_checkpoints: bool = False,
         skips_deleted: bool = False,
@@ -70,6 +74,8 @@ class GroupsLook:
         self._places = places
         self._checkpoints_topic = checkpoints_topic
         self._at_ms = at_ms
+        self._named = named
+        self._topics = topics
         self._leaves_topics = leaves_topics
         self._trusts_checkpoints = trusts_checkpoints
         self._skips_deleted = skips_deleted
@@ -157,7 +163,17 @@ class GroupsLook:
             )
             if self._at_ms is None and (why := self._why_doubted(one, ends.get(target), is_known=place is not None)):
                 left.append(Left(group, "", why, is_obstacle=not self._trusts_checkpoints))
-        return await self._by_time(moves), left, ()
+        told = {group for group, _ in checkpoints} - {one.group for one in moves}
+        more = await unseen(
+            self._target,
+            moves,
+            present,
+            {group for group in self._named if group not in told or self._topics},
+            self._topics,
+            self._places.filled(),
+            is_by_time=self._at_ms is not None,
+        )
+        return await self._by_time([*moves, *more.moves]), [*left, *more.left], ()
 
     async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
         """Those that are not on the target; what it does not show is not known to be gone."""
