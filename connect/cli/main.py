@@ -235,7 +235,8 @@ def topology(
 ) -> None:
     """Draw the clusters and flows of a file as their heartbeats show them: who is alive, and what reaches whom.
 
-    Exit codes: 0 all are alive, 2 one has stopped or never began, 1 an error, or a cluster that does not answer."""
+    Exit codes: 0 all are alive, 2 a flow has stopped or never began, or records do not pass over one, 1 an error, or a
+    cluster that does not answer."""
     from connect.cli.topology import EXIT_UNKNOWN, run_topology
 
     configure_logging("CRITICAL")

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from connect.kafka.group_offsets import Committed, Partition
 from connectors.lag import FlowLag
+
+#: Outcomes of a proof.
+SAME: Final = "same"
+DIFFERS: Final = "differs"
+NOT_COMPARED: Final = "not compared"
 
 
 class How(StrEnum):

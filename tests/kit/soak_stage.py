@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
@@ -181,7 +181,13 @@ class SoakStage:
         await feeder.stop()
         await self.source.at_end()
         await self.source.end_life(topic)
-        await asyncio.to_thread(lambda: self._admin.delete_topics([topic]))
+
+        async def is_gone() -> bool:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # it was deleted, and nobody said so
+                await asyncio.to_thread(lambda: self._admin.delete_topics([topic]))
+            return True
+
+        await self._until_answered(is_gone, f"{topic} is deleted")
         await self.make(self.feeds[topic], feeder.partitions)
 
     async def cut(self, topic: str, chance: random.Random, *, unread: bool = False) -> str:
@@ -199,7 +205,9 @@ class SoakStage:
         before = chance.randint(max(min(copied, end), least), end)
         if before:
             cut = {TopicPartition(topic, partition): before}
-            await asyncio.to_thread(lambda: self._admin.delete_records(cut))
+            await self._until_answered(
+                lambda: asyncio.to_thread(lambda: self._admin.delete_records(cut)), f"{topic}-{partition} is cut"
+            )
         feeder.resume()
         return f"{topic}-{partition} begins at {before}, {copied} was stored, it ended at {end}"
 
@@ -244,6 +252,20 @@ class SoakStage:
 
     def victims(self, role: Role) -> list[Any]:
         return find(self.mirror.pid, role)
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[object]], what: str) -> None:
+        """A broker that was killed or frozen a moment ago may not answer yet."""
+
+        async def is_done() -> bool:
+            try:
+                await ask()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                return False
+            return True
+
+        await self._until(is_done, what)
 
     async def _until(self, ask: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> None:
         end_s = time.monotonic() + deadline_s

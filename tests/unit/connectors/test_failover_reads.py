@@ -15,7 +15,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import by_time, group_look, log_starts, own, proving, returning
+from connectors.failover import by_time, group_look, log_starts, own, returning
 from connectors.failover.model import GroupMove, How, Place
 from connectors.failover.preflight import Wish
 from connectors.mirror_records import Checkpoint
@@ -151,25 +151,6 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     gone = [one for one in plan.left if "its remote topic is gone" in one.why]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
     assert not any(one.is_obstacle for one in gone)
-
-
-async def test_what_the_source_has_deleted_is_not_compared_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def told_offsets(*_: Any) -> Any:
-        return {("orders", 0): 41}, {}
-
-    async def compacted(*_: Any) -> set[str]:
-        return set()
-
-    async def next_records(*_: Any) -> Any:
-        raise AssertionError("a consumer would be reset")
-
-    monkeypatch.setattr(proving, "told_offsets", told_offsets)
-    monkeypatch.setattr(proving, "compacted", compacted)
-    monkeypatch.setattr(proving, "_next_records", next_records)
-    cluster: Any = None
-    one: Any = object()
-    (proof,) = await proving.prove(one, cluster, [MOVE], 10, read_committed=False, is_changed=False)
-    assert (proof.outcome, "begins at 41" in proof.why) == (proving.NOT_COMPARED, True)
 
 
 async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
