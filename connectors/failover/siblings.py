@@ -38,6 +38,14 @@ class Sibling(NamedTuple):
     why: str = ""
 
 
+class _Upstream(NamedTuple):
+    """A reader in the third cluster's topic: behind the last record that it has read, and at the next one."""
+
+    read_to: int
+    at: int
+    how: How
+
+
 class _Untold(Exception):
     """Why a place cannot be told, and what to do."""
 
@@ -160,8 +168,7 @@ class _Way:
                     f"{origin.topic} of cluster {self._third.alias} was made anew, and its copies here and there are "
                     "not of the same one"
                 )
-            upstream, how = await self._upstream(here, offset)
-            return Sibling(target, await self._downstream(there, upstream, how))
+            return Sibling(target, await self._downstream(there, await self._upstream(here, offset)))
         except _Untold as error:
             return Sibling(
                 target,
@@ -181,30 +188,36 @@ class _Way:
         first = await self._here.map.forward(here, upstream)
         return self._here.position(here).target_end if first is None else first.offset
 
-    async def _upstream(self, pair: Pair, offset: int) -> tuple[int, How]:
-        """Of the third cluster's topic, for who would read ``offset`` of the source's copy next."""
+    async def _upstream(self, pair: Pair, offset: int) -> _Upstream:
+        """Of who would read ``offset`` of the source's copy next."""
         position, found = self._here.position(pair), await self._here.map.reverse(pair, offset)
         is_beyond = found is None or found.place is Lies.BEYOND
         if is_beyond and await self._here.has_records(pair, position.target_end, offset):
             raise _Untold(f"{self._here.flow.flow} has not stored yet which records it copied last", _AGAIN)
         if found is None:
             await self._here.check_bare(pair, position.target_end)
-            return position.next_source_offset, How.EXACT
+            return _Upstream(0, position.next_source_offset, How.EXACT)
         if found.place is Lies.BELOW:
             first = await self._here.map.forward(pair, found.offset)
             assert first is not None, "there is a map"
             await self._here.check_bare(pair, first.offset)
-        return found.offset, How.EXACT if found.place in (Lies.INSIDE, Lies.BEYOND) else How.GAP
+            return _Upstream(0, found.offset, How.GAP)
+        how = How.GAP if found.place is Lies.GAP else How.EXACT
+        last = await self._here.map.reverse(pair, offset - 1) if offset else None
+        if last is None or last.place is Lies.BELOW:
+            return _Upstream(0, found.offset, how)
+        return _Upstream(min(last.offset + (last.place is Lies.INSIDE), found.offset), found.offset, how)
 
-    async def _downstream(self, pair: Pair, upstream: int, how: How) -> Place:
-        """In the target's copy, for who would read ``upstream`` of the third cluster's topic next."""
-        position, found = self._there.position(pair), await self._there.map.forward(pair, upstream)
+    async def _downstream(self, pair: Pair, upstream: _Upstream) -> Place:
+        """The same in the target's copy."""
+        position, found = self._there.position(pair), await self._there.map.forward(pair, upstream.at)
         end = position.target_end if found is None else found.offset
-        missing = upstream - position.next_source_offset
+        missing = upstream.read_to - position.next_source_offset
+        how = upstream.how
         if missing > 0 and (found is None or found.place is Lies.BEYOND):
             raise _Untold(
-                f"{self._there.flow.flow} has not copied {missing} records yet that the group has read, and that it "
-                f"would read again from the end of the copy on, which is {end}",
+                f"{self._there.flow.flow} has still to copy what the group has read, {missing} offsets of it, "
+                f"which it would read again from the end of the copy on, {end}",
                 _AGAIN,
             )
         if found is None or found.place is Lies.BELOW:
@@ -212,6 +225,8 @@ class _Way:
             how = How.BEGIN
         elif found.place is Lies.GAP:
             how = How.GAP
+        elif found.place is Lies.BEYOND and upstream.at > position.next_source_offset:
+            how = How.END
         return Place(pair.target_topic, pair.target_partition, end, how)
 
     def _by_name(self, topic: str, partition: int) -> TopicPartition | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
 from types import SimpleNamespace
@@ -178,10 +179,14 @@ async def test_what_the_target_has_not_got_yet_is_not_read_twice(stage: Stage) -
     assert await stage.place(150) == (1249, How.EXACT)
     assert await stage.place(151) == (1250, How.EXACT), "the next one is the next one there"
     why = await stage.why(161)
-    assert "ap->eu has not copied 10 records yet" in why and "which is 1250" in why and "look again" in why
+    assert (
+        "ap->eu has still to copy what the group has read, 10 offsets" in why
+        and "the end of the copy on, 1250" in why
+        and "look again" in why
+    )
     stage.there.of = position(260, 1250, EU)
     assert await stage.place(161) == (1250, How.EXACT), "those were markers"
-    assert "not copied 1 records" in await stage.why(162)
+    assert "has read, 1 offsets" in await stage.why(162)
 
 
 async def test_before_all_that_the_target_got_a_group_begins_with_the_copy(stage: Stage) -> None:
@@ -205,7 +210,17 @@ async def test_flows_that_have_copied_nothing_yet_tell_what_they_copy_first(stag
     stage.there.runs, stage.there.of = RunList(), position(100, 1000, EU)
     assert await stage.place(0) == (1000, How.BEGIN)
     stage.there.of = position(99, 1000, EU)
-    assert "not copied 1 records" in await stage.why(0)
+    assert await stage.place(0) == (1000, How.BEGIN)
+    stage.here.runs, stage.here.of, stage.us.end = RunList([Run(100, 0, 5)]), position(105, 5), 5
+    assert "has read, 4 offsets" in await stage.why(3)
+
+
+async def test_what_neither_side_will_get_is_not_waited_for(stage: Stage) -> None:
+    """Aborted records lie between what the group has read and what it would read next."""
+    stage.here.runs = RunList([Run(100, 0, 100), Run(220, 100, 80)])
+    stage.there.runs, stage.there.of = RunList([Run(0, 1000, 200)]), position(205, 1200, EU)
+    assert await stage.place(100) == (1200, How.END)
+    assert "has read, 16 offsets" in await stage.why(101)
 
 
 async def test_nothing_is_told_of_topics_that_were_made_anew(stage: Stage) -> None:
@@ -256,6 +271,46 @@ async def test_which_records_lie_before_a_place_is_found_by_the_same_way_back(st
     assert await stage.find().first_there(log, ("us.orders", 0), 5) is None
     stage.there.of = replace(position(300, 1300, EU), source_topic_id=NEW)
     assert await stage.find().first_there(log, target, 1150) is None
+
+
+def _copied(chance: random.Random, records: Collection[int], end: int) -> dict[int, int]:
+    """Upstream to target: a copy of some of ``records`` up to ``end``, with markers between them."""
+    at, found = chance.randrange(5), dict[int, int]()
+    for upstream in records:
+        if upstream < end and chance.random() < 0.9:
+            at += chance.choice((0, 0, 0, 0, 1, 2))
+            found[upstream] = at
+            at += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_no_record_is_read_twice_or_skipped_whatever_the_copies_hold(stage: Stage, seed: int) -> None:
+    """Each lacks others of ap's records, and has come less far."""
+    chance = random.Random(seed)
+    records = sorted(chance.sample(range(100), 60))
+    ends = chance.randrange(1, 101), chance.randrange(1, 101)
+    copies = [_copied(chance, records, end) for end in ends]
+    for side, copy, end, topic_id in zip((stage.here, stage.there), copies, ends, (US, EU), strict=True):
+        side.runs = RunList([Run(upstream, at, 1) for upstream, at in copy.items()])
+        side.of = position(end, max(copy.values(), default=-1) + 1, topic_id)
+    here, there = copies
+    stage.us.begin, stage.us.end, stage.us.holes = 0, 300, set(range(300)) - set(here.values())
+    stage.eu.begin, stage.eu.end, stage.eu.holes = 0, 300, set(range(300)) - set(there.values())
+    told = 0
+    for offset in range(max(here.values(), default=0) + 2):
+        found = await stage.find().find("ap.orders", 0, offset)
+        assert found is not None
+        seen = {upstream for upstream, at in here.items() if at < offset}
+        if found.place is None:
+            assert max(seen) >= ends[1], "some were read that eu does not have yet"
+            continue
+        told += 1
+        to_read = {upstream for upstream, at in there.items() if at >= found.place.offset}
+        to_read |= {upstream for upstream in records if upstream >= ends[1]}
+        assert not to_read & seen, offset
+        assert {one for one in here.keys() - seen if one in there or one >= ends[1]} <= to_read, offset
+    assert told
 
 
 # -- in a failover ---------------------------------------------------------------------------------------------
