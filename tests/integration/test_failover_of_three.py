@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -156,8 +156,9 @@ class Three:
             told = json.loads(capsys.readouterr().out)
             if code == 0:
                 return told
-            said = str(told["obstacles"])
-            assert code == EXIT_NO_GO and all("look again" in one for one in told["obstacles"]), told
+            differ = [one for one in told["proof"] or () if one["outcome"] == "differs"]
+            said = json.dumps({"obstacles": told["obstacles"], "differ": differ}, indent=1)
+            assert code == EXIT_NO_GO and all("look again" in one for one in told["obstacles"]), said
             await asyncio.sleep(_LOOK_S)
         raise AssertionError(f"{name} is never done: {said}")
 
@@ -169,8 +170,11 @@ def three(tmp_path: Path) -> Iterator[Three]:
         yield Three({alias: one.bootstrap for alias, one in zip(_ALIASES, started, strict=True)}, tmp_path)
 
 
-def test_readers_of_all_three_move_and_come_back_and_process_every_record_once(three: Three, capsys: Capture) -> None:
+def test_readers_of_all_three_move_and_come_back_and_process_every_record_once(
+    three: Three, capsys: Capture, record_property: Callable[[str, object], None]
+) -> None:
     asyncio.run(_there_and_back(three, capsys))
+    record_property("records", sum(len(orders.written) for orders in three.orders.values()))
 
 
 async def _there_and_back(three: Three, capsys: Capture) -> None:
@@ -222,7 +226,9 @@ def _check(three: Three, told: Any, at: str) -> None:
     moved = {(one["group"], one["to_topic"]) for one in told["moves"]}
     assert moved == {(mover.group, three.topic(origin, at)) for mover in three.movers for origin in _ALIASES}
     assert {one["by"] for one in told["moves"]} <= {"exact", "gap", "end of the copy", "begin of the copy"}
-    assert {one["by"] for one in told["moves"] if one["topic"] == "ap.orders"} <= {"exact", "gap"}
+    of_ap = [one for one in told["moves"] if one["topic"] == "ap.orders"]
+    assert {one["by"] for one in of_ap} <= {"exact", "gap"}
+    assert [one for one in of_ap if one["offset"] != one["new"]], "markers lie between the copies on eu"
     assert "differs" not in {one["outcome"] for one in told["proof"]}
     assert [one for one in told["proof"] if one["outcome"] == "same" and one["source"].startswith("ap.orders")]
     assert told["not_mirrored"] == []
