@@ -74,7 +74,7 @@ def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False
     if looked.groups.moves:
         console().print(_table(looked.groups.moves, everything=everything))
     for topic in looked.not_mirrored:
-        _say(f"  not mirrored: {topic}; its readers find nothing of it on {looked.target}", "yellow")
+        _say(f"  not mirrored: {topic}; its readers get no offset of it on {looked.target}", "yellow")
     for one in looked.groups.left:
         _say(f"  left: group {one.group}: {one.what}{one.why}", "yellow")
     for note in looked.notes:

@@ -130,18 +130,21 @@ class GroupsLook:
             present = await committed(self._target, group)
             for (topic, partition), at in sorted(offsets.items()):
                 place = await self._places.place(topic, partition, at.offset)
-                if place is None:
-                    if self._places.is_mirrored(topic):
-                        why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
-                        left.append(Left(group, "", why))
+                if place is not None:
+                    moves.append(_move(group, (topic, partition), at, place, present))
+                elif self._places.is_mirrored(topic):
+                    why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
+                    left.append(Left(group, "", why))
+                elif sibling := await self._places.sibling(topic, partition, at.offset):
+                    if self._at_ms is None:
+                        left.append(Left(group, "", sibling.why, is_obstacle=not self._leaves_topics))
                     else:
-                        lost.add(topic)
-                        why = (
-                            f"reads {topic}, which no flow mirrors: it finds nothing of it there; --accept not-mirrored"
-                        )
-                        not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
-                    continue
-                moves.append(_move(group, (topic, partition), at, place, present))
+                        by_time = Place(*sibling.target, 0, How.TIME)
+                        moves.append(_move(group, (topic, partition), at, by_time, present))
+                else:
+                    lost.add(topic)
+                    why = _not_mirrored(topic, source, self._target)
+                    not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
         return await self._by_time(moves), [*left, *not_mirrored.values()], tuple(sorted(lost))
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Left], tuple[str, ...]]:
@@ -224,6 +227,13 @@ class GroupsLook:
         ends = await list_offsets(self._target, wanted, LATEST)
         places = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted}
         return [replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves]
+
+
+def _not_mirrored(topic: str, source: Cluster, target: Cluster) -> str:
+    return (
+        f"reads {topic}, which is not mirrored from cluster {source.name} to {target.name}, nor is it of a third one "
+        "that sends it to both: it gets no offset there; --accept not-mirrored"
+    )
 
 
 def _without_topic(group: str, target: Partition) -> Left:

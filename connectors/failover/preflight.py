@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
+from connectors.failover.siblings import beside_the_lost
 from connectors.failover.site import Site
 from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
@@ -88,7 +89,7 @@ async def look(
     notes, unknown = list[str](), list[str]()
     if wish.is_gone and not source_error:
         notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
-    places = Places(site.flow, site.back, site.checkpoints, source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.thirds)
     await places.begin()
     if not places.there.sources():
         notes.append(
@@ -96,12 +97,14 @@ async def look(
         )
     if wish.is_gone:
         notes += await _not_in_checkpoints(site, places)
+        notes += await _not_in_siblings(site)
     look_at = _groups_look(site, wish, source, places)
     groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
     try:
         groups, not_mirrored = await look_at.plan()
     except HeliographError as error:
         unknown.append(str(error))
+    notes += site.unusable if not_mirrored else ()
     notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
@@ -149,14 +152,26 @@ async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
         for name in (await site.target.metadata(None)).topics
         if name not in filled and site.back.should_mirror(name) and not site.back.policy.is_heartbeats_topic(name)
     )
-    if not own:
-        return []
-    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
-    note = (
-        f"{site.back.flow} mirrors {', '.join(own[:_NAMED])}{more}: where groups of cluster {site.flow.source_alias} "
-        "stood in the copies nobody knows, and --at does not move them there: set them by hand"
+    return [_nobody_knows(f"{site.back.flow} mirrors {_named(own)}", site)] if own else []
+
+
+async def _not_in_siblings(site: Site) -> list[str]:
+    """Topics of the target whose like the source had, from third clusters: checkpoints are of the flow alone."""
+    beside = await beside_the_lost(site.thirds, site.target)
+    gone = f"cluster {site.flow.source_alias}"
+    return [_nobody_knows(f"other clusters sent to {gone}, too, what {_named(beside)} holds", site)] if beside else []
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return f"{', '.join(topics[:_NAMED])}{more}"
+
+
+def _nobody_knows(what: str, site: Site) -> str:
+    return (
+        f"{what}: where groups of cluster {site.flow.source_alias} stood in the copies nobody knows, and --at does not "
+        "move them there: set them by hand"
     )
-    return [note]
 
 
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
@@ -247,7 +262,7 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> GroupsPlan:
     """Where the groups stand at the source now, and go. Raises as the clusters."""
-    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target, site.thirds)
     await places.begin()
     plan, _ = await _groups_look(site, wish, site.source, places).plan()
     return plan
