@@ -273,6 +273,7 @@ def _move(
         after=place.offset,
         metadata=at.metadata,
         how=place.how,
+        third=place.third,
     )
 
 

@@ -84,6 +84,8 @@ async def _comparable(
     unchanged: Unchanged, move: GroupMove, ours: list[Any], theirs: list[Any], is_compacted: bool
 ) -> tuple[list[Any], list[Any], str]:
     """Those of both sides that no flow has changed, or why there are none."""
+    if move.third is not None:
+        return ours, theirs, move.third.changed_by
     by = unchanged.changed_by(move)
     if not by or not ours:
         return ours, theirs, ""
@@ -112,6 +114,10 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
         if mine[at] != other[begin + at]:
             said = f"{abbreviate(ours[at].value)} against {abbreviate(theirs[begin + at].value)}"
             return _proof(move, at, DIFFERS, said)
+    if len(mine) > shared and move.third is not None:
+        return _proof(
+            move, shared, SAME if shared else NOT_COMPARED, f"{move.third.flow} has still to copy what follows"
+        )
     if len(mine) > shared:
         return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared

@@ -18,6 +18,7 @@ from connect.kafka.group_offsets import Partition
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import How, Place
+from connectors.failover.model import Third as Both
 from connectors.failover.own import read_ranges
 from connectors.failover.third import Third
 from connectors.map_reader import MapReader
@@ -148,6 +149,9 @@ class _Way:
         self._third = third
         self._here = _Copies(third.to_source, source)
         self._there = _Copies(third.to_target, target)
+        changing = [one for one in (third.to_source, third.to_target) if one.changing_key]
+        changed_by = ", ".join(f"{one.flow} changes records on their way, by {one.changing_key}" for one in changing)
+        self._both = Both(str(third.to_target.flow), changed_by)
 
     async def find(self, topic: str, partition: int, offset: int) -> Sibling | None:
         await self._here.begin()
@@ -168,7 +172,8 @@ class _Way:
                     f"{origin.topic} of cluster {self._third.alias} was made anew, and its copies here and there are "
                     "not of the same one"
                 )
-            return Sibling(target, await self._downstream(there, await self._upstream(here, offset)))
+            place = await self._downstream(there, await self._upstream(here, offset))
+            return Sibling(target, place._replace(third=self._both))
         except _Untold as error:
             return Sibling(
                 target,

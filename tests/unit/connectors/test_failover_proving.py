@@ -18,7 +18,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import around, proving, unchanged
 from connectors.failover.around import settle
 from connectors.failover.cleaned import FAR, Sample, Verdict
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
+from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof, Third
 from connectors.failover.unchanged import Unchanged
 from connectors.offset_map import Pair, Run, RunList, Translation
 
@@ -311,3 +311,24 @@ def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixt
     show_proofs([of("c", NOT_COMPARED, f"reason {at}") for at in range(25)], everything=False)
     lines = capsys.readouterr().out.splitlines()
     assert (len(lines), lines[-1]) == (12, "  and 15 more, for other reasons: --all names them")
+
+
+@pytest.mark.parametrize(("copied", "outcome"), [(2, SAME), (0, NOT_COMPARED)])
+def test_a_copy_of_a_third_cluster_may_be_behind_the_other(copied: int, outcome: str) -> None:
+    """Its place is right all the same: what the group has read is there."""
+    ours = [record(at, b"k", b"%d" % at) for at in range(40, 44)]
+    theirs = [record(at - 3, b"k", b"%d" % at) for at in range(40, 40 + copied)]
+    move = replace(MOVE, third=Third("ap->eu"))
+    proof = proving.compare(move, ours, theirs)
+    assert (proof.outcome, proof.records, proof.why) == (outcome, copied, "ap->eu has still to copy what follows")
+    assert proving.compare(MOVE, ours, theirs).outcome == DIFFERS
+    other = [record(37, b"k", b"41"), *theirs[1:]]
+    assert proving.compare(move, ours, other).outcome == DIFFERS
+
+
+async def test_what_a_third_cluster_sends_changed_is_not_compared() -> None:
+    by = "ap->eu changes records on their way, by transform.sql"
+    ours = [record(40, b"k", b"masked")]
+    move = replace(MOVE, third=Third("ap->eu", by))
+    asked = cast(Unchanged, None)
+    assert await proving._comparable(asked, move, ours, ours, is_compacted=False) == (ours, ours, by)
