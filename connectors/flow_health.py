@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from connect.api.policy import ReplicationPolicy
 from connectors.client import all_sources
@@ -52,11 +52,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A flow of the file: whether it mirrors records, whether its worker sends heartbeats, and how often."""
+    """A flow of the file: whether it mirrors heartbeats with other records, whether its worker sends any, and how
+    often."""
 
     source: str
     target: str
-    mirrors: bool
+    carries_beats: bool
     beats_every_s: int | None
 
 
@@ -75,13 +76,19 @@ class FlowHealth:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How records come to ``cluster``: the clusters before it, the nearest first."""
+    """How records come to ``cluster``: the clusters before it, the nearest first. ``in_file``: all its flows are in the
+    file, and mirror heartbeats."""
 
     cluster: str
     topic: str
     through: tuple[str, ...]
     state: State
     age: Age | None
+    in_file: bool = False
+
+
+#: Of a flow or a way that should be alive.
+_GONE: Final = (State.STOPPED, State.NONE)
 
 
 def flows_told(wanted: Iterable[Wanted], clusters: Mapping[str, Seen], now_ms: int, stale_s: float) -> list[FlowHealth]:
@@ -97,7 +104,7 @@ def flows_told(wanted: Iterable[Wanted], clusters: Mapping[str, Seen], now_ms: i
         elif flow.beats_every_s is None:
             state = State.OFF
         else:
-            state = _state(age, max(stale_s, 3 * flow.beats_every_s))
+            state = _state(age, _limit_s(flow, stale_s))
         found.append(FlowHealth(flow.source, flow.target, state, age, in_file=True))
     for seen in clusters.values():
         for source, target in sorted({flow for one in _own(seen) for flow in one.newest_ms}):
@@ -107,16 +114,35 @@ def flows_told(wanted: Iterable[Wanted], clusters: Mapping[str, Seen], now_ms: i
     return found
 
 
-def ways_told(clusters: Iterable[Seen], now_ms: int, stale_s: float) -> list[Way]:
-    """Of all clusters that could be read, by cluster and hops."""
+def ways_told(wanted: Collection[Wanted], clusters: Iterable[Seen], now_ms: int, stale_s: float) -> list[Way]:
+    """Of all clusters that could be read, by cluster and hops. One is alive while the heartbeats of any flow come over
+    it in time: those of a flow that has stopped do not, and of a slow one nobody knows for a while."""
+    limits_s = {(flow.source, flow.target): _limit_s(flow, stale_s) for flow in wanted}
+    carried = {(flow.source, flow.target) for flow in wanted if flow.carries_beats}
     found = []
     for seen in clusters:
         for one in seen.told:
             if through := _through(seen.policies, one.topic):
-                newest_ms = max(one.newest_ms.values(), default=None)
-                age = None if newest_ms is None else _since(newest_ms, now_ms)
-                found.append(Way(seen.alias, one.topic, through, _state(age, stale_s), age))
+                ages = {flow: _since(at_ms, now_ms) for flow, at_ms in one.newest_ms.items()}
+                states = {_state(age, limits_s.get(flow, stale_s)) for flow, age in ages.items()} or {State.NONE}
+                state = State.ALIVE if State.ALIVE in states else states.pop()
+                in_file = all(hop in carried for hop in zip(through, (seen.alias, *through), strict=False))
+                found.append(Way(seen.alias, one.topic, through, state, min(ages.values(), default=None), in_file))
     return sorted(found, key=lambda way: (way.cluster, len(way.through), way.through))
+
+
+def has_stopped(flows: Collection[FlowHealth], ways: Iterable[Way]) -> bool:
+    """Whether a flow of the file is not alive, or records do not pass over one: its worker may send heartbeats while
+    nobody mirrors. A way on which nobody sends any now tells nothing."""
+    sent_to = {flow.target for flow in flows if flow.state is State.ALIVE}
+    return any(flow.in_file and flow.state in _GONE for flow in flows) or any(
+        way.in_file and way.state in _GONE and way.through[-1] in sent_to for way in ways
+    )
+
+
+def _limit_s(flow: Wanted, stale_s: float) -> float:
+    """How old the last heartbeat of a flow may be: three of its own intervals, where that is longer."""
+    return max(stale_s, 3 * (flow.beats_every_s or 0))
 
 
 def _through(policies: Collection[ReplicationPolicy], topic: str) -> tuple[str, ...]:

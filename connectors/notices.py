@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal
 
+from connect.core.cipher_suites import suites_notice
 from connect.core.security_defs import SECURITY
 from connect.core.worker_defs import WORKER
 from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SUPPORTED_SECURITY
@@ -160,7 +161,7 @@ def notices(props: Mapping[str, str], clusters: Sequence[str]) -> list[Notice]:
 def connector_notices(props: Mapping[str, str]) -> list[Notice]:
     """The same of one connector's own config, as REST takes it."""
     keys = [key for key in props if not key.startswith(("spark.", "config.providers")) and not _is_alias(key)]
-    found = ((key, _of_flow(key)) for key in keys)
+    found = ((key, _of_flow(key) or _of_suites(key, props[key])) for key in keys)
     return [Notice(key, word.kind, f"{key} {word.text}") for key, word in found if word is not None]
 
 
@@ -173,8 +174,13 @@ def _word(key: str, value: str, clusters: Sequence[str]) -> _Word | None:
         return None
     # Switched off is what an unsupported feature is.
     off = key.endswith(".enabled") and value.strip().lower() == "false"
-    word = _place(key, clusters)
+    word = _place(key, clusters) or _of_suites(key, value)
     return None if word is _UNSUPPORTED and off else word
+
+
+def _of_suites(key: str, value: str) -> _Word | None:
+    text = suites_notice(key, value)
+    return None if text is None else _Word("risky", text)
 
 
 def _place(key: str, clusters: Sequence[str]) -> _Word | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from connect.cli.connector_file import State, read_connector, read_json
 from connect.core.errors import ConfigError
-from connect.core.properties import load_properties
 
 if TYPE_CHECKING:
     from connect.cli.rest_client import RestClient
@@ -40,12 +38,6 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME...", show_default=Fals
 DEFAULT_URL: Final = "http://localhost:8083"
 
 
-class State(StrEnum):
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-
-
 @app.command("list")
 def list_connectors(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List all connectors with their states."""
@@ -69,19 +61,27 @@ def create(
         str,
         typer.Argument(
             metavar="FILE",
-            help='A .properties file, or JSON: a config or {"name": ..., "config": ...}; - for JSON on standard input.',
+            help='A .properties file, or JSON: a config or {"name": ..., "config": ..., "initial_state": ...}; '
+            "- for JSON on standard input.",
             show_default=False,
         ),
     ],
-    state: Annotated[State, typer.Option(help="The state to begin in.")] = State.RUNNING,
+    state: Annotated[
+        State | None,
+        typer.Option(help="The state to begin in; else the file's initial_state, or running.", show_default=False),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the config of one that is there.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Create a connector from a file."""
-    name, config = _read_config(file)
-    if replace and state is not State.RUNNING:
+    found = read_connector(file)
+    name, config = found.name, found.config
+    if replace and state is not None:
         raise ConfigError("--replace keeps the state that there is; leave --state out", "--state")
+    if replace and found.state is not None:
+        raise ConfigError("--replace keeps the state that there is; take initial_state out", "initial_state", file)
+    begins = state or found.state
 
     def work(worker: RestClient) -> None:
         from connect.cli.connectors_view import show_json
@@ -91,8 +91,8 @@ def create(
             info = worker.ask("PUT", connector_path(name, "config"), config)
         else:
             body = {"name": name, "config": config}
-            if state is not State.RUNNING:
-                body["initial_state"] = state.value.upper()
+            if begins is not None:
+                body["initial_state"] = begins.upper()
             info = worker.ask("POST", "/connectors", body)
         if as_json:
             show_json(info)
@@ -195,7 +195,7 @@ def offsets(
     """Show, set or reset the offsets of a connector."""
     if reset and alter is not None:
         raise ConfigError("--reset and --set exclude each other", "--reset")
-    body = None if alter is None else _read_json(alter.read_bytes(), str(alter))
+    body = None if alter is None else read_json(alter.read_bytes(), str(alter))
 
     def work(worker: RestClient) -> None:
         from connect.cli.connectors_view import show_json, show_offsets
@@ -236,29 +236,3 @@ def _with_worker(url: str, work: Callable[[RestClient], None]) -> None:
     except WorkerRefused as error:
         print(f"heliograph connectors: error: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_REFUSED) from None
-
-
-def _read_config(file: str) -> tuple[str, dict[str, Any]]:
-    """Name and config of a connector."""
-    if file == "-":
-        document: Any = _read_json(sys.stdin.read(), "standard input")
-    elif file.endswith(".properties"):
-        document = dict(load_properties(Path(file)))
-    else:
-        document = _read_json(Path(file).read_bytes(), file)
-    if not isinstance(document, dict):
-        raise ConfigError("a connector's config is a JSON object", file=file)
-    config = document["config"] if isinstance(document.get("config"), dict) else document
-    name = document.get("name", config.get("name"))
-    if not isinstance(name, str) or not name:
-        raise ConfigError("the connector has no name", "name", file)
-    return name, config
-
-
-def _read_json(text: str | bytes, file: str) -> Any:
-    try:
-        return json.loads(text)
-    except UnicodeDecodeError:
-        raise ConfigError("this is not JSON in UTF-8", file=file) from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"this is not JSON: {error.msg}", file=file, line=error.lineno) from None

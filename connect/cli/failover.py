@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from connectors.flows import Flow, MirrorMakerConfig
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
+#: Of a group: letters, digits, and what stands for itself; a dot does in most names.
+_NAME: Final = re.compile(r"(?:[\w.-]|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
 #: Something is in the way, or what was moved is not what it should be.
@@ -52,6 +54,7 @@ class Arguments:
     as_json: bool = False
     everything: bool = False
     accepts: Sequence[str] = ()
+    topics: Sequence[str] = ()
 
 
 def run_failover(arguments: Arguments) -> int:
@@ -126,9 +129,14 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
 
     if wrong := sorted(set(arguments.accepts) - set(ACCEPTABLE)):
         raise ConfigError(f"{wrong[0]} is nothing that can be accepted, which is {', '.join(ACCEPTABLE)}", "--accept")
+    named = frozenset(re.sub(r"\\(.)", r"\1", one) for one in arguments.groups if _NAME.fullmatch(one))
+    if arguments.topics and not (arguments.is_gone and arguments.at and named):
+        raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
     return Wish(
         takes=_takes(arguments, config),
+        named=named,
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
+        topics=frozenset(arguments.topics),
         is_gone=arguments.is_gone,
         rewinds=arguments.rewinds,
         sample=arguments.sample,
@@ -236,4 +244,7 @@ def _at_ms(text: str) -> int:
         raise ConfigError(f"'{text}' is no time such as 2026-11-20T11:00Z", "--at") from None
     if when.tzinfo is None:
         raise ConfigError(f"'{text}' names no zone; a Z behind it is UTC", "--at")
+    if when.timestamp() < 0:
+        # Kafka's -1 and -2 stand for the end and the beginning of a log.
+        raise ConfigError(f"'{text}' is before 1970, and no record is", "--at")
     return int(when.timestamp() * 1000)

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
 from connect.cli.console import counted
-from connectors.failover.model import GroupMove, Preflight, Proof
-from connectors.failover.proving import DIFFERS, NOT_COMPARED, SAME
+from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, Preflight, Proof
 from connectors.lag import together
 
 #: Of the JSON; it changes where a reader of an older one would misunderstand.
 FORMAT: Final = 1
 _ROWS: Final = 30
+_REASONS: Final = 10
 
 
 def as_json(
@@ -74,7 +74,7 @@ def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False
     if looked.groups.moves:
         console().print(_table(looked.groups.moves, everything=everything))
     for topic in looked.not_mirrored:
-        _say(f"  not mirrored: {topic}; its readers find nothing of it on {looked.target}", "yellow")
+        _say(f"  not mirrored: {topic}; its readers get no offset of it on {looked.target}", "yellow")
     for one in looked.groups.left:
         _say(f"  left: group {one.group}: {one.what}{one.why}", "yellow")
     for note in looked.notes:
@@ -85,17 +85,31 @@ def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False
 
 
 def show_proofs(proofs: Sequence[Proof], *, everything: bool) -> None:
-    """How many are the same; each that is not by name."""
+    """How many are the same; each that differs by name, and why others could not be compared, or go on otherwise."""
     counts = Counter(one.outcome for one in proofs)
     records = sum(one.records for one in proofs if one.outcome == SAME)
     _say(
         f"proof: {counts[SAME]} of {len(proofs)} places compared are the same on both sides ({records} records), "
         f"{counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
     )
+    together: dict[tuple[str, str], list[Proof]] = {}
     for one in proofs:
-        if one.outcome == DIFFERS or (one.why and (everything or one.outcome == SAME)):
-            style = "bold red" if one.outcome == DIFFERS else ""
-            _say(f"  {one.outcome}: group {one.group}, {one.source} and {one.target}: {one.why}", style)
+        if one.outcome == DIFFERS:
+            _say(f"  {one.outcome}: {_named(one)}: {one.why}", "bold red")
+        elif one.why and everything:
+            _say(f"  {one.outcome}: {_named(one)}: {one.why}")
+        elif one.why:
+            together.setdefault((one.outcome, one.why), []).append(one)
+    most = sorted(together.items(), key=lambda each: -len(each[1]))
+    for (outcome, why), some in most[:_REASONS]:
+        so_many = "" if len(some) == 1 else f"{len(some)} places, such as "
+        _say(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
+    if rest := sum(len(some) for _, some in most[_REASONS:]):
+        _say(f"  and {rest} more, for other reasons: --all names them")
+
+
+def _named(one: Proof) -> str:
+    return f"group {one.group}, {one.source} and {one.target}"
 
 
 def _summary(looked: Preflight, *, is_done: bool) -> str:
@@ -121,7 +135,7 @@ def _rows(moves: Sequence[GroupMove], *, everything: bool) -> Iterator[tuple[str
         yield (
             one.group,
             f"{one.source[0]}-{one.source[1]}",
-            str(one.source_offset),
+            "" if one.source_offset < 0 else str(one.source_offset),
             f"{one.target[0]}-{one.target[1]}",
             "" if one.before is None else str(one.before),
             f"{one.after} (there)" if one.is_done else str(one.after),

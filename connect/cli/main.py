@@ -235,7 +235,8 @@ def topology(
 ) -> None:
     """Draw the clusters and flows of a file as their heartbeats show them: who is alive, and what reaches whom.
 
-    Exit codes: 0 all are alive, 2 one has stopped or never began, 1 an error, or a cluster that does not answer."""
+    Exit codes: 0 all are alive, 2 a flow has stopped or never began, or records do not pass over one, 1 an error, or a
+    cluster that does not answer."""
     from connect.cli.topology import EXIT_UNKNOWN, run_topology
 
     configure_logging("CRITICAL")
@@ -278,7 +279,7 @@ LeaveStranded = Annotated[
 ]
 Accept = Annotated[
     list[str] | None,
-    typer.Option(metavar="WHAT", help="What is in the way no more: ahead, not-mirrored, checkpoints, deleted."),
+    typer.Option(metavar="WHAT", help="Out of the way: ahead, not-mirrored, checkpoints, deleted, copy-time."),
 ]
 UndoFile = Annotated[
     Path | None,
@@ -309,6 +310,14 @@ def failover(
         str | None,
         typer.Option(metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False),
     ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="With --source-gone and --at: a topic of the source that groups given by name read.",
+        ),
+    ] = None,
     undo: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Take back what this file says.", show_default=False)
     ] = None,
@@ -330,7 +339,7 @@ def failover(
     configure_logging("CRITICAL")
     arguments = Arguments(
         file, source, target, groups or (), rest or (), execute, source_gone, deny_writes, rewind, leave_stranded, at,
-        undo, undo_file, sample, timeout, as_json, everything, accept or (),
+        undo, undo_file, sample, timeout, as_json, everything, accept or (), topics or (),
     )  # fmt: skip
     raise typer.Exit(run_command(PROGRAM, partial(run_failover, arguments), EXIT_FAILED))
 

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
+from connect.core.errors import ConfigError
 from connect.kafka.tls_stores import tls_settings
 from rest.settings import RestTls
 
@@ -30,8 +31,17 @@ def rest_tls(props: Mapping[str, str]) -> RestTls:
 
 def _server(props: Mapping[str, str], prefix: str) -> ssl.SSLContext:
     keys = _keys(props, prefix)
-    wanted = _CLIENT_AUTH[keys.get("ssl.client.auth", "none").strip().lower()]
-    return tls_settings(keys, prefix.rstrip(".")).server_context(wanted)
+    return tls_settings(keys, prefix.rstrip(".")).server_context(_client_auth(keys, prefix))
+
+
+def _client_auth(keys: Mapping[str, str], prefix: str) -> ssl.VerifyMode:
+    """Java takes every word that it does not know for ``none`` here, which leaves open what was to be closed."""
+    word = keys.get("ssl.client.auth", "none")
+    if word.lower() not in _CLIENT_AUTH:
+        raise ConfigError(
+            f"{prefix}ssl.client.auth is '{word}'; it can be {', '.join(_CLIENT_AUTH)}", f"{prefix}ssl.client.auth"
+        )
+    return _CLIENT_AUTH[word.lower()]
 
 
 def _keys(props: Mapping[str, str], prefix: str) -> dict[str, str]:

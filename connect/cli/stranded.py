@@ -60,7 +60,7 @@ async def _stranded(
 
 
 def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target: str, appended: int) -> None:
-    from connectors.failover.stranded import HEADER
+    from connectors.failover.appended import HEADER
 
     if not found:
         print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")

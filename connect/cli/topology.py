@@ -15,8 +15,8 @@ from connect.core.errors import ConfigError, HeliographError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
-from connectors.config_defs import HEARTBEAT
-from connectors.flow_health import FlowHealth, Seen, State, Wanted, Way, flows_told, ways_told
+from connectors.config_defs import HEARTBEAT, SOURCE
+from connectors.flow_health import FlowHealth, Seen, Wanted, Way, flows_told, has_stopped, ways_told
 from connectors.flows import Connector, Flow, MirrorMakerConfig, load
 from connectors.heartbeat_reader import read_heartbeats
 from connectors.policies import make_policy
@@ -29,7 +29,7 @@ _TIMEOUT_S: Final = 15.0
 
 
 def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
-    """Print it; the exit code: 0 every flow is alive, 2 one is not, 1 a cluster could not be looked at.
+    """Print it; the exit code: 0 every flow and way is alive, 2 one is not, 1 a cluster could not be looked at.
 
     Raises ConfigError for a file that is wrong.
     """
@@ -37,16 +37,16 @@ def run_topology(file: Path, *, stale_after_s: float, as_json: bool) -> int:
     flows = config.flows_to_run()
     seen = asyncio.run(_look(config, flows))
     now_ms = wall_ms()
-    health = flows_told([_wanted(flow) for flow in flows], seen, now_ms, stale_after_s)
-    ways = ways_told(seen.values(), now_ms, stale_after_s)
+    wanted = [_wanted(flow) for flow in flows]
+    health = flows_told(wanted, seen, now_ms, stale_after_s)
+    ways = ways_told(wanted, seen.values(), now_ms, stale_after_s)
     if as_json:
         show_json(topology_as_json(list(seen.values()), health, ways))
     else:
         show_topology(list(seen.values()), health, ways)
     if any(one.error for one in seen.values()):
         return EXIT_UNKNOWN
-    gone = any(one.in_file and one.state in (State.STOPPED, State.NONE) for one in health)
-    return EXIT_STOPPED if gone else EXIT_OK
+    return EXIT_STOPPED if has_stopped(health, ways) else EXIT_OK
 
 
 def topology_as_json(clusters: Sequence[Seen], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def topology_as_json(clusters: Sequence[Seen], flows: Sequence[FlowHealth], ways
                 "hops": len(one.through),
                 "topic": one.topic,
                 "state": one.state.value,
+                "in_file": one.in_file,
                 **_age(one),
             }
             for one in ways
@@ -110,4 +111,7 @@ def _wanted(flow: Flow) -> Wanted:
     values = HEARTBEAT.parse(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT)))
     interval_s = values.integer("emit.heartbeats.interval.seconds")
     beats = values.boolean("emit.heartbeats.enabled") and interval_s >= 0
-    return Wanted(flow.source, flow.target, flow.enabled, interval_s if beats else None)
+    carries = flow.enabled and SOURCE.parse(flow.config.resolved(flow.connector_config())).boolean(
+        "heartbeats.replication.enabled"
+    )
+    return Wanted(flow.source, flow.target, carries, interval_s if beats else None)

@@ -34,7 +34,7 @@ def parse_listener(text: str) -> Listener:
     Raises:
         InvalidValue: It is none.
     """
-    match = _LISTENER.match(text.lower())
+    match = _LISTENER.fullmatch(text.lower())
     if match is None:
         raise InvalidValue(f"Listener doesn't have the right format (protocol://hostname:port): {text}")
     scheme, host, port = match.group(1), match.group(2), int(match.group(3))

@@ -29,7 +29,13 @@ def _class(name: str, doc: str, default: Value = None, importance: Importance = 
 _SSL: Final = ConfigDef.of(
     _text("ssl.protocol", "Highest version that Java's own context is made with.", "TLSv1.3", importance=_MEDIUM),
     _text("ssl.provider", "Java's security provider.", importance=_MEDIUM),
-    Setting("ssl.cipher.suites", Type.LIST, (), "Allowed cipher suites.", ValidList()),
+    Setting(
+        "ssl.cipher.suites",
+        Type.LIST,
+        (),
+        "Allowed cipher suites by Java's names; empty for OpenSSL's choice. One of TLS 1.3 allows all three of them.",
+        ValidList(),
+    ),
     Setting(
         "ssl.enabled.protocols",
         Type.LIST,

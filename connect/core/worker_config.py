@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, Literal, Self
 
+from connect.core.cipher_suites import suites_notice
 from connect.core.client_defs import ADMIN
 from connect.core.config import Values
 from connect.core.errors import ConfigError
@@ -332,7 +333,10 @@ def _notices(props: Mapping[str, str]) -> Iterator[str]:
     for kind in ("config", "offset", "status"):
         if f"{kind}.storage.cleanup.policy" in props:
             yield f"{kind}.storage.cleanup.policy has no effect: the topic is always compacted"
-    for key in props:
+    for key, value in props.items():
+        suites = suites_notice(key, value)
+        if suites is not None:
+            yield f"{key} {suites}"
         if key.startswith(("internal.key.converter", "internal.value.converter")):
             yield f"{key} has no effect: JsonConverter without schemas is used"
         elif key in ("plugin.path", "plugin.discovery"):

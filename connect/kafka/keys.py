@@ -24,6 +24,7 @@ SUPPORTED_SECURITY: Final = frozenset(
         "security.protocol",
         "ssl.key.password",
         "ssl.enabled.protocols",
+        "ssl.cipher.suites",
         "ssl.endpoint.identification.algorithm",
         "sasl.mechanism",
         "sasl.jaas.config",

@@ -32,6 +32,7 @@ class TlsSettings:
         private_key_pem: Its key, PKCS#8, not encrypted.
         check_hostname: Whether the broker's certificate must name the host that was dialled.
         versions: Allowed protocol versions in Java's words.
+        ciphers: Allowed suites up to TLS 1.2 in OpenSSL's words; none means its own choice.
     """
 
     trusted_pem: str | None = field(default=None, repr=False)
@@ -39,6 +40,7 @@ class TlsSettings:
     private_key_pem: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ciphers: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """A JSON-able form; it holds the private key."""
@@ -46,7 +48,7 @@ class TlsSettings:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        return cls(**{**wire, "versions": tuple(wire["versions"])})
+        return cls(**{**wire, "versions": tuple(wire["versions"]), "ciphers": tuple(wire["ciphers"])})
 
     def certificate_ends(self) -> datetime:
         """Until when our own certificate, which must be there, is valid."""
@@ -89,6 +91,11 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
 def _configure(context: ssl.SSLContext, tls: TlsSettings, purpose: ssl.Purpose) -> None:
     allowed = [VERSIONS[version] for version in tls.versions]
     context.minimum_version, context.maximum_version = min(allowed), max(allowed)
+    if tls.ciphers:
+        try:
+            context.set_ciphers(":".join(tls.ciphers))
+        except ssl.SSLError:
+            raise SecurityError("OpenSSL on this machine allows none of the suites in ssl.cipher.suites") from None
     # Java trusts whatever stands in the trust store, intermediates and single broker certificates included.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:

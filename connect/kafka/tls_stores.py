@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from connect.core.cipher_suites import KEY as SUITES
+from connect.core.cipher_suites import OPENSSL_NAMES, TLS_1_3, unknown_suites
 from connect.core.errors import ConfigError, SecurityError
 from connect.kafka import keystores
 from connect.kafka.tls import VERSIONS, TlsSettings
@@ -40,12 +42,14 @@ def tls_settings(properties: Mapping[str, str], where: str) -> TlsSettings:
             f"{where}: ssl.endpoint.identification.algorithm is '{algorithm}'; it can be https, or empty for no check",
             "ssl.endpoint.identification.algorithm",
         )
+    versions, ciphers = _ciphers(properties, _versions(properties, where), where)
     return TlsSettings(
         trusted_pem=_trust_store(properties, where),
         certificate_chain_pem=None if chain is None else chain.certificate_chain_pem,
         private_key_pem=None if chain is None else chain.private_key_pem,
         check_hostname=algorithm != "",
-        versions=_versions(properties, where),
+        versions=versions,
+        ciphers=ciphers,
     )
 
 
@@ -56,6 +60,28 @@ def _versions(properties: Mapping[str, str], where: str) -> tuple[str, ...]:
     if unknown or not versions:
         raise ConfigError(f"{where}: {key} takes a list of {', '.join(VERSIONS)}", key)
     return versions
+
+
+def _ciphers(
+    properties: Mapping[str, str], versions: tuple[str, ...], where: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of ``versions`` that ``ssl.cipher.suites`` leaves a suite to, as in Java, and the suites up to TLS 1.2."""
+    names = tuple(part.strip() for part in properties.get(SUITES, "").split(",") if part.strip())
+    if not names:
+        return versions, ()
+    unknown = unknown_suites(names)
+    if unknown:
+        raise ConfigError(
+            f"{where}: {SUITES} names {unknown[0]}, which is not among the suites that can be spoken here; "
+            "take it out, or write it as Java does, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            SUITES,
+        )
+    older = tuple(OPENSSL_NAMES[name] for name in names if name in OPENSSL_NAMES)
+    newest = not TLS_1_3.isdisjoint(names)
+    left = tuple(version for version in versions if (newest if version == "TLSv1.3" else older))
+    if not left:
+        raise ConfigError(f"{where}: {SUITES} names no suite of a version in ssl.enabled.protocols", SUITES)
+    return left, older
 
 
 def _trust_store(properties: Mapping[str, str], where: str) -> str | None:

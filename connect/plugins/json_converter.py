@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -14,8 +15,9 @@ from connect.api.connector import Props
 from connect.api.convert import DataError
 from connect.api.source import Schema
 from connect.core.config import ConfigDef, Importance, OneOf, Setting, Type, Width
-from connect.core.jackson import float32_text, json_text, string_text
+from connect.core.jackson import float32_text, json_text, string_text, to_float32
 from connect.plugins.converters import CONVERTER, ConverterOfBoth
+from connect.plugins.decimals import bytes_of_decimal, decimal_of_bytes, number_of_decimal
 from connect.plugins.java_values import (
     DATE,
     DAY_MS,
@@ -169,19 +171,28 @@ class JsonConverter(ConverterOfBoth):
             case "map", Mapping():
                 return self._map(schema, value)
             case "struct", Mapping() if schema is not None:
-                fields = (f"{string_text(name)}:{self._text(each, value.get(name))}" for name, each in schema.fields)
-                return "{" + ",".join(fields) + "}"
+                return "{" + ",".join(self._field(name, each, value) for name, each in schema.fields) + "}"
             case "bytes", bytes() | bytearray() | memoryview():
                 return string_text(base64.b64encode(value).decode())
             case "float32", float():
+                if math.isinf(to_float32(value)) and math.isfinite(value):
+                    raise _out_of_range(type_, value)
                 text = float32_text(value)
                 return string_text(text) if text[-1].isalpha() else text
             case ("string", str()) | ("boolean", bool()) | ("float64", float()):
                 return json_text(value)
             case "int8" | "int16" | "int32" | "int64", int() if not isinstance(value, bool):
+                if not _is_within(type_, value):
+                    raise _out_of_range(type_, value)
                 return str(value)
             case _:
                 raise DataError(f"Invalid type for {type_.upper()}: class {java_class(value)}")
+
+    def _field(self, name: str, schema: Schema, struct: Mapping[Any, Any]) -> str:
+        try:
+            return f"{string_text(name)}:{self._text(schema, struct.get(name))}"
+        except DataError as error:
+            raise DataError(f"Field {name}: {error}") from None
 
     def _map(self, schema: Schema | None, value: Mapping[Any, Any]) -> str:
         """An object where the keys are strings, else a list of pairs."""
@@ -196,10 +207,21 @@ class JsonConverter(ConverterOfBoth):
         if kind == "Decimal":
             if not isinstance(value, Decimal):
                 raise DataError(f"Invalid type for Decimal, expected BigDecimal but was class {java_class(value)}")
-            return str(value) if self._numeric_decimals else string_text(_unscaled(value))
+            if self._numeric_decimals:
+                return number_of_decimal(value)
+            return string_text(base64.b64encode(bytes_of_decimal(schema, value)).decode())
         if not isinstance(value, datetime):
             raise DataError(f"Invalid type for {kind}, expected Date but was class {java_class(value)}")
         return str(logical_number(value, schema))
+
+
+def _is_within(type_: str, value: int) -> bool:
+    border = 1 << _WHOLE[type_] - 1
+    return -border <= value < border
+
+
+def _out_of_range(type_: str, value: float) -> DataError:
+    return DataError(f"Invalid value for {type_.upper()}: {value} is out of its range")
 
 
 def _schema_content(content: str) -> Schema | None:
@@ -207,16 +229,6 @@ def _schema_content(content: str) -> Schema | None:
         return schema_from_json(json.loads(content))
     except (ValueError, RecursionError) as error:
         raise DataError(f"Failed to parse schema in converter config due to serialization error: {error}") from error
-
-
-def _unscaled(value: Decimal) -> str:
-    """The digits without their point as a big endian two's complement, in base64 (``Decimal.fromLogical``)."""
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise DataError(f"{value} is no decimal number")
-    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
-    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
 
 
 def _from_json(schema: Schema, value: Any) -> Any:
@@ -233,7 +245,7 @@ def _from_json(schema: Schema, value: Any) -> Any:
     if schema.name in _UNITS_MS and whole:
         return date_of(value * _UNITS_MS[schema.name])
     if schema.name == DECIMAL_NAME and isinstance(value, str):
-        return _decimal(schema, value)
+        return decimal_of_bytes(schema, _from_base64(value))
     match schema.type, value:
         case "array", list() if schema.values is not None:
             return [_from_json(schema.values, each) for each in value]
@@ -249,7 +261,7 @@ def _from_json(schema: Schema, value: Any) -> Any:
             return float(value)
         case ("string", str()) | ("boolean", bool()):
             return value
-        case type_, int() if whole and type_ in _WHOLE and -(1 << _WHOLE[type_] - 1) <= value < 1 << _WHOLE[type_] - 1:
+        case type_, int() if whole and type_ in _WHOLE and _is_within(type_, value):
             return value
         case _:
             raise DataError(f"Invalid type for {schema.type.upper()}: class {java_class(value)}")
@@ -262,14 +274,6 @@ def _from_pairs(keys: Schema, values: Schema, pairs: list[Any]) -> dict[Any, Any
     if keys.type in ("array", "map", "struct"):
         raise DataError(f"A map with keys of type {keys.type.upper()} is not supported")
     return {_from_json(keys, key): _from_json(values, value) for key, value in pairs}
-
-
-def _decimal(schema: Schema, value: str) -> Decimal:
-    scale = dict(schema.parameters).get("scale", "")
-    if not scale.lstrip("-").isdigit():
-        raise DataError("Invalid bytes for Decimal field: its schema names no scale")
-    # Not by scaleb, which rounds.
-    return Decimal(f"{int.from_bytes(_from_base64(value), 'big', signed=True)}E{-int(scale)}")
 
 
 def _from_base64(value: str) -> bytes:

@@ -61,9 +61,11 @@ class Beginnings:
 
     async def _has_nothing(self, pair: Pair, begin: int, end: int) -> bool:
         place = Assigned(pair.target_topic, pair.target_partition)
+        # Where retention has passed ``begin`` since it was asked for, what is left from the new start on decides.
+        opened = reader(self._target, read_committed=True, auto_offset_reset="earliest")
         try:
             with reading(self._target, pair.target_topic):
-                async with asyncio.timeout(_TIMEOUT_S), reader(self._target, read_committed=True) as consumer:
+                async with asyncio.timeout(_TIMEOUT_S), opened as consumer:
                     consumer.assign([place])
                     consumer.seek(place, begin)
                     while await consumer.position(place) < end:

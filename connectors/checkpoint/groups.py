@@ -20,6 +20,12 @@ _WHY_LEFT: Final = {
     SHARE: "a share group has no offset that could be translated: its records are acknowledged one by one",
     STREAMS: "a streams group keeps its state beside its offsets, which a mirror does not carry",
 }
+#: Between the groups of a task, as in Java's config.
+_SEPARATOR: Final = ","
+_WHY_SEPARATED: Final = (
+    "tasks are told their groups in one list, with commas between them, where its name would be that of others; "
+    "heliograph failover moves it, while its cluster answers"
+)
 
 
 class GroupFinder:
@@ -46,15 +52,19 @@ class GroupFinder:
                 stored = await committed_offsets(self._source, group)
             return any(self._settings.topic_filter.should_replicate_topic(topic) for topic, _ in stored)
 
-        groups = sorted(name for name, one in taken.items() if one.has_offsets)
+        groups = sorted(name for name, one in taken.items() if one.has_offsets and not _why_left(name, one))
         kept = await asyncio.gather(*map(has_offsets, groups))
         return [group for group, is_kept in zip(groups, kept, strict=True) if is_kept]
 
     def _tell(self, groups: Mapping[str, GroupListing]) -> None:
         for name, one in groups.items():
-            if (why := _WHY_LEFT.get(one.kind)) and name not in self._told:
+            if (why := _why_left(name, one)) and name not in self._told:
                 self._told.add(name)
                 log.info("%s: group %s gets no checkpoints: %s", self._settings.flow, name, why)
+
+
+def _why_left(name: str, one: GroupListing) -> str:
+    return _WHY_LEFT.get(one.kind, _WHY_SEPARATED if _SEPARATOR in name and one.has_offsets else "")
 
 
 def split(groups: Sequence[str], max_tasks: int) -> list[Sequence[str]]:
@@ -68,9 +78,9 @@ def split(groups: Sequence[str], max_tasks: int) -> list[Sequence[str]]:
 
 
 def encode(groups: Collection[str]) -> str:
-    """``task.assigned.groups``."""
-    return ",".join(groups)
+    """``task.assigned.groups``, of names without commas."""
+    return _SEPARATOR.join(groups)
 
 
 def decode(assigned: str) -> list[str]:
-    return [group for group in assigned.split(",") if group]
+    return [group for group in assigned.split(_SEPARATOR) if group]

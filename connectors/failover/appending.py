@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidTimestampError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.topic_configs import describe
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.appended import HEADER, where
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
-from connectors.failover.stranded import HEADER, Stranded, find, last_appended, records_of
+from connectors.failover.stranded import Stranded, find, records_of
 from connectors.failover.uncopied import not_there
-from connectors.stored_offsets import read_positions
 
-_FLUSH: Final = 1000
+#: Before compression. One is on its way at a time.
+_BATCH_BYTES: Final = 512 << 10
 #: As much as a broker takes in a request: whether a record is too large is for the topic to say.
 _MAX_REQUEST_BYTES: Final = 100 << 20
 
@@ -54,6 +65,11 @@ def objection(
                 f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start "
                 "it, and it appends them"
             )
+        if key := site.flow.changing_key:
+            return (
+                f"{site.flow.flow} changes records on their way ({key}), and these would be appended as they are: "
+                "export them, and write by hand what it would have made of them"
+            )
         if one.target in missing:
             return (
                 f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions "
@@ -79,24 +95,27 @@ def objection(
 
 
 async def _append_all(site: Site, stranded: Sequence[Stranded], tell: Tell) -> int:
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    most = await _batch_bytes(site, {one.target.topic for one in stranded})
     appended = 0
     for one in stranded:
-        known = positions.get(one.source)
-        last = await last_appended(site, one.source, one.target, 0 if known is None else known.target_end)
+        if one.is_late:
+            tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
         producer = AIOKafkaProducer(
             **site.target.settings.aiokafka_arguments(),
             acks="all",
             enable_idempotence=True,
+            # What was compressed at the source may be too large for the same topic without.
+            compression_type="zstd",
+            max_batch_size=most[one.target.topic],
             max_request_size=_MAX_REQUEST_BYTES,
         )
         try:
             await producer.start()
-            made = await _append(site, one, last, producer)
+            made = await _append(site, one, producer)
         except KafkaError as error:
             kind = RetriableError if error.retriable else PermanentError
             raise kind(
-                f"cluster {site.flow.target_alias}: {one.target} takes no more: {error!r}; run this again"
+                f"cluster {site.flow.target_alias}: {one.target} cannot be written: {error!r}; run this again"
             ) from error
         finally:
             await producer.stop()
@@ -105,38 +124,79 @@ async def _append_all(site: Site, stranded: Sequence[Stranded], tell: Tell) -> i
     return appended
 
 
-async def _append(site: Site, one: Stranded, last: int, producer: Any) -> int:
-    made, sent = 0, list[Any]()
+async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
+    """So that no batch of several records is refused for its size."""
+    found = {}
+    for topic, configs in (await describe(site.target, topics)).items():
+        most = None if isinstance(configs, HeliographError) else configs.get("max.message.bytes")
+        found[topic] = min(_BATCH_BYTES, int(most.value) if most is not None and most.value else _BATCH_BYTES)
+    return found
 
-    async def settle() -> None:
-        await producer.flush()
-        for each in sent:
-            each.result()
-        sent.clear()
 
-    async for record in records_of(site, one):
-        if record.offset <= last:
-            continue
-        if not all(is_text(name) for name, _ in record.headers):
-            await settle()
-            raise PermanentError(
-                f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
-                f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export it, "
-                "and append it and what lies behind it by hand"
-            )
-        where = f"{site.flow.source_alias}/{record.topic}-{record.partition}@{record.offset}"
-        sent.append(
-            await producer.send(
-                one.target.topic,
-                record.value,
-                key=record.key,
-                partition=one.target.partition,
-                timestamp_ms=record.timestamp,
-                headers=[*record.headers, (HEADER, where.encode())],
-            )
-        )
-        made += 1
-        if len(sent) >= _FLUSH:
-            await settle()
-    await settle()
-    return made
+async def _append(site: Site, one: Stranded, producer: AIOKafkaProducer) -> int:
+    """A batch at a time, and none behind one that is not there: of a producer that it does not know a broker takes any
+    first sequence, so what follows a refused batch would land, and leave a hole."""
+    made, batch, first, last = 0, producer.create_batch(), -1, -1
+    async with aclosing(records_of(site, one)) as records:
+        async for record in records:
+            if not all(is_text(name) for name, _ in record.headers):
+                await _send(site, one, producer, batch, (first, last))
+                raise PermanentError(
+                    f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
+                    f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
+                    "it, and append it and what lies behind it by hand"
+                )
+            if not _take(site, one, batch, record):
+                made += await _send(site, one, producer, batch, (first, last))
+                batch, first = producer.create_batch(), -1
+                _take(site, one, batch, record)
+            first, last = record.offset if first < 0 else first, record.offset
+    return made + await _send(site, one, producer, batch, (first, last))
+
+
+def _take(site: Site, one: Stranded, batch: BatchBuilder, record: Any) -> bool:
+    """Whether it has room; it has for a first record of any size."""
+    header = (HEADER, where(site.flow.source_alias, one.source, record.offset).encode())
+    headers = [*record.headers, header]
+    taken = batch.append(timestamp=record.timestamp, key=record.key, value=record.value, headers=headers)
+    return taken is not None
+
+
+async def _send(
+    site: Site, one: Stranded, producer: AIOKafkaProducer, batch: BatchBuilder, offsets: tuple[int, int]
+) -> int:
+    """How many records it has, once they are there."""
+    records: int = batch.record_count()
+    if not records:
+        return 0
+    try:
+        await (await producer.send_batch(batch, one.target.topic, partition=one.target.partition))
+    except KafkaError as error:
+        kind = RetriableError if error.retriable else PermanentError
+        raise kind(refusal(site, one, offsets, error)) from error
+    return records
+
+
+def refusal(site: Site, one: Stranded, offsets: tuple[int, int], error: KafkaError) -> str:
+    """What to say of records, from one offset of the source to another, that the target does not take (pure)."""
+    first, last = offsets
+    of = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    return (
+        f"cluster {site.flow.target_alias}: {one.target} does not take {of} of {one.source} of cluster "
+        f"{site.flow.source_alias}: {type(error).__name__}: {_remedy(one, error)}; then run this again: it goes on "
+        "there, and nothing behind it was appended"
+    )
+
+
+def _remedy(one: Stranded, error: KafkaError) -> str:
+    topic = one.target.topic
+    match error:
+        case MessageSizeTooLargeError() | RecordListTooLargeError():
+            return f"raise max.message.bytes of {topic}, to that of its source or more"
+        case InvalidTimestampError():
+            return f"raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of {topic}"
+        case TopicAuthorizationFailedError() | ClusterAuthorizationFailedError():
+            return f"grant WRITE on topic {topic}"
+    if error.retriable:
+        return "see whether its replicas are in sync, and its brokers answer"
+    return "the log of its broker says why"

@@ -22,6 +22,7 @@ from connect.kafka.offsets import LATEST, list_offsets, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.by_time import unseen
 from connectors.failover.log_starts import readable, without_empty_steps
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place
 from connectors.failover.places import Places
@@ -46,6 +47,7 @@ class GroupsLook:
         source: None where it is gone: then the flow's checkpoints tell, as far as they were written.
         checkpoints_topic: On the target.
         at_ms: Positions by time, in milliseconds since 1970, instead of by offset; None for none.
+        named: Groups that are looked for whether anything tells of them or not; ``topics`` are remote ones they read.
         leaves_topics: Groups may read topics that no flow carries.
         trusts_checkpoints: Those that lie beyond the copy, too, are of the topics that are there.
         skips_deleted: Groups may pass over what the target has deleted and the source has not.
@@ -60,6 +62,8 @@ class GroupsLook:
         checkpoints_topic: str,
         at_ms: int | None = None,
         *,
+        named: Collection[str] = (),
+        topics: Collection[str] = (),
         leaves_topics: bool = False,
         trusts_checkpoints: bool = False,
         skips_deleted: bool = False,
@@ -70,6 +74,8 @@ class GroupsLook:
         self._places = places
         self._checkpoints_topic = checkpoints_topic
         self._at_ms = at_ms
+        self._named = named
+        self._topics = topics
         self._leaves_topics = leaves_topics
         self._trusts_checkpoints = trusts_checkpoints
         self._skips_deleted = skips_deleted
@@ -124,18 +130,21 @@ class GroupsLook:
             present = await committed(self._target, group)
             for (topic, partition), at in sorted(offsets.items()):
                 place = await self._places.place(topic, partition, at.offset)
-                if place is None:
-                    if self._places.is_mirrored(topic):
-                        why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
-                        left.append(Left(group, "", why))
+                if place is not None:
+                    moves.append(_move(group, (topic, partition), at, place, present))
+                elif self._places.is_mirrored(topic):
+                    why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
+                    left.append(Left(group, "", why))
+                elif sibling := await self._places.sibling(topic, partition, at.offset):
+                    if self._at_ms is None:
+                        left.append(Left(group, "", sibling.why, is_obstacle=not self._leaves_topics))
                     else:
-                        lost.add(topic)
-                        why = (
-                            f"reads {topic}, which no flow mirrors: it finds nothing of it there; --accept not-mirrored"
-                        )
-                        not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
-                    continue
-                moves.append(_move(group, (topic, partition), at, place, present))
+                        by_time = Place(*sibling.target, 0, How.TIME)
+                        moves.append(_move(group, (topic, partition), at, by_time, present))
+                else:
+                    lost.add(topic)
+                    why = _not_mirrored(topic, source, self._target)
+                    not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
         return await self._by_time(moves), [*left, *not_mirrored.values()], tuple(sorted(lost))
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Left], tuple[str, ...]]:
@@ -157,7 +166,17 @@ class GroupsLook:
             )
             if self._at_ms is None and (why := self._why_doubted(one, ends.get(target), is_known=place is not None)):
                 left.append(Left(group, "", why, is_obstacle=not self._trusts_checkpoints))
-        return await self._by_time(moves), left, ()
+        told = {group for group, _ in checkpoints} - {one.group for one in moves}
+        more = await unseen(
+            self._target,
+            moves,
+            present,
+            {group for group in self._named if group not in told or self._topics},
+            self._topics,
+            self._places.filled(),
+            is_by_time=self._at_ms is not None,
+        )
+        return await self._by_time([*moves, *more.moves]), [*left, *more.left], ()
 
     async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
         """Those that are not on the target; what it does not show is not known to be gone."""
@@ -210,6 +229,13 @@ class GroupsLook:
         return [replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves]
 
 
+def _not_mirrored(topic: str, source: Cluster, target: Cluster) -> str:
+    return (
+        f"reads {topic}, which is not mirrored from cluster {source.name} to {target.name}, nor is it of a third one "
+        "that sends it to both: it gets no offset there; --accept not-mirrored"
+    )
+
+
 def _without_topic(group: str, target: Partition) -> Left:
     """A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it."""
     why = "its remote topic is gone: the group has a checkpoint of it, and nothing there to read"
@@ -247,6 +273,7 @@ def _move(
         after=place.offset,
         metadata=at.metadata,
         how=place.how,
+        third=place.third,
     )
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from connect.kafka.group_offsets import Committed, Partition
 from connectors.lag import FlowLag
+
+#: Outcomes of a proof.
+SAME: Final = "same"
+DIFFERS: Final = "differs"
+NOT_COMPARED: Final = "not compared"
 
 
 class How(StrEnum):
@@ -24,6 +29,14 @@ class How(StrEnum):
     MOVED = "moved before"  # by a run that was interrupted, and knew more
 
 
+class Third(NamedTuple):
+    """Both copies of a topic are from a third cluster. ``flow``: who fills the target's; ``changed_by``: who changes
+    records of either on their way, in words, empty for nobody."""
+
+    flow: str
+    changed_by: str = ""
+
+
 class Place(NamedTuple):
     """The next record to read on the target."""
 
@@ -31,6 +44,7 @@ class Place(NamedTuple):
     partition: int
     offset: int
     how: How
+    third: Third | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,7 @@ class GroupMove:
     after: int
     metadata: str
     how: How
+    third: Third | None = None
 
     @property
     def is_done(self) -> bool:

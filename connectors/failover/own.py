@@ -106,10 +106,8 @@ async def own_ranges(
     return list(between(begin, end, sorted(copied)))
 
 
-async def read_ranges(
-    cluster: Cluster, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0
-) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges`` as aiokafka has them, without the first ``skip``. Raises as the cluster."""
+async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
+    """The committed records in ``ranges`` as aiokafka has them. Raises as the cluster."""
     if not ranges:
         return
     place = Assigned(log.topic, log.partition)
@@ -123,17 +121,14 @@ async def read_ranges(
                 while await consumer.position(place) < end:
                     fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
                     for record in inside(fetched, some, begins):
-                        if skip:
-                            skip -= 1
-                        else:
-                            yield record
+                        yield record
 
 
-async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0) -> Own | None:
+async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
     """How many records there are; None for none. Raises as :func:`read_ranges`."""
     first = last = -1
     records = 0
-    async for record in read_ranges(cluster, log, ranges, skip=skip):
+    async for record in read_ranges(cluster, log, ranges):
         first = record.offset if first < 0 else first
         last = record.offset
         records += 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from connect.core.errors import ClusterUnreachable, HeliographError
 from connect.kafka.cluster import Cluster
@@ -13,11 +13,13 @@ from connect.kafka.group_offsets import Partition, group_state
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease
 from connectors.failover.behind import without_heartbeats
+from connectors.failover.by_time import clocks
 from connectors.failover.denying import FirstRules, first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
+from connectors.failover.siblings import beside_the_lost
 from connectors.failover.site import Site
 from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
@@ -26,12 +28,14 @@ from connectors.lag_reader import LagReader
 from connectors.stored_offsets import read_all_positions, read_positions
 
 #: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
-#: checkpoints that lie beyond the copy, records that the target has deleted and the source has not.
+#: checkpoints that lie beyond the copy, records that the target has deleted and the source has not, times at which
+#: records were copied.
 AHEAD: Final = "ahead"
 NOT_MIRRORED: Final = "not-mirrored"
 CHECKPOINTS: Final = "checkpoints"
 DELETED: Final = "deleted"
-ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED)
+COPY_TIME: Final = "copy-time"
+ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED, COPY_TIME)
 #: A lost cluster is to be told of soon.
 _LOOK_S: Final = 15.0
 _NAMED: Final = 5
@@ -43,7 +47,9 @@ class Wish:
 
     Args:
         takes: Which groups.
+        named: Those of them that have one name, and no pattern.
         at_ms: Positions by time; None by offset.
+        topics: What those that are named read, by time, where the source is gone: its names.
         is_gone: The source counts as gone, whether it answers or not.
         rewinds: Groups may go back on the target.
         leaves_stranded: The flow back may pass over records that only the target holds.
@@ -52,7 +58,9 @@ class Wish:
     """
 
     takes: Callable[[str], bool]
+    named: frozenset[str] = frozenset()
     at_ms: int | None = None
+    topics: frozenset[str] = frozenset()
     is_gone: bool = False
     rewinds: bool = False
     sample: int = 10
@@ -81,7 +89,7 @@ async def look(
     notes, unknown = list[str](), list[str]()
     if wish.is_gone and not source_error:
         notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
-    places = Places(site.flow, site.back, site.checkpoints, source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.thirds)
     await places.begin()
     if not places.there.sources():
         notes.append(
@@ -89,12 +97,14 @@ async def look(
         )
     if wish.is_gone:
         notes += await _not_in_checkpoints(site, places)
+        notes += await _not_in_siblings(site)
     look_at = _groups_look(site, wish, source, places)
     groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
     try:
         groups, not_mirrored = await look_at.plan()
     except HeliographError as error:
         unknown.append(str(error))
+    notes += site.unusable if not_mirrored else ()
     notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
@@ -114,6 +124,7 @@ async def look(
         notes += as_notes(stopped)
         stopped = {}
     first = await _first_rules(site, wish, lag)
+    clock = await _clock(site, wish, groups)
     return Preflight(
         source=site.flow.source_alias,
         target=site.flow.target_alias,
@@ -123,9 +134,9 @@ async def look(
         groups=groups,
         not_mirrored=not_mirrored,
         stopped=stopped,
-        refused=(*await _refused(site, wish, groups), *_said(first.why_not)),
+        refused=(*await _refused(site, wish, groups), *_said(first.why_not), *clock.refused),
         in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
-        notes=(*notes, *_said(first.doubt)),
+        notes=(*notes, *_said(first.doubt), *clock.notes),
         unknown=tuple(unknown),
     )
 
@@ -141,14 +152,26 @@ async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
         for name in (await site.target.metadata(None)).topics
         if name not in filled and site.back.should_mirror(name) and not site.back.policy.is_heartbeats_topic(name)
     )
-    if not own:
-        return []
-    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
-    note = (
-        f"{site.back.flow} mirrors {', '.join(own[:_NAMED])}{more}: where groups of cluster {site.flow.source_alias} "
-        "stood in the copies nobody knows, and --at does not move them there: set them by hand"
+    return [_nobody_knows(f"{site.back.flow} mirrors {_named(own)}", site)] if own else []
+
+
+async def _not_in_siblings(site: Site) -> list[str]:
+    """Topics of the target whose like the source had, from third clusters: checkpoints are of the flow alone."""
+    beside = await beside_the_lost(site.thirds, site.target)
+    gone = f"cluster {site.flow.source_alias}"
+    return [_nobody_knows(f"other clusters sent to {gone}, too, what {_named(beside)} holds", site)] if beside else []
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    return f"{', '.join(topics[:_NAMED])}{more}"
+
+
+def _nobody_knows(what: str, site: Site) -> str:
+    return (
+        f"{what}: where groups of cluster {site.flow.source_alias} stood in the copies nobody knows, and --at does not "
+        "move them there: set them by hand"
     )
-    return [note]
 
 
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
@@ -183,6 +206,35 @@ async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
     return found
 
 
+class _Clock(NamedTuple):
+    refused: list[str]
+    notes: list[str]
+
+
+async def _clock(site: Site, wish: Wish, groups: GroupsPlan) -> _Clock:
+    """Whether --at is a time of the source in the topics that groups go to."""
+    found = _Clock([], [])
+    topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
+    if not topics:
+        return found
+    told = await clocks(site.target, topics)
+    if told.of_copies:
+        why = (
+            f"records of {', '.join(told.of_copies)} have the time at which they were copied "
+            "(message.timestamp.type = LogAppendTime), and --at is taken for that"
+        )
+        if COPY_TIME in wish.accepts:
+            found.notes.append(why)
+        else:
+            found.refused.append(
+                f"{why}: choose it by when they came to cluster {site.target.name}; --accept copy-time"
+            )
+    if told.untold:
+        why = f"{', '.join(told.untold)} may have LogAppendTime, and then --at is the time of copying"
+        found.notes.append(f"{why}: grant DESCRIBE_CONFIGS there, to know")
+    return found
+
+
 async def _first_rules(site: Site, wish: Wish, lag: FlowLag | None) -> FirstRules:
     if not wish.denies_writes or lag is None:
         return FirstRules()
@@ -210,7 +262,7 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> GroupsPlan:
     """Where the groups stand at the source now, and go. Raises as the clusters."""
-    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target, site.thirds)
     await places.begin()
     plan, _ = await _groups_look(site, wish, site.source, places).plan()
     return plan
@@ -224,6 +276,8 @@ def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places)
         places,
         site.checkpoints.checkpoints_topic,
         wish.at_ms,
+        named=wish.named,
+        topics={site.flow.remote_topic(one) for one in wish.topics},
         leaves_topics=NOT_MIRRORED in wish.accepts,
         trusts_checkpoints=CHECKPOINTS in wish.accepts,
         skips_deleted=DELETED in wish.accepts,

@@ -15,17 +15,18 @@ from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
-from connectors.failover.model import GroupMove, How, Proof
+from connectors.failover.around import settle
+from connectors.failover.cleaned import Sample, Verdict, identity
+from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
+from connectors.failover.unchanged import Unchanged
 
 #: Of which nothing can be said by comparing.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
 _POLL_MS: Final = 200
 #: No record for so long, and what was read counts as all there is.
 _SILENCE_S: Final = 15.0
-_Identity = tuple[Any, ...]
-SAME: Final = "same"
-DIFFERS: Final = "differs"
-NOT_COMPARED: Final = "not compared"
+#: So long, all in all, targets are read around places that their samples do not settle.
+_LOOK_S: Final = 60.0
 
 
 async def prove(
@@ -35,20 +36,20 @@ async def prove(
     count: int,
     *,
     read_committed: bool,
-    is_changed: bool,
+    unchanged: Unchanged,
 ) -> list[Proof]:
-    """Compare the next ``count`` records of every move.
+    """Compare the next ``count`` records of every move, as far as they are ``unchanged``.
 
     Args:
         read_committed: How the flow reads the source.
-        is_changed: Whether the flow changes records on their way; then numbers are all that could be compared.
 
     Raises as the clusters.
     """
-    if source is None or is_changed or not count:
-        why = "the source is gone" if source is None else "the flow changes records" if is_changed else "--sample 0"
-        return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
+    if source is None or not count:
+        return [_proof(one, 0, NOT_COMPARED, "--sample 0" if source else "the source is gone") for one in moves]
+    await unchanged.begin()
     cleaned = await compacted(target, {one.target[0] for one in moves})
+    cleaned_there = await compacted(source, {one.source[0] for one in moves}, in_doubt=False)
     found = [_proof(one, 0, NOT_COMPARED, f"its place is by {one.how}") for one in moves if one.how in _BY_GUESS]
     known = [one for one in moves if one.how not in _BY_GUESS]
     begins, _ = await told_offsets(source, {one.source for one in known}, EARLIEST)
@@ -58,27 +59,48 @@ async def prove(
         _proof(one, 0, NOT_COMPARED, f"the source begins at {begins[one.source]}: its next record is deleted there")
         for one in deleted
     ]
+    clock = asyncio.get_running_loop().time
+    left_s = _LOOK_S
     for some in _rounds([one for one in known if one not in deleted]):
         ours, theirs = await asyncio.gather(
             _next_records(source, {one.source: one.source_offset for one in some}, count, read_committed),
             _next_records(target, {one.target: one.after for one in some}, count, True),
         )
-        found += [
-            compare(one, ours[one.source], theirs[one.target], is_compacted=one.target[0] in cleaned) for one in some
-        ]
+        until_s = clock() + left_s
+        for one in some:
+            is_compacted = one.target[0] in cleaned or one.source[0] in cleaned_there
+            mine, other, why = await _comparable(unchanged, one, ours[one.source], theirs[one.target], is_compacted)
+            if why or not mine:
+                found.append(_proof(one, 0, NOT_COMPARED, why or _nothing_follows(other)))
+            elif is_compacted:
+                found.append(await _compare_cleaned(target, one, mine, other, until_s))
+            else:
+                found.append(compare(one, mine, other))
+        left_s = until_s - clock()
     return sorted(found, key=lambda one: (one.group, one.source))
 
 
-def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any], *, is_compacted: bool) -> Proof:
-    """Records as aiokafka hands them out (pure). By offset syncs a group may begin earlier, and then meets the source's
-    records without a hole. On a compacted topic either side may lack what the other still has: what both have must come
-    in the same order, and what the target lacks needs a newer value there."""
-    mine, other = [_identity(one) for one in ours], [_identity(one) for one in theirs]
-    if not mine:
-        more = f"; the target goes on with {len(other)} records or more" if other else ""
-        return _proof(move, 0, NOT_COMPARED, f"nothing follows on the source{more}")
+async def _comparable(
+    unchanged: Unchanged, move: GroupMove, ours: list[Any], theirs: list[Any], is_compacted: bool
+) -> tuple[list[Any], list[Any], str]:
+    """Those of both sides that no flow has changed, or why there are none."""
+    if move.third is not None:
+        return ours, theirs, move.third.changed_by
+    by = unchanged.changed_by(move)
+    if not by or not ours:
+        return ours, theirs, ""
+    mine = await unchanged.of_source(move, ours)
     if is_compacted:
-        return _compare_cleaned(move, mine, other)
+        return mine, theirs, "" if mine else by
+    other = await unchanged.of_target(move, theirs)
+    both = min(len(mine), len(other))
+    return mine[:both], other[:both], "" if both else by
+
+
+def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proof:
+    """Records as aiokafka hands them out, some of the source's (pure). By offset syncs a group may begin earlier, and
+    then meets the source's records without a hole."""
+    mine, other = [identity(one) for one in ours], [identity(one) for one in theirs]
     begin = 0
     if move.how is How.SYNCS:
         if not set(mine) & set(other):
@@ -92,34 +114,36 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any], *, is_c
         if mine[at] != other[begin + at]:
             said = f"{abbreviate(ours[at].value)} against {abbreviate(theirs[begin + at].value)}"
             return _proof(move, at, DIFFERS, said)
+    if len(mine) > shared and move.third is not None:
+        return _proof(
+            move, shared, SAME if shared else NOT_COMPARED, f"{move.third.flow} has still to copy what follows"
+        )
     if len(mine) > shared:
         return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
 
 
-def _compare_cleaned(move: GroupMove, mine: list[_Identity], other: list[_Identity]) -> Proof:
-    here, there = set(mine), set(other)
-    kept, met = [one for one in mine if one in there], [one for one in other if one in here]
-    shared = min(len(kept), len(met))
-    if kept[:shared] != met[:shared]:
-        return _proof(move, 0, DIFFERS, "order")
-    newer = {key for key, *_ in other}
-    missing = [key for key, *rest in mine if (key, *rest) not in there and key not in newer]
-    if missing or not shared:
-        why = f"{len(missing)} of the next records are not among those on the target, nor newer ones of their keys"
-        return _proof(move, shared, NOT_COMPARED, why if missing else "none of the next records is left on both sides")
-    return _proof(move, shared, SAME)
+async def _compare_cleaned(
+    target: Cluster, move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any], until_s: float
+) -> Proof:
+    """The same of a compacted topic: see :mod:`connectors.failover.cleaned`. Raises as the target."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            verdict = await settle(target, move, Sample(ours, theirs))
+    except TimeoutError:
+        verdict = Verdict(0, NOT_COMPARED, "the target could not be read around the place in time")
+    return _proof(move, *verdict)
+
+
+def _nothing_follows(theirs: Sequence[Any]) -> str:
+    more = f"; the target goes on with {len(theirs)} records or more" if theirs else ""
+    return f"nothing follows on the source{more}"
 
 
 def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
     source, target = (f"{topic}-{partition}" for topic, partition in (move.source, move.target))
     return Proof(move.group, f"{source} at {move.source_offset}", f"{target} at {move.after}", records, outcome, why)
-
-
-def _identity(record: Any) -> _Identity:
-    headers = tuple((name, None if value is None else bytes(value)) for name, value in record.headers)
-    return record.key, record.value, headers
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
@@ -137,13 +161,13 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
     return [some for _, _, some in rounds]
 
 
-async def compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
-    """Those whose cleaner takes older values, and those that do not tell. Raises as the cluster."""
+async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
+    """Those whose cleaner takes older values and, ``in_doubt``, those that do not tell. Raises as the cluster."""
     found = set()
     for topic, configs in (await describe(cluster, topics)).items():
         policy = None if isinstance(configs, HeliographError) else configs.get("cleanup.policy")
         # Who may not look takes the milder comparison.
-        if policy is None or policy.value is None or "compact" in policy.value:
+        if in_doubt if policy is None or policy.value is None else "compact" in policy.value:
             found.add(topic)
     return found
 

@@ -24,11 +24,12 @@ from connectors.failover.draining import (
 from connectors.failover.group_look import still_there
 from connectors.failover.lease import Lease, await_no_way_back, hold
 from connectors.failover.left_stopped import start_again
-from connectors.failover.model import GroupMove, Preflight, Proof, gone_on, to_commit
+from connectors.failover.model import DIFFERS, GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish
-from connectors.failover.proving import DIFFERS, prove
+from connectors.failover.proving import prove
 from connectors.failover.site import Site
 from connectors.failover.starting import store_starts
+from connectors.failover.unchanged import Unchanged
 from connectors.failover.undo import Undo
 from connectors.failover.way_back import way_back
 from connectors.lag_reader import LagReader
@@ -147,14 +148,13 @@ class Failover:
             await self._check_left(looked)
         await self._step(lease, "prove")
         source = None if wish.is_gone else site.source
-        is_changed = bool(site.flow.changing_key)
         proofs = await prove(
             source,
             site.target,
             looked.groups.moves,
             wish.sample,
             read_committed=site.flow.read_committed,
-            is_changed=is_changed,
+            unchanged=Unchanged(site),
         )
         await self._step(lease, "done")
         replace(record, is_finished=True).write()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, list_offsets
+from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, Range, between, count, own_ranges, read_ranges, without
+from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
 from connectors.failover.site import Site
 from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
@@ -21,32 +22,56 @@ from connectors.positions import Position
 from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
-#: On an appended record: where it came from, such as ``us/orders-0@41``.
-HEADER: Final = "heliograph.appended"
 _CREATE_TIME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """Of one partition of the source. ``skip``: so many of the first arrived, though the flow did not store that;
-    ``doubtful``: so many more arrived of which nobody knows which they are, so they are among these."""
+    """Of one partition of the source. ``doubtful``: so many of these arrived, though the flow did not store that, and
+    nobody knows which they are."""
 
     own: Own
     target: TopicPartition
     ranges: tuple[Range, ...]
-    skip: int = 0
     doubtful: int = 0
     #: See :class:`connectors.failover.uncopied.Uncopied`.
     may_have_arrived: bool = False
+    #: Later ones were appended, and the first of these come behind them.
+    is_late: bool = False
 
     @property
     def source(self) -> TopicPartition:
         return TopicPartition(self.own.topic, self.own.partition)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was appended of one partition, and what is still to be; None where all of it is."""
+
+    source: TopicPartition
+    appended: Appended
+    left: Stranded | None
+
+
 async def find(site: Site) -> list[Stranded]:
     """Of every partition that the flow has copied some of, or takes, without what was appended. Raises as the
     clusters."""
+    return [one.left for one in await _look(site) if one.left is not None]
+
+
+async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
+    """The source offset of each partition up to which all that was stranded is appended to the target; none where
+    nothing was. Raises as the clusters."""
+    found = {}
+    for one in await _look(site):
+        first = one.appended.end if one.left is None else one.left.own.first
+        up_to = min(first, one.appended.end) - 1
+        if up_to >= 0:
+            found[one.source] = up_to
+    return found
+
+
+async def _look(site: Site) -> list[_Seen]:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
@@ -66,16 +91,24 @@ async def find(site: Site) -> list[Stranded]:
         ranges = without(await own_ranges(copies, one, log.topic_id, begin, ends[one]), brought.get(one, ()))
         if await count(site.source, one, ranges) is None:
             continue
-        last = await last_appended(site, one, target_of(position), position.target_end) if one in kept else -1
-        if last >= 0:
-            ranges, skip, doubtful = _behind(ranges, last), 0, 0
-        else:
-            skip = await _skip(site, one, ranges, position, written[one])
-            doubtful = written[one].surplus - skip
-        if own := await count(site.source, one, ranges, skip=skip):
-            found.append(Stranded(own, target_of(position), tuple(ranges), skip, doubtful))
+        target = target_of(position)
+        appended = await _appended(site, one, target, position.target_end) if one in kept else Appended()
+        arrived = await _arrived(site, one, ranges, position, written[one])
+        doubtful = 0 if arrived else written[one].surplus
+        if appended.ranges and (doubtful or appended.is_cut):
+            # Who appended them knew what came before, and does not tell any more.
+            appended, doubtful = appended.with_all_before(), 0
+        left = without(without(ranges, [(0, arrived)]), appended.ranges)
+        own = await count(site.source, one, left)
+        found.append(_seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None))
     whole = await uncopied(site, new, copies, brought)
     return sorted([*found, *await _never_copied(site, whole)], key=lambda one: one.source)
+
+
+def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
+    if left is not None:
+        left = replace(left, is_late=left.own.first < appended.end)
+    return _Seen(source, appended, left)
 
 
 async def _decided_ends(site: Site, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
@@ -92,14 +125,19 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     return written_on(positions, await copied_ends(back, among=among))
 
 
-async def _never_copied(site: Site, whole: Sequence[Uncopied]) -> list[Stranded]:
+async def _never_copied(site: Site, whole: Sequence[Uncopied]) -> list[_Seen]:
     missing = await not_there(site, {one.target for one in whole})
     found = []
     for one in whole:
-        last = await last_appended(site, one.source, one.target, 0) if _may_hold_appended(one, missing) else -1
-        ranges = _behind(one.ranges, last)
-        if own := one.own if last < 0 else await count(site.source, one.source, ranges):
-            found.append(Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived))
+        appended = Appended()
+        if _may_hold_appended(one, missing):
+            appended = await _appended(site, one.source, one.target, 0)
+        if appended.is_cut:
+            appended = appended.with_all_before()
+        ranges = without(one.ranges, appended.ranges)
+        own = await count(site.source, one.source, ranges) if appended.ranges else one.own
+        left = Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived) if own else None
+        found.append(_seen(one.source, appended, left))
     return found
 
 
@@ -107,10 +145,6 @@ def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bo
     """Whether somebody may have appended to its target: what may have arrived is never appended, and to look for it
     would be to read all that a predecessor has copied."""
     return one.target not in missing and not one.may_have_arrived
-
-
-def _behind(ranges: Sequence[Range], last: int) -> list[Range]:
-    return [left for first, end in ranges for left in between(max(first, last + 1), end, ())]
 
 
 def begin_of_stranded(log: Log, *, is_kept: bool) -> int:
@@ -133,11 +167,11 @@ async def _kept(site: Site, positions: Mapping[TopicPartition, Position]) -> set
     }
 
 
-async def _skip(
+async def _arrived(
     site: Site, one: TopicPartition, ranges: Sequence[Range], position: Position, written: CopiedEnd
 ) -> int:
-    """How many of the first arrived: as many as the flow wrote behind what it stored, if the last of them is the last
-    that it wrote; 0 in doubt, for what is not known to have arrived counts as stranded."""
+    """Before which offset all of them arrived: the first, as many as the flow wrote behind what it stored, if the last
+    of them is the last that it wrote. 0 in doubt, for what is not known to have arrived counts as stranded."""
     if not written.surplus or site.flow.changing_key:
         return 0
     target = target_of(position)
@@ -145,7 +179,7 @@ async def _skip(
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
     if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
         return 0
-    return written.surplus
+    return int(ours[-1].offset) + 1
 
 
 async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
@@ -195,43 +229,13 @@ def as_json(record: Any) -> dict[str, Any]:
     }
 
 
-async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
-    """The source offset of the last record of each partition that was appended to the target; none where none was.
-    Raises as the clusters."""
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    kept = await _kept(site, positions)
-    found = {
-        one: await last_appended(site, one, target_of(positions[one]), positions[one].target_end)
-        for one in sorted(kept)
-    }
-    whole = []
-    if new := await extents(site, positions):
-        copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
-        await copies.follow()
-        whole = await uncopied(site, new, copies, {})
-    missing = await not_there(site, {one.target for one in whole})
-    for each in whole:
-        if _may_hold_appended(each, missing):
-            found[each.source] = await last_appended(site, each.source, each.target, 0)
-    return {one: last for one, last in found.items() if last >= 0}
+async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int) -> Appended:
+    return await read_appended(site.target, target, begin, site.flow.source_alias, one)
 
 
-async def last_appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int) -> int:
-    """The source offset of the last that is there already, from offset ``begin`` of ``target`` on; -1 for none."""
-    begin = max(begin, await list_offset(site.target, target, EARLIEST))
-    end = await list_offset(site.target, target, LATEST)
-    begins = f"{site.flow.source_alias}/{one.topic}-{one.partition}@".encode()
-    last = -1
-    async for record in read_ranges(site.target, target, [(begin, end)] if begin < end else []):
-        for name, value in record.headers:
-            if name == HEADER and value is not None and value.startswith(begins):
-                last = max(last, int(value[len(begins) :]))
-    return last
-
-
-def records_of(site: Site, one: Stranded) -> AsyncIterator[Any]:
+def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:
     """As aiokafka has them."""
-    return read_ranges(site.source, one.source, one.ranges, skip=one.skip)
+    return read_ranges(site.source, one.source, one.ranges)
 
 
 def _text(data: bytes | None) -> str | None:

@@ -242,8 +242,8 @@ class Stream:
         wanted = {member: assignors.decode_subscription(member, said) for member, said in members.items()}
         topics = {topic for names in wanted.values() for topic in names}
         known = _counts((await self._cluster.metadata(topics)).topics) if topics else {}
-        # Each broker has heard of a topic's last partitions at its own time: whoever tells of more is ahead.
-        counts = {topic: max(known.get(topic, 0), self._present.source.get(topic, 0)) for topic in topics}
+        # A broker that lags may tell of too few: the next look finds that it does.
+        counts = {topic: known.get(topic, 0) for topic in topics}
         self._assigned = counts
         shares = assignors.assign(protocol, wanted, counts)
         return {member: assignors.encode_assignment(share) for member, share in shares.items()}

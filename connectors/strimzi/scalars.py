@@ -3,6 +3,7 @@ text and a number has no base 60."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from math import isinf
@@ -114,6 +115,16 @@ class KubernetesLoader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self._depth -= 1
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Keys as JSON has them: what reads as a number or as true is its text."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag in (_BOOL, _INT, _FLOAT):
+                tag, value = resolved(key.value) if key.value else (_NULL, None)
+                if tag == key.tag:
+                    key.tag, key.value = _STR, json.dumps(value)
+        return node
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         """The tag of a node that has none of its own."""

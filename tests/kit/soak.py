@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import psutil
 
+from connect.core.errors import HeliographError
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind, GapRecord
 from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
@@ -117,12 +118,13 @@ class Soak:
                 await feeder.stop()
             await stage.until_all_stored(self._patience_s)
         except (AssertionError, DeadlinePassed) as error:
+            self._say(f"ended by: {error}")
             report.faults.append(str(error))
         await asyncio.gather(*self._thaws)
         await self._stop()
         try:
             await self._judge()
-        except AssertionError as error:
+        except (AssertionError, HeliographError) as error:
             report.faults.append(f"not judged: {error}")
         report.seconds = round(time.monotonic() - began_s, 1)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
@@ -38,6 +38,9 @@ _EAGER: Final = {
 }
 _POLL_S: Final = 0.2
 _DEADLINE_S: Final = 180.0
+
+#: REQUEST_TIMED_OUT, and INVALID_REPLICATION_FACTOR: no broker that could have it.
+_NOT_YET: Final = (7, 38)
 
 
 class SoakStage:
@@ -135,9 +138,11 @@ class SoakStage:
                 feeder.begin()
 
     async def _is_made(self, new: Any) -> bool:
-        """One of the name may still be on its way out."""
+        """One of the name may still be on its way out, and a broker that was frozen not be let in again yet."""
         rows = await asyncio.to_thread(lambda: self._admin.create_topics([new], raise_errors=False))
         code = rows["topics"][0]["error_code"]
+        if code in _NOT_YET:
+            return False
         assert code in (0, 36), rows
         topics = (await self._source.metadata({new.name})).topics
         has_leaders = [row.leader >= 0 for topic in topics.values() for row in topic.partitions.values()]
@@ -176,7 +181,13 @@ class SoakStage:
         await feeder.stop()
         await self.source.at_end()
         await self.source.end_life(topic)
-        await asyncio.to_thread(lambda: self._admin.delete_topics([topic]))
+
+        async def is_gone() -> bool:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # it was deleted, and nobody said so
+                await asyncio.to_thread(lambda: self._admin.delete_topics([topic]))
+            return True
+
+        await self._until_answered(is_gone, f"{topic} is deleted")
         await self.make(self.feeds[topic], feeder.partitions)
 
     async def cut(self, topic: str, chance: random.Random, *, unread: bool = False) -> str:
@@ -194,7 +205,9 @@ class SoakStage:
         before = chance.randint(max(min(copied, end), least), end)
         if before:
             cut = {TopicPartition(topic, partition): before}
-            await asyncio.to_thread(lambda: self._admin.delete_records(cut))
+            await self._until_answered(
+                lambda: asyncio.to_thread(lambda: self._admin.delete_records(cut)), f"{topic}-{partition} is cut"
+            )
         feeder.resume()
         return f"{topic}-{partition} begins at {before}, {copied} was stored, it ended at {end}"
 
@@ -239,6 +252,20 @@ class SoakStage:
 
     def victims(self, role: Role) -> list[Any]:
         return find(self.mirror.pid, role)
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[object]], what: str) -> None:
+        """A broker that was killed or frozen a moment ago may not answer yet."""
+
+        async def is_done() -> bool:
+            try:
+                await ask()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                return False
+            return True
+
+        await self._until(is_done, what)
 
     async def _until(self, ask: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> None:
         end_s = time.monotonic() + deadline_s

@@ -117,6 +117,25 @@ def test_connectors_are_created_from_files(herder: DictHerder, tmp_path: Path, f
     assert out("create", str(file), "--replace", stdin=stdin) == "new: stored\n"
 
 
+@pytest.mark.parametrize(
+    ("said", "option", "state"),
+    [
+        ("STOPPED", (), TargetState.STOPPED),
+        ("paused", (), TargetState.PAUSED),
+        ("RUNNING", (), TargetState.STARTED),
+        ("STOPPED", ("--state", "running"), TargetState.STARTED),
+        (None, ("--state", "stopped"), TargetState.STOPPED),
+    ],
+)
+def test_a_file_says_how_a_connector_begins(
+    herder: DictHerder, tmp_path: Path, said: str | None, option: tuple[str, ...], state: TargetState
+) -> None:
+    file = tmp_path / "new.json"
+    file.write_text(json.dumps({"name": "new", "config": {"topic": "t"}, "initial_state": said}))
+    assert out("create", str(file), *option) == "new: created\n"
+    assert herder.done == [("put_connector", "new", {"name": "new", "topic": "t"}, state)]
+
+
 def test_the_life_of_connectors(herder: DictHerder) -> None:
     herder.add("c")
     assert out("pause", "a/b", "c") == "a/b: pausing\nc: pausing\n"
@@ -168,12 +187,24 @@ def test_what_the_worker_refuses_is_one_line_and_exit_code_1(herder: DictHerder)
         (("create", "{folder}/nameless.json"), "nameless.json: the connector has no name"),
         (("create", "{folder}/list.json"), "list.json: a connector's config is a JSON object"),
         (("create", "{folder}/latin.json"), "latin.json: this is not JSON in UTF-8"),
+        (("create", "{folder}/odd.json"), "odd.json: initial-state means nothing beside name and config"),
+        (
+            ("create", "{folder}/asleep.json"),
+            'asleep.json: initial_state is "ASLEEP"; it can be RUNNING, PAUSED or STOPPED',
+        ),
+        (
+            ("create", "{folder}/stopped.json", "--replace"),
+            "stopped.json: --replace keeps the state that there is; take",
+        ),
     ],
 )
 def test_what_was_never_asked(herder: DictHerder, tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
     (tmp_path / "bad.json").write_text('{"name":\n]')
     (tmp_path / "nameless.json").write_text("{}")
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "odd.json").write_text('{"name":"a","config":{},"initial-state":"STOPPED"}')
+    (tmp_path / "asleep.json").write_text('{"name":"a","config":{},"initial_state":"ASLEEP"}')
+    (tmp_path / "stopped.json").write_text('{"name":"a","config":{},"initial_state":"STOPPED"}')
     (tmp_path / "latin.json").write_bytes(b'"\xff"')
     result = run(*(each.format(folder=tmp_path) for each in arguments))
     assert isinstance(result.exception, HeliographError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from connect.core.errors import PermanentError
 from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
+from connectors.checkpoint import groups as finding
 from connectors.checkpoint.connector import MirrorCheckpointConnector
 from connectors.checkpoint.emission import Checkpoints, Found
 from connectors.checkpoint.group_plan import AHEAD, groups_left
-from connectors.checkpoint.groups import decode, encode, split
+from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import to_move, why_left
 from connectors.dataplane.plan import TopicPartition
@@ -127,6 +129,36 @@ def test_each_group_has_one_task(groups: list[str], tasks: int) -> None:
     assert [group for part in parts for group in decode(encode(part))] == groups
     assert len(parts) == min(tasks, len(groups))
     assert max(map(len, parts), default=0) - min(map(len, parts), default=0) <= 1
+
+
+async def test_a_group_whose_name_a_list_cannot_hold_is_left_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task would take ``a,b`` for the groups ``a`` and ``b``, and move those."""
+    idle = GroupListing(CLASSIC, "consumer", "Empty")
+    listed = {"a": idle, "a,b": idle, "c,d": GroupListing(SHARE, "share", "Empty")}
+
+    async def list_groups(_: Any) -> dict[str, GroupListing]:
+        return listed
+
+    async def committed_offsets(_: Any, group: str) -> dict[Any, int]:
+        assert group == "a"
+        return {("orders", 0): 5}
+
+    monkeypatch.setattr(finding, "list_groups", list_groups)
+    monkeypatch.setattr(finding, "committed_offsets", committed_offsets)
+    settings: Any = SimpleNamespace(
+        flow="us->eu",
+        group_filter=SimpleNamespace(should_replicate_group=lambda _: True),
+        topic_filter=SimpleNamespace(should_replicate_topic=lambda _: True),
+    )
+    caplog.set_level("INFO")
+    source: Any = None
+    finder = GroupFinder(settings, source)
+    for _ in range(2):
+        assert await finder.find() == ["a"]
+    assert caplog.text.count("group a,b gets no checkpoints: tasks are told their groups in one list, with commas") == 1
+    assert caplog.text.count("group c,d gets no checkpoints: a share group has no offset") == 1
 
 
 async def test_a_flow_that_is_off_has_no_tasks() -> None:

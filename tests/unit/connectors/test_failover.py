@@ -15,6 +15,9 @@ import pytest
 from connect.core.errors import ConfigError, PermanentError
 from connectors.failover import lease, places, undo
 from connectors.failover.model import (
+    DIFFERS,
+    NOT_COMPARED,
+    SAME,
     GroupMove,
     GroupsPlan,
     How,
@@ -26,7 +29,7 @@ from connectors.failover.model import (
     with_rewinds,
 )
 from connectors.failover.own import Range, between
-from connectors.failover.proving import DIFFERS, NOT_COMPARED, SAME, _rounds, compare
+from connectors.failover.proving import _rounds, compare
 from connectors.offset_map import Place as Lies
 from connectors.offset_map import Run, RunList, Translation
 from connectors.positions import Kind, decode_kind
@@ -77,40 +80,24 @@ def record(value: bytes, key: bytes | None = None) -> Any:
 
 def test_the_same_records_are_the_same_and_others_are_not() -> None:
     ours = [record(b"1"), record(b"2")]
-    assert compare(MOVE, ours, ours, is_compacted=False).outcome == SAME
-    more = compare(MOVE, ours[:1], ours, is_compacted=False)
+    assert compare(MOVE, ours, ours).outcome == SAME
+    more = compare(MOVE, ours[:1], ours)
     assert (more.outcome, more.why) == (SAME, "the target goes on with 1 records or more")
-    lacks = compare(MOVE, ours, ours[:1], is_compacted=False)
+    lacks = compare(MOVE, ours, ours[:1])
     assert (lacks.outcome, lacks.records) == (DIFFERS, 1)
-    other = compare(MOVE, ours, [record(b"1"), record(b"3")], is_compacted=False)
+    other = compare(MOVE, ours, [record(b"1"), record(b"3")])
     assert (other.outcome, other.why) == (DIFFERS, "'2' against '3'")
-
-
-def test_nothing_to_compare_is_not_the_same() -> None:
-    ours = [record(b"1"), record(b"2")]
-    for theirs in ([], ours):
-        assert compare(MOVE, [], theirs, is_compacted=False).outcome == NOT_COMPARED
-    for move in (MOVE, replace(MOVE, how=How.SYNCS)):
-        assert compare(move, ours, [], is_compacted=True).outcome == NOT_COMPARED
 
 
 def test_by_offset_syncs_a_group_may_begin_earlier_and_never_later() -> None:
     move = replace(MOVE, how=How.SYNCS)
     numbers = [record(b"%d" % at) for at in range(20)]
-    assert compare(move, numbers[5:15], numbers[2:12], is_compacted=False) == replace(
-        compare(MOVE, numbers[5:12], numbers[5:12], is_compacted=False), group=move.group
+    assert compare(move, numbers[5:15], numbers[2:12]) == replace(
+        compare(MOVE, numbers[5:12], numbers[5:12]), group=move.group
     )
-    assert compare(move, numbers[5:15], numbers[7:17], is_compacted=False).outcome == DIFFERS
-    assert compare(move, numbers[5:8], [*numbers[5:6], *numbers[7:9]], is_compacted=False).outcome == DIFFERS
-
-
-def test_a_cleaner_may_have_taken_records_on_either_side_but_not_their_order() -> None:
-    one, two, three = (record(b"%d" % at, b"k%d" % at) for at in range(3))
-    newer = record(b"later", b"k1")
-    assert compare(MOVE, [one, two, three], [one, three, newer], is_compacted=True).outcome == SAME
-    assert compare(MOVE, [one, two, three], [one, three], is_compacted=True).outcome == NOT_COMPARED, "skipped, perhaps"
-    assert compare(MOVE, [one, two], [two, one], is_compacted=True).outcome == DIFFERS
-    assert compare(MOVE, [one], [two], is_compacted=True).outcome == NOT_COMPARED
+    assert compare(move, numbers[5:15], numbers[7:17]).outcome == DIFFERS
+    assert compare(move, numbers[5:8], [*numbers[5:6], *numbers[7:9]]).outcome == DIFFERS
+    assert compare(move, numbers[5:8], []).outcome == NOT_COMPARED
 
 
 def test_groups_that_stand_in_one_partition_are_read_in_turns() -> None:

@@ -241,4 +241,6 @@ async def test_of_two_maps_the_one_that_reaches_so_far_tells(
             return found and Translation(*found)
 
         monkeypatch.setattr(Places, name, tells)
-    assert await object.__new__(Places).first_there(SOURCE, TARGET, 57) == first
+    of_two = object.__new__(Places)
+    of_two._siblings = None
+    assert await of_two.first_there(SOURCE, TARGET, 57) == first

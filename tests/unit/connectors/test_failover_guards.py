@@ -22,6 +22,7 @@ from connect.kafka.group_offsets import GroupInUse
 from connect.kafka.offsets import EARLIEST, LATEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, taking_back, undo
+from connectors.failover.appended import HEADER
 from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.group_look import why_doubted
@@ -31,7 +32,7 @@ from connectors.failover.own import Own, merged, own_ranges
 from connectors.failover.preflight import Wish, why_several
 from connectors.failover.returning import still_stopped
 from connectors.failover.starting import why_no_start
-from connectors.failover.stranded import HEADER, Stranded, begin_of_stranded, is_same
+from connectors.failover.stranded import Stranded, begin_of_stranded, is_same
 from connectors.failover.undo import StartBefore
 from connectors.failover.way_back import WayBack
 from connectors.lag import FlowLag, lag_of
@@ -196,11 +197,11 @@ def record(offset: int, value: bytes = b"v", at_ms: int = 5, headers: Any = ()) 
 
 
 @pytest.mark.parametrize(
-    ("last_there", "skip"),
-    [(b"second", 2), (b"something else", 0), (None, 0)],
+    ("last_there", "arrived"),
+    [(b"second", 32), (b"something else", 0), (None, 0)],
 )
 async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
-    monkeypatch: pytest.MonkeyPatch, last_there: bytes | None, skip: int
+    monkeypatch: pytest.MonkeyPatch, last_there: bytes | None, arrived: int
 ) -> None:
     async def read(cluster: str, *_: Any, **__: Any) -> AsyncIterator[Any]:
         if cluster == "us":
@@ -211,7 +212,7 @@ async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
 
     monkeypatch.setattr(stranded, "read_ranges", read)
     written = CopiedEnd(39, 2, ((37, 39),))
-    assert await stranded._skip(place(), ORDERS, [(30, 33)], POSITION, written) == skip
+    assert await stranded._arrived(place(), ORDERS, [(30, 33)], POSITION, written) == arrived
 
 
 def test_a_copy_is_told_by_content_and_time() -> None:
@@ -228,30 +229,10 @@ def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arr
     one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
     assert appending.objection(place(), [one], ()) == ""
     assert "compacted" in appending.objection(place(), [one], {"orders"})
+    masking = place()
+    masking.flow.changing_key = "transform.sql"
+    assert "(transform.sql)" in appending.objection(masking, [one], ()), "the originals would be there for all to read"
     assert "nobody can tell which" in appending.objection(place(), [replace(one, doubtful=2)], ())
-
-
-async def test_appending_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
-    sent: list[tuple[int, list]] = []
-
-    async def records_of(*_: Any) -> AsyncIterator[Any]:
-        for offset, name in ((30, "é"), (31, "\udce9"), (32, "n")):
-            fields = {"key": b"k", "value": b"v", "timestamp": 5, "headers": ((name, b""),)}
-            yield SimpleNamespace(topic="orders", partition=0, offset=offset, **fields)
-
-    class Producer:
-        async def send(self, *_: Any, headers: list, **__: Any) -> SimpleNamespace:
-            sent.append((len(sent), headers))
-            return SimpleNamespace(result=lambda: None)
-
-        async def flush(self) -> None:
-            sent.append((-1, []))
-
-    monkeypatch.setattr(appending, "records_of", records_of)
-    with pytest.raises(PermanentError, match="the record at offset 31 cannot be appended, for a header's key in it"):
-        await appending._append(place(), one, -1, Producer())
-    assert sent == [(0, [("é", b""), (HEADER, b"us/orders-0@30")]), (-1, [])]
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, stranded, uncopied
+from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
@@ -67,7 +68,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     async def own_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
         return [(max(begin, 5), end)] if log == NEW else [(begin, end)]
 
-    async def count(_: Any, log: TopicPartition, ranges: Sequence[Range], *, skip: int = 0) -> Own | None:
+    async def count(_: Any, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
         records = sum(end - begin for begin, end in ranges)
         return Own(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
 
@@ -83,8 +84,8 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         return topic
 
     flow = SimpleNamespace(
-        flow="us->eu", name="m", enabled=True, source_alias="us", target_alias="eu", offsets_topic="offsets",
-        map_topic="map", policy=DefaultReplicationPolicy(), remote_topic=remote_topic,
+        flow="us->eu", name="m", enabled=True, changing_key="", source_alias="us", target_alias="eu",
+        offsets_topic="offsets", map_topic="map", policy=DefaultReplicationPolicy(), remote_topic=remote_topic,
         should_mirror=lambda topic: topic != "others",
     )  # fmt: skip
     back = SimpleNamespace(flow="eu->us", name="m", map_topic="map", remote_topic=str, should_mirror=lambda _: True)
@@ -100,7 +101,7 @@ class Copies:
     async def follow(self) -> None: ...
 
 
-def arrange(monkeypatch: pytest.MonkeyPatch, last: int = -1) -> None:
+def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) -> None:  # noqa: B008
     """One partition has a position, and nothing stranded."""
 
     async def positions(*_: Any) -> dict[TopicPartition, Position]:
@@ -112,10 +113,11 @@ def arrange(monkeypatch: pytest.MonkeyPatch, last: int = -1) -> None:
     async def nothing(*_: Any) -> Any:
         return {}
 
-    async def last_appended(_: Any, source: TopicPartition, target: TopicPartition, begin: int) -> int:
+    async def read_appended(_: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition) -> Appended:
         assert source == target != GREW, "what is not there cannot be read"
         assert source != JAVAS, "nothing is appended to it, and all that Java copied would be read for nothing"
-        return last if source == NEW else -1
+        assert (alias, begin) == ("us", 0)
+        return appended if source == NEW else Appended()
 
     monkeypatch.setattr(stranded, "MapReader", Copies)
     monkeypatch.setattr(stranded, "read_positions", positions)
@@ -123,7 +125,7 @@ def arrange(monkeypatch: pytest.MonkeyPatch, last: int = -1) -> None:
     monkeypatch.setattr(stranded, "copied_ends", nothing)
     monkeypatch.setattr(stranded, "_brought", nothing)
     monkeypatch.setattr(stranded, "_kept", nothing)
-    monkeypatch.setattr(stranded, "last_appended", last_appended)
+    monkeypatch.setattr(stranded, "read_appended", read_appended)
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
@@ -135,12 +137,26 @@ async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pyt
     ]
 
 
-async def test_what_was_appended_of_it_is_named_no_more(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
-    for last, left in ((6, 2), (8, 0)):
-        arrange(monkeypatch, last)
-        monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1, "mail": 1}))
-        assert sum(one.own.records for one in await stranded.find(site) if one.source == NEW) == left
-        assert (await stranded.appended_up_to(site)) == {NEW: last}
+@pytest.mark.parametrize(
+    ("appended", "left", "up_to"),
+    [
+        (Appended(((5, 7),)), ((7, 9),), 6),
+        (Appended(((5, 9),)), (), 8),
+        (Appended(((5, 6), (7, 9))), ((6, 7),), 5),
+        (Appended(((6, 9),)), ((5, 6),), 4),
+        (Appended(((6, 9),), is_cut=True), (), 8),
+    ],
+)
+async def test_what_was_appended_of_it_is_named_no_more_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, site: Site, appended: Appended, left: tuple[Range, ...], up_to: int
+) -> None:
+    """The last header says nothing of what is missing before it."""
+    arrange(monkeypatch, appended)
+    monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1, "mail": 1}))
+    found = [one for one in await stranded.find(site) if one.source == NEW]
+    assert [one.ranges for one in found] == ([left] if left else [])
+    assert [one.is_late for one in found] == [each[0] < appended.end for each in left[:1]]
+    assert (await stranded.appended_up_to(site)) == {NEW: up_to}
 
 
 async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from connect.cli.topology import topology_as_json
 from connect.cli.topology_view import age_words, show_topology
-from connectors.flow_health import Age, FlowHealth, Seen, State, Told, Wanted, Way, flows_told, ways_told
+from connectors.flow_health import Age, FlowHealth, Seen, State, Told, Wanted, Way, flows_told, has_stopped, ways_told
 from connectors.policy import DefaultReplicationPolicy
 
 NOW_MS = 1_700_000_000_000
@@ -79,13 +79,60 @@ def test_states_of_a_flow(topics: tuple[Told, ...], every_s: int | None, state: 
 
 
 def test_ways_are_told_by_names_of_mirrored_topics() -> None:
-    assert [(way.cluster, way.through, way.state) for way in ways_told(CLUSTERS.values(), NOW_MS, 30)] == [
+    assert [(way.cluster, way.through, way.state) for way in ways_told(WANTED, CLUSTERS.values(), NOW_MS, 30)] == [
         ("eu", ("us",), State.ALIVE),
         ("eu", ("us", "ap"), State.ALIVE),
         ("us", ("ap",), State.ALIVE),
     ]
-    empty = ways_told([seen("eu", told("us.heartbeats"))], NOW_MS, 30)
+    empty = ways_told(WANTED, [seen("eu", told("us.heartbeats"))], NOW_MS, 30)
     assert [(way.state, way.age) for way in empty] == [(State.NONE, None)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "state"),
+    [
+        (told("us.heartbeats", eu_us=45), State.ALIVE),  # of a flow that sends one a minute
+        (told("us.heartbeats", eu_us=181), State.STOPPED),
+        (told("us.heartbeats", xx_us=45), State.STOPPED),  # nobody knows how often
+        (told("us.heartbeats", eu_us=45, ap_us=40), State.ALIVE),  # the worker of ap->us may have stopped
+        (told("us.heartbeats", eu_us=200, ap_us=3), State.ALIVE),
+        (told("us.heartbeats", eu_us=200, ap_us=40), State.STOPPED),
+    ],
+)
+def test_a_way_lives_as_long_as_a_flow_whose_heartbeats_come_over_it(topic: Told, state: State) -> None:
+    wanted = [Wanted("us", "eu", True, 60), Wanted("eu", "us", False, 60), Wanted("ap", "us", True, 1)]
+    (way,) = ways_told(wanted, [seen("eu", topic)], NOW_MS, 30)
+    assert (way.state, way.in_file) == (state, True)
+
+
+FLOWS = [Wanted("us", "eu", True, 1), Wanted("eu", "us", False, 1)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_us", "on_eu", "arrived", "stopped"),
+    [
+        (FLOWS, 1.0, 1.0, told("us.heartbeats", eu_us=2), False),
+        (FLOWS, 1.0, 1.0, told("us.heartbeats", eu_us=700), True),  # the worker lives and does not mirror
+        (FLOWS, 1.0, 1.0, told("us.heartbeats"), True),
+        (FLOWS, 1.0, 700.0, told("us.heartbeats", eu_us=2), True),
+        (FLOWS, 700.0, 1.0, told("us.heartbeats", eu_us=700), True),
+        # What somebody else mirrors, or no longer does, is not of this file.
+        (FLOWS, 1.0, 1.0, told("xx.heartbeats", eu_xx=700), False),
+        ([Wanted("us", "eu", False, 1), FLOWS[1]], 1.0, 1.0, told("us.heartbeats", eu_us=700), False),
+        (FLOWS, 1.0, 1.0, told("us.xx.heartbeats", yy_xx=700), False),
+        # Nobody sends heartbeats over it any more.
+        ([FLOWS[0], Wanted("eu", "us", False, None)], 700.0, 1.0, told("us.heartbeats", eu_us=700), False),
+    ],
+)
+def test_a_way_that_has_stopped_counts_like_a_flow(
+    wanted: list[Wanted], on_us: float, on_eu: float, arrived: Told, stopped: bool
+) -> None:
+    clusters = {
+        "us": seen("us", told("heartbeats", eu_us=on_us)),
+        "eu": seen("eu", told("heartbeats", us_eu=on_eu), arrived),
+    }
+    flows = flows_told(wanted, clusters, NOW_MS, 30)
+    assert has_stopped(flows, ways_told(wanted, clusters.values(), NOW_MS, 30)) == stopped
 
 
 @pytest.mark.parametrize(
@@ -104,7 +151,7 @@ def test_words_for_ages(age: Age | None, words: str) -> None:
 
 def test_what_is_shown_stands_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     health = flows_told(WANTED, CLUSTERS, NOW_MS, 30)
-    show_topology(list(CLUSTERS.values()), health, ways_told(CLUSTERS.values(), NOW_MS, 30))
+    show_topology(list(CLUSTERS.values()), health, ways_told(WANTED, CLUSTERS.values(), NOW_MS, 30))
     shown = capsys.readouterr().out
     kept = "".join(f"    {line.rstrip()}".rstrip() + "\n" for line in shown.strip("\n").splitlines())
     assert kept in DOCS.read_text(), f"docs/operations.md does not show what heliograph topology prints:\n{kept}"
@@ -112,7 +159,7 @@ def test_what_is_shown_stands_in_the_docs(capsys: pytest.CaptureFixture[str]) ->
 
 def test_json() -> None:
     health = [FlowHealth("us", "eu", State.STOPPED, Age(7.5, at_least=True), in_file=True)]
-    ways = [Way("eu", "us.ap.heartbeats", ("us", "ap"), State.NONE, None)]
+    ways = [Way("eu", "us.ap.heartbeats", ("us", "ap"), State.NONE, None, in_file=True)]
     assert topology_as_json([CLUSTERS["us"], CLUSTERS["ap"]], health, ways) == {
         "format": 1,
         "complete": False,
@@ -129,6 +176,7 @@ def test_json() -> None:
                 "hops": 2,
                 "topic": "us.ap.heartbeats",
                 "state": "no heartbeats",
+                "in_file": True,
                 "age_seconds": None,
             }
         ],

@@ -56,6 +56,7 @@ def notices(*lines: str) -> list[tuple[str, str, str]]:
         "us->eu.offset-syncs.topic.location = target",
         "offset-syncs.topic.replication.factor = 1",
         "offset.lag.max = 10",
+        "us.ssl.cipher.suites = TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
         "us->eu.emit.offset-syncs.enabled = true",
         "emit.heartbeats.enabled = False",
         f"key.converter = {'org.apache.kafka.connect.converters.ByteArrayConverter'}",
@@ -70,7 +71,8 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
     [
         ("us->eu.topic.creation.default.partitions = 5", "unsupported", "is not supported yet"),
         ("eu.plugin.path = /opt", "unsupported", "is not supported yet"),
-        ("us.ssl.cipher.suites = X", "unsupported", "is not supported yet"),
+        ("us.ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
+        ("ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
         ("ssl.provider = X", "unsupported", "is not supported yet"),
         ("us.consumer.reconnect.backoff.ms = 5", "unsupported", "is not supported yet"),
         ("us->eu.target.consumer.client.rack = x", "unsupported", "is not supported yet"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connect.core.config import InvalidValue
 from connect.core.rest_defs import HeaderRule, Listener, parse_header_rules, parse_listener
 
 
@@ -18,6 +19,12 @@ from connect.core.rest_defs import HeaderRule, Listener, parse_header_rules, par
 def test_listeners(text: str, listener: Listener) -> None:
     assert parse_listener(text) == listener
     assert parse_listener(str(listener)) == listener
+
+
+@pytest.mark.parametrize("text", ["http://a:8083/path", "http://a:8083x", "http://a:8083 http://b:8084"])
+def test_a_listener_ends_with_its_port(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"doesn't have the right format|must be either"):
+        parse_listener(text)
 
 
 def test_header_rules() -> None:

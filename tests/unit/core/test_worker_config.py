@@ -217,6 +217,13 @@ def test_a_repeated_address_is_forgiven_with_a_warning() -> None:
     assert len(config.warnings) == 1
 
 
+@pytest.mark.parametrize("prefix", ["", "listeners.https.", "producer."])
+def test_suites_that_nobody_named_are_told(prefix: str) -> None:
+    key = f"{prefix}ssl.cipher.suites"
+    (warning,) = WorkerConfig.parse({**SMALLEST, key: "TLS_AES_256_GCM_SHA384"}).warnings
+    assert warning.startswith(f"{key} cannot choose among the suites of TLS 1.3: TLS_AES_128_GCM_SHA256, ")
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -321,6 +321,16 @@ WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
         "no meaning for PEM",
     ),
     "unknown version": (lambda: {"enabled_protocols": "TLSv1.2,SSLv9"}, "enabled.protocols", "TLSv1.3"),
+    "unknown suite": (
+        lambda: {"cipher_suites": "TLS_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_ROT13"},
+        "cipher.suites",
+        "names TLS_ECDHE_RSA_WITH_ROT13, which is not among",
+    ),
+    "suites of other versions": (
+        lambda: {"cipher_suites": "TLS_RSA_WITH_AES_128_CBC_SHA", "enabled_protocols": "TLSv1.3"},
+        "cipher.suites",
+        "no suite of a version in ssl.enabled.protocols",
+    ),
     "unknown check": (
         lambda: {"endpoint_identification_algorithm": "ldaps"},
         "endpoint.identification.algorithm",
@@ -351,6 +361,48 @@ def test_nothing_set_trusts_what_the_machine_trusts() -> None:
 def test_allowed_versions_bound_the_context() -> None:
     context = tls_settings({"ssl.enabled.protocols": "TLSv1.3"}, "cluster us").ssl_context()
     assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_3,) * 2
+
+
+def spoken(context: ssl.SSLContext) -> list[str]:
+    """The suites up to TLS 1.2."""
+    return [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+
+
+NEWEST = "TLS_AES_256_GCM_SHA384"
+OLDER = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+
+
+@pytest.mark.parametrize(
+    ("suites", "least", "most"),
+    [
+        (NEWEST, ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3),
+        (OLDER, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2),
+        (f"{NEWEST} , {OLDER}", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3),
+        (f"{OLDER},TLS_EMPTY_RENEGOTIATION_INFO_SCSV", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2),
+        ("", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3),
+    ],
+)
+def test_allowed_suites_bound_the_context(suites: str, least: ssl.TLSVersion, most: ssl.TLSVersion) -> None:
+    tls = tls_settings({"ssl.cipher.suites": suites}, "cluster us")
+    for each in (tls, TlsSettings.from_wire(json.loads(json.dumps(tls.to_wire())))):
+        context = each.ssl_context()
+        assert (context.minimum_version, context.maximum_version) == (least, most)
+        if OLDER in suites:
+            assert spoken(context) == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+
+
+def test_brokers_with_other_suites_are_not_talked_to(tmp_path: Path) -> None:
+    given = properties(tmp_path, **TRUST["JKS"]()) | {"ssl.cipher.suites": OLDER}
+    client, server = tls_settings(given, "cluster us").ssl_context(), server_context(tmp_path, wants_client=False)
+    shake_hands(client, server)
+    server.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(client, server)
+
+
+def test_suites_that_openssl_lacks_are_refused() -> None:
+    with pytest.raises(SecurityError, match=r"allows none of the suites in ssl\.cipher\.suites"):
+        TlsSettings(ciphers=("ROT13",)).ssl_context()
 
 
 def test_one_context_per_process() -> None:

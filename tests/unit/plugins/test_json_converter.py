@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ from connect.plugins.json_converter import JsonConverter
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STRUCT = Schema("struct", fields=(("line", STRING), ("source", OPTIONAL_STRING)))
+INT8 = Schema("int8")
 DECIMAL = Schema("bytes", name=DECIMAL_NAME, version=1, parameters=(("scale", "2"),))
 
 
@@ -147,6 +149,80 @@ def test_decimals_as_numbers() -> None:
 def test_decimals_come_back(value: Decimal) -> None:
     made = converter()
     assert made.to_connect("t", made.from_connect("t", DECIMAL, value)) == (DECIMAL, value)
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "same"),
+    [
+        ("2", "1.5", "1.50"),
+        ("2", "1E+3", "1000.00"),
+        ("2", "-7.10000", "-7.10"),
+        ("0", "0E-999999999", "0"),
+        ("2", "0E+999999999", "0.00"),
+        ("-3", "5000", "5E+3"),
+    ],
+)
+def test_a_decimal_is_written_at_the_scale_of_its_schema(scale: str, value: str, same: str) -> None:
+    schema = replace(DECIMAL, parameters=(("scale", scale),))
+    data = converter().from_connect("t", schema, Decimal(value))
+    assert data == converter().from_connect("t", schema, Decimal(same))
+    read = converter().to_connect("t", data)[1]
+    assert (read, read.as_tuple().exponent) == (Decimal(value), -int(scale))
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "words"),
+    [
+        ("2", "1.555", r"mismatching scale .* Schema has scale 2, value has scale 3\."),
+        ("2", "1E-999999999", "value has scale 999999999"),
+        ("-3", "1500", "Schema has scale -3, value has scale 0"),
+        ("2", "1E+999999999", "1000000002 digits at scale 2"),
+        ("2", "1" * 5000, "5002 digits at scale 2"),
+        ("2", "NaN", "NaN is no decimal number"),
+        ("x", "1", "its parameter scale is missing or no whole number"),
+    ],
+)
+def test_a_decimal_that_would_lose_digits_is_refused(scale: str, value: str, words: str) -> None:
+    schema = replace(DECIMAL, parameters=(("scale", scale),))
+    with pytest.raises(DataError, match=words):
+        converter().from_connect("t", schema, Decimal(value))
+
+
+def test_a_decimal_as_number_says_its_own_scale() -> None:
+    made = converter(schemas_enable="false", decimal_format="numeric")
+    for value in ("1.5", "1.555", "1E+3"):
+        assert made.from_connect("t", DECIMAL, Decimal(value)) == value.encode()
+    for value in ("NaN", "-Infinity"):
+        with pytest.raises(DataError, match=f"{value} is no decimal number"):
+            made.from_connect("t", DECIMAL, Decimal(value))
+
+
+def test_a_refusal_names_the_field() -> None:
+    schema = Schema("struct", fields=(("order", Schema("struct", fields=(("price", DECIMAL), ("count", INT8)))),))
+    for order, words in (
+        ({"price": Decimal("0.001"), "count": 1}, "Field order: Field price: Decimal value has mismatching scale"),
+        ({"price": Decimal(1), "count": 300}, "Field order: Field count: Invalid value for INT8: 300 is out of its"),
+    ):
+        with pytest.raises(DataError, match=words):
+            converter().from_connect("t", schema, {"order": order})
+
+
+@pytest.mark.parametrize(("type_", "bits"), [("int8", 8), ("int16", 16), ("int32", 32), ("int64", 64), (None, 64)])
+def test_whole_numbers_have_the_width_of_their_schema(type_: str | None, bits: int) -> None:
+    made, schema = converter(schemas_enable="false"), None if type_ is None else Schema(type_)
+    border = 1 << bits - 1
+    for value in (-border, border - 1):
+        assert made.from_connect("t", schema, value) == str(value).encode()
+    for value in (-border - 1, border):
+        with pytest.raises(DataError, match=f"Invalid value for INT{bits}: {value} is out of its range"):
+            made.from_connect("t", schema, value)
+
+
+def test_single_precision_does_not_become_infinite() -> None:
+    made = converter(schemas_enable="false")
+    assert made.from_connect("t", Schema("float32"), math.inf) == b'"Infinity"'
+    with pytest.raises(DataError, match=r"Invalid value for FLOAT32: 1e\+39 is out of its range"):
+        made.from_connect("t", Schema("float32"), 1e39)
 
 
 def test_what_does_not_fit_is_refused_in_javas_words() -> None:

@@ -28,7 +28,8 @@ def test_scalars_are_written_as_java_writes_them() -> None:
         ("a: 1\na: 2\n", 2, "a is written twice"),
         ("a: !!python/object:os.system x\n", 1, "this is not YAML"),
         ("? [a]\n: 1\n", 1, "a key should be text"),
-        ("a:\n  1: x\n", 2, "a key should be text"),
+        ("a:\n  ~: x\n", 2, "a key should be text"),
+        ('a:\n  1: x\n  "1": y\n', 3, "a.1 is written twice"),
         ("a: &a\n  - *a\n", 1, "a.* refers to what it stands in"),
         ("a:\n  b: !!bool foo\n", 2, "what is marked as !!bool is none"),
         ("a: !!int ''\n", 1, "what is marked as !!int is none"),
@@ -104,3 +105,11 @@ def test_a_field_of_another_shape_is_refused(text: str, words: str) -> None:
 def test_fields_of_another_mapping_can_be_taken_in() -> None:
     (found,) = read_documents("a: &a {b: 1}\nc: {<<: *a, d: 2}\n", "f.yaml")
     assert found.field("c").settings() == {"b": "1", "d": "2"}
+
+
+@pytest.mark.parametrize(
+    ("key", "read"), [("y", "true"), ("No", "false"), ("0x1F", "31"), ("1.5", "1.5"), ("'y'", "y")]
+)
+def test_keys_are_text_as_json_has_them(key: str, read: str) -> None:
+    (found,) = read_documents(f"a: {{{key}: b}}\n", "f.yaml")
+    assert found.field("a").field(read).text() == "b"

@@ -1,0 +1,49 @@
+"""TLS of the REST server, from a worker's properties."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from connect.cli.rest_tls import rest_tls
+from connect.core.errors import ConfigError
+from tests.kit.certificates import make_party
+
+PREFIXES = ("listeners.https.", "admin.listeners.https.")
+
+
+def stores(tmp_path: Path) -> dict[str, str]:
+    party = make_party("worker", None, "localhost")
+    file = tmp_path / "worker.pem"
+    file.write_text(party.key_pem() + party.pem)
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(file)}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    ("word", "mode"),
+    [("required", ssl.CERT_REQUIRED), ("Requested", ssl.CERT_OPTIONAL), ("none", ssl.CERT_NONE), (None, ssl.CERT_NONE)],
+)
+def test_what_is_asked_of_clients(tmp_path: Path, prefix: str, word: str | None, mode: ssl.VerifyMode) -> None:
+    keys = stores(tmp_path) | ({} if word is None else {"ssl.client.auth": word})
+    props = {prefix + key: value for key, value in keys.items()} | {"ssl.client.auth": "required"}
+    assert rest_tls(props).server(prefix).verify_mode is mode
+
+
+def test_suites_hold_for_listeners_and_for_other_workers(tmp_path: Path) -> None:
+    suites = {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}
+    tls = rest_tls({f"listeners.https.{key}": value for key, value in (stores(tmp_path) | suites).items()})
+    for context in (tls.server("listeners.https."), tls.client()):
+        names = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+        assert names == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+        assert context.maximum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_an_unknown_word_is_refused_under_its_key(tmp_path: Path, prefix: str) -> None:
+    props = {prefix + key: value for key, value in (stores(tmp_path) | {"ssl.client.auth": "want"}).items()}
+    with pytest.raises(ConfigError, match="^admin" if prefix.startswith("admin") else "^listeners") as refused:
+        rest_tls(props).server(prefix)
+    assert str(refused.value) == f"{prefix}ssl.client.auth is 'want'; it can be none, requested, required"

@@ -1,0 +1,168 @@
+"""Without a source --at takes partitions and groups of which no checkpoint tells, or says why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.cli.failover import Arguments, wish_of
+from connect.core.errors import ConfigError, PermanentError
+from connect.kafka.group_offsets import Committed, GroupListing
+from connect.kafka.offsets import LATEST
+from connect.kafka.topic_configs import ConfigSource, TopicConfig
+from connectors.failover import by_time, group_look, log_starts, preflight
+from connectors.failover.group_look import GroupsLook
+from connectors.failover.model import GroupMove, GroupsPlan, How
+from connectors.failover.preflight import Wish
+from connectors.mirror_records import Checkpoint
+
+#: On the target; of us.orders-2 nobody has written a record.
+TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
+EMPTY = ("us.orders", 2)
+AT_MS = 5
+
+
+@pytest.fixture
+def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``readers`` has a checkpoint of one partition; both have stored something on the target."""
+    stored = {
+        "readers": {("us.mail", 1): Committed(4, "note"), ("local", 0): Committed(9)},
+        "moved": {("us.mail", 0): Committed(3), ("local", 0): Committed(9)},
+    }
+
+    async def metadata(names: Collection[str]) -> Any:
+        topics = {name: SimpleNamespace(error_code=0, partitions=dict.fromkeys(range(count)))
+                  for name, count in TOPICS.items() if name in names}  # fmt: skip
+        return SimpleNamespace(topics=topics)
+
+    async def list_groups(_: Any) -> dict[str, GroupListing]:
+        return {}
+
+    async def committed(_: Any, group: str) -> dict[Any, Committed]:
+        return stored.get(group, {})
+
+    async def offsets(_: Any, partitions: Collection[Any], at: int, *__: Any) -> dict[Any, int]:
+        if at == AT_MS:
+            return dict.fromkeys(partitions, 7)
+        return {one: 0 if one == EMPTY else 90 if at == LATEST else 0 for one in partitions}
+
+    async def told(*arguments: Any) -> Any:
+        return await offsets(*arguments), {}
+
+    async def checkpoints(look: GroupsLook) -> Any:
+        one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
+        return {("readers", ("us.orders", 0)): one} if look._takes("readers") else {}
+
+    for module in (group_look, by_time):
+        monkeypatch.setattr(module, "committed", committed)
+        monkeypatch.setattr(module, "told_offsets", told)
+    monkeypatch.setattr(group_look, "list_groups", list_groups)
+    monkeypatch.setattr(group_look, "list_offsets", offsets)
+    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
+    return SimpleNamespace(name="eu", metadata=metadata)
+
+
+async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] = ()) -> GroupsPlan:
+    async def unknown(*_: Any) -> None:
+        return None
+
+    places: Any = SimpleNamespace(
+        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None
+    )
+    look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
+    found, _ = await look.plan()
+    return found
+
+
+def places_of(found: GroupsPlan) -> dict[tuple[str, tuple[str, int]], int]:
+    assert all(one.how is How.TIME for one in found.moves)
+    return {(one.group, one.target): one.after for one in found.moves}
+
+
+async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> None:
+    """Of a checkpoint's topic, and of what it has stored of copies: else they began at auto.offset.reset."""
+    found = await plan(eu, AT_MS, "readers")
+    everything = [("us.orders", 0), ("us.orders", 1), EMPTY, ("us.mail", 0), ("us.mail", 1)]
+    assert places_of(found) == {("readers", one): 7 for one in everything}
+    assert {one.target: one.before for one in found.moves if one.before} == {("us.mail", 1): 4}
+    assert found.left == ()
+
+
+async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
+    found = await plan(eu, AT_MS, "moved")
+    assert places_of(found) == {("moved", ("us.mail", 0)): 7, ("moved", ("us.mail", 1)): 7}
+    found = await plan(eu, AT_MS, "new", topics={"us.orders"})
+    assert places_of(found) == {("new", ("us.orders", index)): 7 for index in range(3)}
+    found = await plan(eu, AT_MS, "new", topics={"us.order"})
+    assert [(one.is_obstacle, one.why.split(",")[0]) for one in found.left] == [
+        (True, "cluster eu has no topic us.order")
+    ]
+
+
+async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:
+    for at_ms, remedy in ((AT_MS, "--topic"), (None, "--at")):
+        found = await plan(eu, at_ms, "readers", "new")
+        (left,) = [one for one in found.left if one.is_obstacle]
+        assert (left.group, remedy in left.why) == ("new", True)
+
+
+async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
+    """By offset it is not moved; what is empty, or stored already, needs nothing."""
+    found = await plan(eu, None, "readers", "moved")
+    assert [one.target for one in found.moves] == [("us.orders", 0)]
+    told = {one.group: one for one in found.left}
+    assert "tells of us.mail-0, us.orders-1: it begins there where its auto.offset.reset" in told["readers"].why
+    assert "stays where it stands on cluster eu" in told["moved"].why
+    assert not any(one.is_obstacle for one in found.left)
+
+
+# -- whose clock ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    async def describe(_: Any, topics: Collection[str]) -> Any:
+        assert set(topics) == {"us.a", "us.b", "us.c"}, "by offset no clock counts"
+        kinds = {"us.a": "LogAppendTime", "us.b": "CreateTime"}
+        told = {name: {"message.timestamp.type": TopicConfig(kind, ConfigSource.TOPIC)} for name, kind in kinds.items()}
+        return {**told, "us.c": PermanentError("it does not tell")}
+
+    monkeypatch.setattr(by_time, "describe", describe)
+    moves = [
+        GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
+    ]
+    exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
+    site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
+    wish = Wish(bool, at_ms=5, accepts=frozenset({"copy-time"} if accepts else ()))
+    clock = await preflight._clock(site, wish, GroupsPlan(("readers",), (*moves, exact)))
+    stamped = [line for line in (clock.notes if accepts else clock.refused) if line.startswith("records of us.a have")]
+    assert len(stamped) == 1
+    assert [line for line in clock.notes if line.startswith("us.c may have LogAppendTime")] != []
+    assert bool(clock.refused) != accepts
+
+
+# -- as it is asked for ---------------------------------------------------------------------------------------
+
+
+def test_a_group_is_named_by_what_is_no_pattern() -> None:
+    groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
+    arguments = Arguments(Path("f"), "us", "eu", groups=groups, is_gone=True, at="2026-01-01T00:00Z", topics=["orders"])
+    config: Any = None
+    wish = wish_of(arguments, config)
+    assert sorted(wish.named) == ["mail.out", "orders.billing", "plain_1"]
+    assert wish.topics == frozenset({"orders"})
+
+
+@pytest.mark.parametrize("missing", [{"at": None}, {"is_gone": False}, {"groups": ["orders-.*"]}])
+def test_topics_are_for_groups_that_are_named_and_set_by_time(missing: dict[str, Any]) -> None:
+    given = {"groups": ["readers"], "is_gone": True, "at": "2026-01-01T00:00Z", "topics": ["orders"], **missing}
+    config: Any = None
+    with pytest.raises(ConfigError, match="--source-gone, --at"):
+        wish_of(Arguments(Path("f"), "us", "eu", **given), config)
