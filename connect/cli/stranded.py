@@ -73,6 +73,11 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
             print(f"    {one.doubtful} of them arrived on cluster {target}, and nobody can tell which")
         if one.may_have_arrived:
             print(f"    some may have arrived on cluster {target}: only a stored offset tells how far they were copied")
+        if one.may_be_appended:
+            print(
+                f"    the first may have been appended: cluster {target} has deleted the beginning of {one.target}, "
+                "where their headers would lie"
+            )
     for file in files:
         print(f"exported to {file}")
     if appended:

@@ -85,6 +85,12 @@ def objection(
                 f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
                 "nobody can tell which: export them, and compare"
             )
+        if one.may_be_appended:
+            return (
+                f"some of the records of {one.source}, from offset {one.own.first} on, may have been appended before: "
+                f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say "
+                "so; export them, and compare"
+            )
         if one.may_have_arrived:
             return (
                 f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and "

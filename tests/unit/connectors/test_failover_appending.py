@@ -13,7 +13,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.offsets import EARLIEST
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appended, appending, stranded
@@ -160,19 +160,58 @@ async def test_a_refusal_says_what_to_do(
 async def test_each_appended_record_counts_by_its_own_header(
     monkeypatch: pytest.MonkeyPatch, offsets: list[int], first: int, found: Appended
 ) -> None:
-    async def list_offset(_: Any, target: Any, at: int) -> int:
-        return first if at == EARLIEST else 90
-
     async def read(_: Any, target: TopicPartition, ranges: list[Range]) -> AsyncGenerator[Any, None]:
         assert (target, ranges) == (ORDERS, [(first, 90)])
         yield record(1, headers=[(HEADER, b"ap/orders-0@1"), ("other", b"us/orders-0@1"), (HEADER, b"us/orders-01@1")])
         for offset in offsets:
             yield record(1, headers=[(HEADER, appended.where("us", ORDERS, offset).encode())])
 
-    monkeypatch.setattr(appended, "list_offset", list_offset)
+    shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
-    cluster: Any = "eu"
-    assert await appended.read_appended(cluster, ORDERS, 37, "us", ORDERS) == found
+    assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+
+
+EU: Any = SimpleNamespace(name="eu")
+
+
+def shows(monkeypatch: pytest.MonkeyPatch, first: int, decided: list[int]) -> None:
+    """A log from ``first`` to 90, of which each look finds a next one of ``decided``, and the last again."""
+
+    async def list_offset(_: Any, target: Any, at: int) -> int:
+        return first if at == EARLIEST else 90
+
+    async def list_offsets(_: Any, targets: list[Any], at: int, isolation: int) -> dict[Any, int]:
+        assert (targets, at, isolation) == ([ORDERS], LATEST, READ_COMMITTED)
+        return {ORDERS: decided.pop(0) if len(decided) > 1 else decided[0]}
+
+    async def open_in(_: Any, topic: str) -> str:
+        return f"producer id 7 in {topic}"
+
+    monkeypatch.setattr(appended, "list_offset", list_offset)
+    monkeypatch.setattr(appended, "list_offsets", list_offsets)
+    monkeypatch.setattr(appended, "open_in", open_in)
+    monkeypatch.setattr(appended, "_LOOK_S", 0.001)
+    monkeypatch.setattr(appended, "_OPEN_S", 0.05)
+
+
+async def test_what_an_open_transaction_hides_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be appended a second time. An application's that ends soon is waited for."""
+    read: list[list[Range]] = []
+
+    async def read_ranges(_: Any, __: Any, ranges: list[Range]) -> AsyncGenerator[Any, None]:
+        read.append(ranges)
+        for nothing in list[Any]():
+            yield nothing
+
+    monkeypatch.setattr(appended, "read_ranges", read_ranges)
+    shows(monkeypatch, 0, [60])
+    with pytest.raises(RetriableError, match=r"open in orders-0, .* run this again when it has ended; producer id 7"):
+        await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert read == []
+    await appended.read_appended(EU, ORDERS, 37, "us", ORDERS, waits=False)
+    shows(monkeypatch, 0, [60, 60, 95])
+    await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert read == [[(37, 90)]] * 2
 
 
 @pytest.mark.parametrize(
@@ -184,7 +223,11 @@ async def test_each_appended_record_counts_by_its_own_header(
         (Appended(((20, 22), (25, 27))), 0, True, [(22, 25), (27, 30)], 0),
         (Appended(((23, 25),)), 3, True, [(25, 30)], 0),
         (Appended(((23, 25),)), 3, False, [(25, 30)], 0),
-        (Appended(((23, 25), (26, 30)), is_cut=True), 0, True, [(25, 26)], 0),
+        (Appended(((23, 25),)), 2, False, [(20, 23), (25, 30)], 2),
+        (Appended(((23, 25), (26, 30)), is_cut=True), 0, True, [(20, 23), (25, 26)], 0),
+        (Appended(((20, 25), (26, 30)), is_cut=True), 0, True, [(25, 26)], 0),
+        (Appended(((23, 25),), is_cut=True), 3, False, [(25, 30)], 0),
+        (Appended(is_cut=True), 0, True, [(20, 30)], 0),
     ],
 )
 async def test_a_hole_in_what_was_appended_is_stranded_still(
@@ -234,5 +277,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     (found,) = await stranded.find(site)
     assert (list(found.ranges), found.doubtful) == (left, doubtful)
     assert found.is_late == (left[0][0] < there.end)
+    deleted = there.is_cut and bool(there.ranges) and left[0][0] < there.ranges[0][0]
+    assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})
