@@ -50,12 +50,13 @@ async def _stranded(
     from connectors.flows import load
 
     async with site(load(file), source, target) as place:
-        found = await stranded.find(place)
+        # Who appends looks again, with what an interrupted run has left open wound up.
+        found = await stranded.find(place, waits=not appends or export_to is not None)
         files = await stranded.export(place, found, export_to) if export_to is not None else []
         appended = 0
         if appends and found:
             async with hold(place, "heliograph stranded --append", ends=False):
-                found, appended = await appending.append_all(place, None, tell_on_stderr)
+                found, appended = await appending.append_all(place, None, tell_on_stderr, found)
         return found, files, appended
 
 
