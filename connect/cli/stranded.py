@@ -50,12 +50,13 @@ async def _stranded(
     from connectors.flows import load
 
     async with site(load(file), source, target) as place:
-        found = await stranded.find(place)
+        # Who appends looks again, with what an interrupted run has left open wound up.
+        found = await stranded.find(place, waits=not appends or export_to is not None)
         files = await stranded.export(place, found, export_to) if export_to is not None else []
         appended = 0
         if appends and found:
             async with hold(place, "heliograph stranded --append", ends=False):
-                found, appended = await appending.append_all(place, None, tell_on_stderr)
+                found, appended = await appending.append_all(place, None, tell_on_stderr, found)
         return found, files, appended
 
 
@@ -73,6 +74,11 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
             print(f"    {one.doubtful} of them arrived on cluster {target}, and nobody can tell which")
         if one.may_have_arrived:
             print(f"    some may have arrived on cluster {target}: only a stored offset tells how far they were copied")
+        if one.may_be_appended:
+            print(
+                f"    the first may have been appended: cluster {target} has deleted the beginning of {one.target}, "
+                "where their headers would lie"
+            )
     for file in files:
         print(f"exported to {file}")
     if appended:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, list_offsets
+from connect.kafka.topiclog import open_in
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.own import Range, merged, read_ranges
 
 #: On an appended record: where it came from, such as ``us/orders-0@41``.
 HEADER: Final = "heliograph.appended"
+#: An application's transactions end within moments; one that does not is waited for no longer.
+_OPEN_S: Final = 15.0
+_LOOK_S: Final = 0.25
 
 
 class Appended(NamedTuple):
     """Of one partition of the source. ``ranges`` are source offsets and ascend; ``is_cut``: the target has deleted some
-    of where they may lie."""
+    of where more may lie, and nobody knows whether there were any."""
 
     ranges: tuple[Range, ...] = ()
     is_cut: bool = False
@@ -26,9 +32,10 @@ class Appended(NamedTuple):
         """Behind the last; 0 for none."""
         return self.ranges[-1][1] if self.ranges else 0
 
-    def with_all_before(self) -> Appended:
-        """What lies before the first of them counts as appended too."""
-        return Appended(tuple(merged([(0, self.ranges[0][0]), *self.ranges]))) if self.ranges else self
+    def may_hold(self, offset: int) -> bool:
+        """Whether it may have been appended, though no header is left that says so: what is deleted was appended before
+        what is there."""
+        return self.is_cut and bool(self.ranges) and offset < self.ranges[0][0]
 
 
 def where(alias: str, log: TopicPartition, offset: int) -> str:
@@ -37,12 +44,21 @@ def where(alias: str, log: TopicPartition, offset: int) -> str:
 
 
 async def read_appended(
-    cluster: Cluster, target: TopicPartition, begin: int, alias: str, log: TopicPartition
+    cluster: Cluster, target: TopicPartition, begin: int, alias: str, log: TopicPartition, *, waits: bool = True
 ) -> Appended:
     """Of ``log`` of the cluster ``alias``, from offset ``begin`` of ``target`` on. Each by its own header: the last one
-    does not say that those before it are there. Raises as the cluster."""
+    does not say that those before it are there.
+
+    ``waits``: for the end of transactions that are open now, which hide what lies behind their beginning from who reads
+    what is committed. Without, that counts as not there.
+
+    Raises RetriableError where one stays open, and as the cluster.
+    """
     first = await list_offset(cluster, target, EARLIEST)
-    span = max(begin, first), await list_offset(cluster, target, LATEST)
+    end = await list_offset(cluster, target, LATEST)
+    if waits:
+        await _decided(cluster, target, end)
+    span = max(begin, first), end
     of_log = _of(alias, log).encode()
     found: list[Range] = []
     async with aclosing(read_ranges(cluster, target, [span] if span[0] < span[1] else [])) as records:
@@ -51,6 +67,19 @@ async def read_appended(
                 if name == HEADER and value is not None and value.startswith(of_log):
                     _take(found, int(value[len(of_log) :]))
     return Appended(tuple(merged(found)), is_cut=first > begin)
+
+
+async def _decided(cluster: Cluster, target: TopicPartition, end: int) -> None:
+    """Wait until it is decided of all before ``end`` whether it counts; what is begun since does not matter."""
+    clock = asyncio.get_running_loop().time
+    give_up_s = clock() + _OPEN_S
+    while (await list_offsets(cluster, [target], LATEST, READ_COMMITTED))[target] < end:
+        if clock() > give_up_s:
+            raise RetriableError(
+                f"cluster {cluster.name}: a transaction is open in {target}, and hides whether records were appended "
+                f"behind its beginning: run this again when it has ended; {await open_in(cluster, target.topic)}"
+            )
+        await asyncio.sleep(_LOOK_S)
 
 
 def _take(found: list[Range], offset: int) -> None:

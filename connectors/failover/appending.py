@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import (
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.errors import (
     ClusterAuthorizationFailedError,
     InvalidTimestampError,
-    KafkaError,
     MessageSizeTooLargeError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    for_code,
 )
-from aiokafka.producer.message_accumulator import BatchBuilder
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.producer import Batch
 from connect.kafka.topic_configs import describe
+from connect.kafka.transactions import Superseded
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import HEADER, where
+from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
@@ -31,25 +36,35 @@ from connectors.failover.uncopied import not_there
 
 #: Before compression. One is on its way at a time.
 _BATCH_BYTES: Final = 512 << 10
-#: As much as a broker takes in a request: whether a record is too large is for the topic to say.
-_MAX_REQUEST_BYTES: Final = 100 << 20
+#: INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
+_SHUT_OUT: Final = frozenset({47, 90})
 
 
-async def append_all(site: Site, control: FlowControl | None, tell: Tell) -> tuple[list[Stranded], int]:
-    """Under the lease: see that the flow is stopped, shut its last writer out, and only then look and append. What was
-    found, and how many records were appended.
+async def append_all(
+    site: Site, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
+) -> tuple[list[Stranded], int]:
+    """Under the lease: see that the flow is stopped, shut out its last writer and who appended before, and only then
+    look and append. What was found, and how many records were appended.
+
+    Args:
+        looked: Found by a look before, which nothing has to have shut out; no others are appended to.
 
     Raises PermanentError where nothing may be appended, and as the clusters.
     """
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
     await copied_ends(site, tell)
+    targets = {one.target for one in looked}
+    missing = await not_there(site, targets)
+    appender = Appender(site.target, site.flow.flow)
+    await appender.open(sorted(targets - missing))
     found = await find(site)
-    missing = await not_there(site, {one.target for one in found})
+    if new := sorted({one.target for one in found} - targets):
+        raise RetriableError(f"{new[0]} has records to be appended that were not there a moment ago: run this again")
     cleaned = await compacted(site.target, {one.target.topic for one in found} - {one.topic for one in missing})
     if why := objection(site, found, cleaned, missing):
         raise PermanentError(why)
-    return found, await _append_all(site, found, tell)
+    return found, await _append_all(site, found, appender, tell)
 
 
 def objection(
@@ -86,6 +101,12 @@ def objection(
                 f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
                 "nobody can tell which: export them, and compare"
             )
+        if one.may_be_appended:
+            return (
+                f"some of the records of {one.source}, from offset {one.own.first} on, may have been appended before: "
+                f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say "
+                "so; export them, and compare"
+            )
         if one.may_have_arrived:
             return (
                 f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and "
@@ -94,31 +115,13 @@ def objection(
     return ""
 
 
-async def _append_all(site: Site, stranded: Sequence[Stranded], tell: Tell) -> int:
+async def _append_all(site: Site, stranded: Sequence[Stranded], appender: Appender, tell: Tell) -> int:
     most = await _batch_bytes(site, {one.target.topic for one in stranded})
     appended = 0
     for one in stranded:
         if one.is_late:
             tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
-        producer = AIOKafkaProducer(
-            **site.target.settings.aiokafka_arguments(),
-            acks="all",
-            enable_idempotence=True,
-            # What was compressed at the source may be too large for the same topic without.
-            compression_type="zstd",
-            max_batch_size=most[one.target.topic],
-            max_request_size=_MAX_REQUEST_BYTES,
-        )
-        try:
-            await producer.start()
-            made = await _append(site, one, producer)
-        except KafkaError as error:
-            kind = RetriableError if error.retriable else PermanentError
-            raise kind(
-                f"cluster {site.flow.target_alias}: {one.target} cannot be written: {error!r}; run this again"
-            ) from error
-        finally:
-            await producer.stop()
+        made = await _append(site, one, appender, most[one.target.topic])
         tell(f"{one.source}: {made} records appended to {one.target}")
         appended += made
     return appended
@@ -133,70 +136,99 @@ async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
     return found
 
 
-async def _append(site: Site, one: Stranded, producer: AIOKafkaProducer) -> int:
-    """A batch at a time, and none behind one that is not there: of a producer that it does not know a broker takes any
-    first sequence, so what follows a refused batch would land, and leave a hole."""
-    made, batch, first, last = 0, producer.create_batch(), -1, -1
+async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> int:
+    """A batch at a time, and none behind one that is not there: that would leave a hole."""
+    made = 0
+    batch = _Batch(appender.batch(one.target, size))
     async with aclosing(records_of(site, one)) as records:
         async for record in records:
             if not all(is_text(name) for name, _ in record.headers):
-                await _send(site, one, producer, batch, (first, last))
+                await _send(site, one, appender, batch)
                 raise PermanentError(
                     f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
                     f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
                     "it, and append it and what lies behind it by hand"
                 )
             if not _take(site, one, batch, record):
-                made += await _send(site, one, producer, batch, (first, last))
-                batch, first = producer.create_batch(), -1
+                made += await _send(site, one, appender, batch)
+                batch = _Batch(appender.batch(one.target, size))
                 _take(site, one, batch, record)
-            first, last = record.offset if first < 0 else first, record.offset
-    return made + await _send(site, one, producer, batch, (first, last))
+    return made + await _send(site, one, appender, batch)
 
 
-def _take(site: Site, one: Stranded, batch: BatchBuilder, record: Any) -> bool:
+@dataclass(slots=True)
+class _Batch:
+    """One that is being filled, with the first and last source offset in it."""
+
+    builder: DefaultRecordBatchBuilder
+    records: int = 0
+    first: int = -1
+    last: int = -1
+
+
+def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     """Whether it has room; it has for a first record of any size."""
     header = (HEADER, where(site.flow.source_alias, one.source, record.offset).encode())
     headers = [*record.headers, header]
-    taken = batch.append(timestamp=record.timestamp, key=record.key, value=record.value, headers=headers)
-    return taken is not None
+    if batch.builder.append(batch.records, record.timestamp, record.key, record.value, headers) is None:
+        return False
+    batch.first, batch.last = batch.first if batch.records else record.offset, record.offset
+    batch.records += 1
+    return True
 
 
-async def _send(
-    site: Site, one: Stranded, producer: AIOKafkaProducer, batch: BatchBuilder, offsets: tuple[int, int]
-) -> int:
+async def _send(site: Site, one: Stranded, appender: Appender, batch: _Batch) -> int:
     """How many records it has, once they are there."""
-    records: int = batch.record_count()
-    if not records:
+    if not batch.records:
         return 0
+    offsets = batch.first, batch.last
+
+    def check(code: int, _: str) -> None:
+        if code in _SHUT_OUT:
+            raise Superseded(refusal(site, one, offsets, "somebody else has begun to append"))
+        if code:
+            error = for_code(code)
+            kind = RetriableError if error.retriable else PermanentError
+            raise kind(f"{error.__name__}: {_remedy(one, error)}")
+
     try:
-        await (await producer.send_batch(batch, one.target.topic, partition=one.target.partition))
-    except KafkaError as error:
-        kind = RetriableError if error.retriable else PermanentError
-        raise kind(refusal(site, one, offsets, error)) from error
-    return records
+        await appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
+    except Superseded:
+        raise
+    except CommitUnknown as error:
+        raise RetriableError(
+            f"cluster {site.flow.target_alias}: {_of(offsets)} of {one.source} of cluster {site.flow.source_alias} may "
+            f"have been appended to {one.target}: {error}; run this again: it reads what is there"
+        ) from error
+    except HeliographError as error:
+        kind = RetriableError if isinstance(error, RetriableError) else PermanentError
+        raise kind(refusal(site, one, offsets, str(error))) from error
+    return batch.records
 
 
-def refusal(site: Site, one: Stranded, offsets: tuple[int, int], error: KafkaError) -> str:
+def refusal(site: Site, one: Stranded, offsets: tuple[int, int], why: str) -> str:
     """What to say of records, from one offset of the source to another, that the target does not take (pure)."""
-    first, last = offsets
-    of = f"offset {first}" if first == last else f"offsets {first} to {last}"
     return (
-        f"cluster {site.flow.target_alias}: {one.target} does not take {of} of {one.source} of cluster "
-        f"{site.flow.source_alias}: {type(error).__name__}: {_remedy(one, error)}; then run this again: it goes on "
-        "there, and nothing behind it was appended"
+        f"cluster {site.flow.target_alias}: {one.target} does not take {_of(offsets)} of {one.source} of cluster "
+        f"{site.flow.source_alias}: {why}; then run this again: it goes on there, and nothing behind it was appended"
     )
 
 
-def _remedy(one: Stranded, error: KafkaError) -> str:
+def _of(offsets: tuple[int, int]) -> str:
+    first, last = offsets
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def _remedy(one: Stranded, error: type[Exception]) -> str:
     topic = one.target.topic
-    match error:
-        case MessageSizeTooLargeError() | RecordListTooLargeError():
-            return f"raise max.message.bytes of {topic}, to that of its source or more"
-        case InvalidTimestampError():
-            return f"raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of {topic}"
-        case TopicAuthorizationFailedError() | ClusterAuthorizationFailedError():
-            return f"grant WRITE on topic {topic}"
-    if error.retriable:
-        return "see whether its replicas are in sync, and its brokers answer"
+    if error in (MessageSizeTooLargeError, RecordListTooLargeError):
+        return f"raise max.message.bytes of {topic}, to that of its source or more"
+    if error is InvalidTimestampError:
+        return f"raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of {topic}"
+    if error in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
+        return f"grant WRITE on topic {topic}"
+    if error in (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError):
+        return f"fewer replicas of it are in sync than min.insync.replicas of {topic}: see to its brokers"
+    if getattr(error, "retriable", False):
+        return "see whether its brokers answer"
     return "the log of its broker says why"

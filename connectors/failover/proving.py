@@ -93,8 +93,12 @@ async def _comparable(
     if is_compacted:
         return mine, theirs, "" if mine else by
     other = await unchanged.of_target(move, theirs)
-    both = min(len(mine), len(other))
-    return mine[:both], other[:both], "" if both else by
+    # One side ends at what a flow has changed, and so the other: but what the target lacks is missing there.
+    if len(mine) < len(ours):
+        other = other[: len(mine)]
+    if len(other) < len(theirs):
+        mine = mine[: len(other)]
+    return mine, other, "" if mine else by
 
 
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proof:

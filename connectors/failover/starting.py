@@ -16,7 +16,7 @@ from connect.kafka.topiclog import ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, written_on
 from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, between, count, own_ranges
+from connectors.failover.own import Own, count, own_ranges, without
 from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
@@ -94,8 +94,7 @@ async def passed_over(
     for log, start in zip(logs, starts, strict=True):
         first = max(begins[log], 0 if start.before is None else start.before + 1, (appended or {}).get(log, -1) + 1)
         own = await own_ranges(copies, log, topics[log.topic].topic_id, first, start.after + 1)
-        ranges = [left for begin, end in own for left in between(begin, end, written.get(log, ()))]
-        if counted := await count(site.target, log, ranges):
+        if counted := await count(site.target, log, without(own, written.get(log, ()))):
             found.append(counted)
     return found
 

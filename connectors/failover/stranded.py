@@ -23,6 +23,7 @@ from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
 _CREATE_TIME: Final = 0
+_END: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Stranded:
     may_have_arrived: bool = False
     #: Later ones were appended, and the first of these come behind them.
     is_late: bool = False
+    #: The first of these may have been appended: the target has deleted where their headers would lie.
+    may_be_appended: bool = False
 
     @property
     def source(self) -> TopicPartition:
@@ -53,17 +56,17 @@ class _Seen:
     left: Stranded | None
 
 
-async def find(site: Site) -> list[Stranded]:
-    """Of every partition that the flow has copied some of, or takes, without what was appended. Raises as the
-    clusters."""
-    return [one.left for one in await _look(site) if one.left is not None]
+async def find(site: Site, *, waits: bool = True) -> list[Stranded]:
+    """Of every partition that the flow has copied some of, or takes, without what was appended. ``waits`` and errors as
+    of :func:`connectors.failover.appended.read_appended`; without waiting more may be found, never less."""
+    return [one.left for one in await _look(site, waits=waits) if one.left is not None]
 
 
 async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
     """The source offset of each partition up to which all that was stranded is appended to the target; none where
     nothing was. Raises as the clusters."""
     found = {}
-    for one in await _look(site):
+    for one in await _look(site, waits=True):
         first = one.appended.end if one.left is None else one.left.own.first
         up_to = min(first, one.appended.end) - 1
         if up_to >= 0:
@@ -71,7 +74,7 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
     return found
 
 
-async def _look(site: Site) -> list[_Seen]:
+async def _look(site: Site, *, waits: bool) -> list[_Seen]:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
@@ -92,22 +95,23 @@ async def _look(site: Site) -> list[_Seen]:
         if await count(site.source, one, ranges) is None:
             continue
         target = target_of(position)
-        appended = await _appended(site, one, target, position.target_end) if one in kept else Appended()
+        appended = Appended()
+        if one in kept:
+            appended = await _appended(site, one, target, position.target_end, waits=waits)
         arrived = await _arrived(site, one, ranges, position, written[one])
+        arrived = arrived or await _arrived_before(site, one, ranges, appended, written[one].surplus)
         doubtful = 0 if arrived else written[one].surplus
-        if appended.ranges and (doubtful or appended.is_cut):
-            # Who appended them knew what came before, and does not tell any more.
-            appended, doubtful = appended.with_all_before(), 0
         left = without(without(ranges, [(0, arrived)]), appended.ranges)
         own = await count(site.source, one, left)
         found.append(_seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None))
     whole = await uncopied(site, new, copies, brought)
-    return sorted([*found, *await _never_copied(site, whole)], key=lambda one: one.source)
+    return sorted([*found, *await _never_copied(site, whole, waits=waits)], key=lambda one: one.source)
 
 
 def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
     if left is not None:
-        left = replace(left, is_late=left.own.first < appended.end)
+        first = left.own.first
+        left = replace(left, is_late=first < appended.end, may_be_appended=appended.may_hold(first))
     return _Seen(source, appended, left)
 
 
@@ -125,15 +129,13 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     return written_on(positions, await copied_ends(back, among=among))
 
 
-async def _never_copied(site: Site, whole: Sequence[Uncopied]) -> list[_Seen]:
+async def _never_copied(site: Site, whole: Sequence[Uncopied], *, waits: bool) -> list[_Seen]:
     missing = await not_there(site, {one.target for one in whole})
     found = []
     for one in whole:
         appended = Appended()
         if _may_hold_appended(one, missing):
-            appended = await _appended(site, one.source, one.target, 0)
-        if appended.is_cut:
-            appended = appended.with_all_before()
+            appended = await _appended(site, one.source, one.target, 0, waits=waits)
         ranges = without(one.ranges, appended.ranges)
         own = await count(site.source, one.source, ranges) if appended.ranges else one.own
         left = Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived) if own else None
@@ -180,6 +182,18 @@ async def _arrived(
     if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
         return 0
     return int(ours[-1].offset) + 1
+
+
+async def _arrived_before(
+    site: Site, one: TopicPartition, ranges: Sequence[Range], appended: Appended, surplus: int
+) -> int:
+    """Before which offset all of them arrived, of as many as the flow wrote behind what it stored: what was appended
+    says so, for nothing is appended while it is not known which they are. 0 in doubt."""
+    if not surplus or not appended.ranges:
+        return 0
+    first = appended.ranges[0][0]
+    before = await count(site.source, one, without(ranges, [(first, _END)]))
+    return first if before is None or before.records <= surplus else 0
 
 
 async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
@@ -229,8 +243,8 @@ def as_json(record: Any) -> dict[str, Any]:
     }
 
 
-async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int) -> Appended:
-    return await read_appended(site.target, target, begin, site.flow.source_alias, one)
+async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, waits: bool) -> Appended:
+    return await read_appended(site.target, target, begin, site.flow.source_alias, one, waits=waits)
 
 
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, NotEnoughReplicasError
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.offsets import EARLIEST
+from connect.cli import stranded as cli
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
+from connect.kafka.transactions import ProducerIdentity, Superseded
+from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appending, stranded
+from connectors.failover import appended, appender, appending, lease, stranded
+from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
+from connectors.failover.appender import Appender
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
@@ -36,50 +42,63 @@ def record(offset: int, value: bytes = VALUE, headers: Sequence[tuple[str, bytes
 
 
 class Broker:
-    """Takes batches but the ``refused``-th, and then again: as one that does not know the producer.
+    """Answers Produce with ``answers``, code by code, and takes all that come after them.
 
-    ``log`` has the source offsets of what it took, as headers tell.
+    ``log`` has the source offsets of what is committed, batch by batch, as headers tell.
     """
 
-    def __init__(self, refused: int = -1, error: type[KafkaError] = MessageSizeTooLargeError) -> None:
+    def __init__(self, *answers: int, commit: HeliographError | None = None) -> None:
         self.log: list[list[int]] = []
+        self.done: list[str] = []
         self.codecs: set[int] = set()
-        self.started_with: dict[str, Any] = {}
-        self._refused = refused
-        self._error = error
-        self._batches = 0
-        self._on_their_way = 0
+        self.epoch = 4
+        self._answers = list(answers)
+        self._commit = commit
+        self._next_sequence = 0
+        self._open: list[list[int]] = []
 
-    def producer(self, **arguments: Any) -> Broker:
-        self.started_with = arguments
-        return self
+    async def topics(self, _: set[str]) -> Any:
+        return SimpleNamespace(leader=lambda topic, index: 1)
 
-    async def start(self) -> None: ...
+    async def fence(self, _: Any, name: str, partitions: Sequence[Any]) -> ProducerIdentity:
+        assert name == "heliograph-failover-us->eu:append"
+        self.done.append(f"fence {[str(one) for one in partitions]}")
+        self.epoch, self._next_sequence = self.epoch + 1, 0
+        return ProducerIdentity(7, self.epoch)
 
-    async def stop(self) -> None: ...
+    async def claim(self, _: Any, __: str, current: ProducerIdentity) -> ProducerIdentity:
+        assert current == (7, self.epoch), "only if nobody else has it"
+        self.done.append("give up")
+        self.epoch, self._open = self.epoch + 1, []
+        return ProducerIdentity(7, self.epoch)
 
-    def create_batch(self) -> BatchBuilder:
-        return BatchBuilder(self.started_with["max_batch_size"], DefaultRecordBatch.CODEC_ZSTD)
+    async def add_partitions(self, _: Any, __: str, identity: ProducerIdentity, partitions: Sequence[Any]) -> None:
+        assert (identity, partitions) == ((7, self.epoch), [ORDERS])
 
-    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> asyncio.Future[None]:
-        assert (topic, partition) == ORDERS
-        assert not self._on_their_way, "the next one is sent once this one is there"
-        self._on_their_way += 1
-        number, self._batches = self._batches, self._batches + 1
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def produce_all(self, _: Any, placed: Any, __: str, ___: float, check: Any) -> None:
+        ((data, records),) = placed[1][ORDERS]
+        batch = DefaultRecordBatch(data)
+        assert batch.is_transactional
+        assert (batch.producer_id, batch.producer_epoch) == (7, self.epoch)
+        self.codecs.add(batch.compression_type)
+        code = self._answers.pop(0) if self._answers else 0
+        if code == NEVER:
+            await asyncio.Event().wait()
+        if code in (0, TIMED_OUT) and batch.base_sequence == self._next_sequence:  # else it is there already
+            self._next_sequence += records
+            self._open.append([int(dict(one.headers)[HEADER].removeprefix(b"us/orders-0@")) for one in batch])
+        check(code, "orders-0")
 
-        def take() -> None:
-            self._on_their_way -= 1
-            if number == self._refused:
-                answer.set_exception(self._error())
-                return
-            data = DefaultRecordBatch(batch._build())
-            self.codecs.add(data.compression_type)
-            self.log.append([int(dict(one.headers)[HEADER].removeprefix(b"us/orders-0@")) for one in data])
-            answer.set_result(None)
+    async def end_transaction(self, _: Any, __: str, identity: ProducerIdentity, *, commit: bool) -> None:
+        assert commit
+        assert identity == (7, self.epoch)
+        if self._commit is not None:
+            raise self._commit
+        self.log += self._open
+        self._open = []
 
-        asyncio.get_running_loop().call_soon(take)
-        return answer
+
+NEVER, TOO_LARGE, TIMED_OUT, REPLICAS, TIMESTAMP, UNKNOWN, EPOCH = -99, 10, 7, 19, 32, -1, 47
 
 
 @pytest.fixture
@@ -87,8 +106,7 @@ def site() -> Any:
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", map_topic="map", name="m",
                            changing_key="", enabled=False)  # fmt: skip
     back = SimpleNamespace(flow="eu->us", map_topic="map", name="m")
-    target = SimpleNamespace(settings=SimpleNamespace(aiokafka_arguments=dict))
-    return SimpleNamespace(flow=flow, back=back, source="us", target=target)
+    return SimpleNamespace(flow=flow, back=back, source="us", target=None)
 
 
 def arrange(
@@ -103,16 +121,26 @@ def arrange(
 
     monkeypatch.setattr(stranded, "read_ranges", read)
     monkeypatch.setattr(appending, "describe", describe)
-    monkeypatch.setattr(appending, "AIOKafkaProducer", broker.producer)
+    for name in ("fence", "claim", "add_partitions", "produce_all", "end_transaction"):
+        monkeypatch.setattr(appender, name, getattr(broker, name))
+    for name in ("_BATCH_S", "_COMMIT_S"):
+        monkeypatch.setattr(appender, name, 0.5)
+
+
+async def append(site: Any, broker: Broker, tell: Any = print) -> int:
+    site.target = broker
+    writer = Appender(site.target, "us->eu")
+    await writer.open([ORDERS])
+    return await appending._append_all(site, [ONE], writer, tell)
 
 
 async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
-    """The broker would take it, and the next run would go on behind it."""
-    broker = Broker(refused=1)
+    """The next run would go on behind what came after it."""
+    broker = Broker(0, TOO_LARGE)
     arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)], "500")
     with pytest.raises(PermanentError) as raised:
-        await appending._append_all(site, [ONE], print)
-    assert broker.log == [[20, 21, 22]]
+        await append(site, broker)
+    assert (broker.log, broker.done[1:]) == ([[20, 21, 22]], ["give up"])
     for word in ("cluster eu", "orders-0", "offsets 23 to 25", "max.message.bytes", "run this again"):
         assert word in str(raised.value)
 
@@ -122,26 +150,117 @@ async def test_a_record_of_any_size_goes_alone_and_compressed(monkeypatch: pytes
     large = [record(20), record(21, bytes(900)), record(22), record(23)]
     arrange(monkeypatch, broker, large, "500")
     said: list[str] = []
-    assert await appending._append_all(site, [ONE], said.append) == 4
+    assert await append(site, broker, said.append) == 4
     assert (broker.log, broker.codecs) == ([[20], [21], [22, 23]], {DefaultRecordBatch.CODEC_ZSTD})
-    assert broker.started_with["compression_type"] == "zstd"
     assert said == ["orders-0: 4 records appended to orders-0"]
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "word"),
+    ("answers", "kind", "word"),
     [
-        (InvalidTimestampError, PermanentError, "message.timestamp.before.max.ms"),
-        (NotEnoughReplicasError, RetriableError, "replicas"),
-        (KafkaError, PermanentError, "the log of its broker"),
+        ([TIMESTAMP], PermanentError, "message.timestamp.before.max.ms"),
+        ([REPLICAS] * 99, RetriableError, "in sync than min.insync.replicas of orders"),
+        ([UNKNOWN], PermanentError, "the log of its broker"),
+        ([NEVER], RetriableError, "not done within 0.5 s"),
+        ([EPOCH], Superseded, "somebody else has begun to append"),
     ],
 )
 async def test_a_refusal_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, site: Any, error: type[KafkaError], kind: type[Exception], word: str
+    monkeypatch: pytest.MonkeyPatch, site: Any, answers: list[int], kind: type[Exception], word: str
 ) -> None:
-    arrange(monkeypatch, Broker(0, error), [record(20)])
-    with pytest.raises(kind, match=f"offset 20 of orders-0 of cluster us.*{word}"):
-        await appending._append_all(site, [ONE], print)
+    """And silence, or replicas that do not come back, are waited for no longer than a moment."""
+    broker = Broker(*answers)
+    arrange(monkeypatch, broker, [record(20)])
+    with pytest.raises(kind, match=f"offset 20 of orders-0 of cluster us.*{word}.*run this again"):
+        async with asyncio.timeout(5):
+            await append(site, broker)
+    assert (broker.log, broker.done[1:]) == ([], ["give up"])
+
+
+async def test_what_passes_in_moments_is_waited_out_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """A leader that answers late has appended all the same."""
+    broker = Broker(REPLICAS, TIMED_OUT, REPLICAS)
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 26)], "500")
+    assert await append(site, broker) == 6
+    assert broker.log == [[20, 21, 22], [23, 24, 25]]
+
+
+async def test_a_batch_whose_commit_is_not_answered_may_be_there(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    broker = Broker(commit=RetriableError("the coordinator loads"))
+    arrange(monkeypatch, broker, [record(20)])
+    with pytest.raises(RetriableError, match=r"offset 20 of .* may have been appended to orders-0.* run this again"):
+        await append(site, broker)
+
+
+@pytest.mark.parametrize("found", [[], [ONE], [ONE, replace(ONE, target=TopicPartition("grew", 1))]])
+async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
+    monkeypatch: pytest.MonkeyPatch, site: Any, found: list[Stranded]
+) -> None:
+    """A batch that a killed run has left at a frozen broker would land behind what is read."""
+    broker = Broker()
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
+    gone = TopicPartition("gone", 0)
+
+    async def nothing(*_: Any) -> Any:
+        return ""
+
+    async def find(_: Any) -> list[Stranded]:
+        broker.done.append("look")
+        return found
+
+    async def compacted(*_: Any) -> set[str]:
+        return set()
+
+    async def not_there(_: Any, targets: set[Any]) -> set[Any]:
+        return {gone} & targets
+
+    fakes = {"why_running": nothing, "copied_ends": nothing, "find": find, "compacted": compacted}
+    for name, fake in {**fakes, "not_there": not_there}.items():
+        monkeypatch.setattr(appending, name, fake)
+    monkeypatch.setattr(appending, "objection", lambda *_: "")
+    site.target = broker
+    looked = [ONE, replace(ONE, target=gone)]
+    if len(found) > 1:
+        with pytest.raises(RetriableError, match=r"grew-1 has records .* run this again"):
+            await appending.append_all(site, None, print, looked)
+        assert broker.log == []
+    else:
+        assert await appending.append_all(site, None, print, looked) == (found, 10 * len(found))
+    assert broker.done == ["fence ['orders-0']", "look"]
+
+
+@pytest.mark.parametrize("appends", [False, True])
+@pytest.mark.parametrize("exports", [False, True])
+async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, appends: bool, exports: bool
+) -> None:
+    """It shuts that run out, and looks again; who only looks needs no right to."""
+    done: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def context(*_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        yield "us->eu"
+
+    async def find(_: Any, *, waits: bool) -> list[Stranded]:
+        done.append(f"look, waits: {waits}")
+        return [ONE]
+
+    async def export(*_: Any) -> list[Path]:
+        return []
+
+    async def append_all(_: Any, __: Any, ___: Any, looked: list[Stranded]) -> tuple[list[Stranded], int]:
+        done.append("append")
+        return looked, 10
+
+    for module, name, fake in (
+        (flows, "load", str), (place, "site", context), (lease, "hold", context), (stranded, "find", find),
+        (stranded, "export", export), (appending, "append_all", append_all),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, fake)
+    await cli._stranded(tmp_path, "us", "eu", tmp_path if exports else None, appends)
+    assert done == [f"look, waits: {exports or not appends}", *(["append"] if appends else [])]
 
 
 async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
@@ -149,7 +268,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
     odd = [record(20, headers=[("é", b"")]), record(21), record(22, headers=[("\udce9", b"")]), record(23)]
     arrange(monkeypatch, broker, odd)
     with pytest.raises(PermanentError, match="the record at offset 22 cannot be appended, for a header's key in it"):
-        await appending._append_all(site, [ONE], print)
+        await append(site, broker)
     assert broker.log == [[20, 21]]
 
 
@@ -169,19 +288,58 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 async def test_each_appended_record_counts_by_its_own_header(
     monkeypatch: pytest.MonkeyPatch, offsets: list[int], first: int, found: Appended
 ) -> None:
-    async def list_offset(_: Any, target: Any, at: int) -> int:
-        return first if at == EARLIEST else 90
-
     async def read(_: Any, target: TopicPartition, ranges: list[Range]) -> AsyncGenerator[Any, None]:
         assert (target, ranges) == (ORDERS, [(first, 90)])
         yield record(1, headers=[(HEADER, b"ap/orders-0@1"), ("other", b"us/orders-0@1"), (HEADER, b"us/orders-01@1")])
         for offset in offsets:
             yield record(1, headers=[(HEADER, appended.where("us", ORDERS, offset).encode())])
 
-    monkeypatch.setattr(appended, "list_offset", list_offset)
+    shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
-    cluster: Any = "eu"
-    assert await appended.read_appended(cluster, ORDERS, 37, "us", ORDERS) == found
+    assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+
+
+EU: Any = SimpleNamespace(name="eu")
+
+
+def shows(monkeypatch: pytest.MonkeyPatch, first: int, decided: list[int]) -> None:
+    """A log from ``first`` to 90, of which each look finds a next one of ``decided``, and the last again."""
+
+    async def list_offset(_: Any, target: Any, at: int) -> int:
+        return first if at == EARLIEST else 90
+
+    async def list_offsets(_: Any, targets: list[Any], at: int, isolation: int) -> dict[Any, int]:
+        assert (targets, at, isolation) == ([ORDERS], LATEST, READ_COMMITTED)
+        return {ORDERS: decided.pop(0) if len(decided) > 1 else decided[0]}
+
+    async def open_in(_: Any, topic: str) -> str:
+        return f"producer id 7 in {topic}"
+
+    monkeypatch.setattr(appended, "list_offset", list_offset)
+    monkeypatch.setattr(appended, "list_offsets", list_offsets)
+    monkeypatch.setattr(appended, "open_in", open_in)
+    monkeypatch.setattr(appended, "_LOOK_S", 0.001)
+    monkeypatch.setattr(appended, "_OPEN_S", 0.05)
+
+
+async def test_what_an_open_transaction_hides_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be appended a second time. An application's that ends soon is waited for."""
+    read: list[list[Range]] = []
+
+    async def read_ranges(_: Any, __: Any, ranges: list[Range]) -> AsyncGenerator[Any, None]:
+        read.append(ranges)
+        for nothing in list[Any]():
+            yield nothing
+
+    monkeypatch.setattr(appended, "read_ranges", read_ranges)
+    shows(monkeypatch, 0, [60])
+    with pytest.raises(RetriableError, match=r"open in orders-0, .* run this again when it has ended; producer id 7"):
+        await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert read == []
+    await appended.read_appended(EU, ORDERS, 37, "us", ORDERS, waits=False)
+    shows(monkeypatch, 0, [60, 60, 95])
+    await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert read == [[(37, 90)]] * 2
 
 
 @pytest.mark.parametrize(
@@ -193,7 +351,11 @@ async def test_each_appended_record_counts_by_its_own_header(
         (Appended(((20, 22), (25, 27))), 0, True, [(22, 25), (27, 30)], 0),
         (Appended(((23, 25),)), 3, True, [(25, 30)], 0),
         (Appended(((23, 25),)), 3, False, [(25, 30)], 0),
-        (Appended(((23, 25), (26, 30)), is_cut=True), 0, True, [(25, 26)], 0),
+        (Appended(((23, 25),)), 2, False, [(20, 23), (25, 30)], 2),
+        (Appended(((23, 25), (26, 30)), is_cut=True), 0, True, [(20, 23), (25, 26)], 0),
+        (Appended(((20, 25), (26, 30)), is_cut=True), 0, True, [(25, 26)], 0),
+        (Appended(((23, 25),), is_cut=True), 3, False, [(25, 30)], 0),
+        (Appended(is_cut=True), 0, True, [(20, 30)], 0),
     ],
 )
 async def test_a_hole_in_what_was_appended_is_stranded_still(
@@ -243,5 +405,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     (found,) = await stranded.find(site)
     assert (list(found.ranges), found.doubtful) == (left, doubtful)
     assert found.is_late == (left[0][0] < there.end)
+    deleted = there.is_cut and bool(there.ranges) and left[0][0] < there.ranges[0][0]
+    assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})

@@ -241,7 +241,7 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
 
     monkeypatch.setattr(appending, "why_running", runs)
     with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
-        await appending.append_all(place(), None, print)
+        await appending.append_all(place(), None, print, [])
 
 
 # -- order, and what takes it back -----------------------------------------------------------------------------

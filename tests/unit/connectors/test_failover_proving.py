@@ -270,6 +270,17 @@ async def test_what_no_flow_has_changed_is_compared(
         )
 
 
+@pytest.mark.parametrize("left", [0, 4])
+async def test_what_the_target_lacks_is_missing_though_a_flow_changes_others(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """All ten that come next were copied by the flow that changes nothing, and the target has lost the last of them."""
+    known = compares(monkeypatch, ALL, [Run(0, 0, 9)], by_back="transforms")
+    found = await proof(monkeypatch, known, NUMBERS, NUMBERS[: 10 + left], 10)
+    assert (found.outcome, found.records) == (DIFFERS, left)
+    assert found.why == f"the source goes on with {10 - left} records or more"
+
+
 async def test_what_java_has_copied_by_a_flow_that_changes_records_is_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

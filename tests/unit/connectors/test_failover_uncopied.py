@@ -113,7 +113,10 @@ def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) ->
     async def nothing(*_: Any) -> Any:
         return {}
 
-    async def read_appended(_: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition) -> Appended:
+    async def read_appended(
+        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, waits: bool
+    ) -> Appended:
+        assert waits
         assert source == target != GREW, "what is not there cannot be read"
         assert source != JAVAS, "nothing is appended to it, and all that Java copied would be read for nothing"
         assert (alias, begin) == ("us", 0)
@@ -144,7 +147,7 @@ async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pyt
         (Appended(((5, 9),)), (), 8),
         (Appended(((5, 6), (7, 9))), ((6, 7),), 5),
         (Appended(((6, 9),)), ((5, 6),), 4),
-        (Appended(((6, 9),), is_cut=True), (), 8),
+        (Appended(((6, 9),), is_cut=True), ((5, 6),), 4),
     ],
 )
 async def test_what_was_appended_of_it_is_named_no_more_and_nothing_else(
@@ -156,6 +159,7 @@ async def test_what_was_appended_of_it_is_named_no_more_and_nothing_else(
     found = [one for one in await stranded.find(site) if one.source == NEW]
     assert [one.ranges for one in found] == ([left] if left else [])
     assert [one.is_late for one in found] == [each[0] < appended.end for each in left[:1]]
+    assert [one.may_be_appended for one in found] == [appended.is_cut for _ in left[:1]]
     assert (await stranded.appended_up_to(site)) == {NEW: up_to}
 
 
@@ -168,6 +172,8 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
 def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
     one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
     assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, [one], {"orders"}, {GREW})
+    doubtful = appending.objection(site, [replace(one, may_be_appended=True)], ())
+    assert "from offset 0 on, may have been appended before: cluster eu has deleted" in doubtful
     assert "may have arrived on cluster eu" in appending.objection(site, [replace(one, may_have_arrived=True)], ())
     assert appending.objection(site, [one], ()) == ""
 
