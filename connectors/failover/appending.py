@@ -118,12 +118,20 @@ def objection(
 async def _append_all(site: Site, stranded: Sequence[Stranded], appender: Appender, tell: Tell) -> int:
     most = await _batch_bytes(site, {one.target.topic for one in stranded})
     appended = 0
+    held_up: _NotText | None = None
     for one in stranded:
         if one.is_late:
             tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
-        made = await _append(site, one, appender, most[one.target.topic])
-        tell(f"{one.source}: {made} records appended to {one.target}")
-        appended += made
+        try:
+            made = await _append(site, one, appender, most[one.target.topic])
+        except _NotText as error:  # of this partition; by the next run too, so that it must not keep others waiting
+            tell(str(error))
+            held_up = held_up or error
+        else:
+            tell(f"{one.source}: {made} records appended to {one.target}")
+            appended += made
+    if held_up is not None:
+        raise held_up
     return appended
 
 
@@ -144,16 +152,22 @@ async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> i
         async for record in records:
             if not all(is_text(name) for name, _ in record.headers):
                 await _send(site, one, appender, batch)
-                raise PermanentError(
+                raise _NotText(
                     f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
                     f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
-                    "it, and append it and what lies behind it by hand"
+                    f"it, write it there by hand with a header {HEADER}: "
+                    f"{where(site.flow.source_alias, one.source, record.offset)}, and run this again, which goes on "
+                    "behind it"
                 )
             if not _take(site, one, batch, record):
                 made += await _send(site, one, appender, batch)
                 batch = _Batch(appender.batch(one.target, size))
                 _take(site, one, batch, record)
     return made + await _send(site, one, appender, batch)
+
+
+class _NotText(PermanentError):
+    """A record of one partition that this program cannot write."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
+from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
@@ -239,8 +240,13 @@ def as_json(record: Any) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": _text(record.key),
         "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
+        "headers": [_header(name, value) for name, value in record.headers],
     }
+
+
+def _header(name: str, value: bytes | None) -> list[str | None]:
+    """JSON has no text that is no UTF-8: such a key comes once more behind the value, as bytes."""
+    return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
 
 
 async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, waits: bool) -> Appended:

@@ -127,11 +127,11 @@ def arrange(
         monkeypatch.setattr(appender, name, 0.5)
 
 
-async def append(site: Any, broker: Broker, tell: Any = print) -> int:
+async def append(site: Any, broker: Broker, tell: Any = print, found: Sequence[Stranded] = (ONE,)) -> int:
     site.target = broker
     writer = Appender(site.target, "us->eu")
     await writer.open([ORDERS])
-    return await appending._append_all(site, [ONE], writer, tell)
+    return await appending._append_all(site, found, writer, tell)
 
 
 async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
@@ -267,9 +267,19 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
     broker = Broker()
     odd = [record(20, headers=[("é", b"")]), record(21), record(22, headers=[("\udce9", b"")]), record(23)]
     arrange(monkeypatch, broker, odd)
-    with pytest.raises(PermanentError, match="the record at offset 22 cannot be appended, for a header's key in it"):
-        await append(site, broker)
-    assert broker.log == [[20, 21]]
+    told: list[str] = []
+    wanted = r"the record at offset 22 cannot be appended, .* with a header heliograph.appended: us/orders-0@22, and"
+    with pytest.raises(PermanentError, match=wanted):
+        await append(site, broker, told.append, [ONE, ONE])
+    assert broker.log == [[20, 21], [20, 21]], "others are not kept waiting"
+    assert len(told) == 2
+
+
+def test_an_exported_header_whose_key_is_no_text_has_it_as_bytes_too() -> None:
+    found = stranded.as_json(
+        SimpleNamespace(**vars(record(20, headers=[("é", b"1"), ("a\udce9", b"")])), topic="orders", partition=0)
+    )
+    assert found["headers"] == [["é", "MQ=="], ["a\ufffd", "", "Yek="]]
 
 
 # -- what is there ---------------------------------------------------------------------------------------------
