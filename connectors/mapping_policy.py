@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from connect.core.errors import ConfigError, PermanentError
@@ -13,11 +13,15 @@ UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
 
 
 class _Reading(NamedTuple):
-    """Where a remote topic came from. ``is_told``: its name says so; else it only counts as one of the source."""
+    """Where a remote topic came from. ``is_told``: its name says so; else it only counts as one of the source.
+
+    ``is_marked``: the name has text that its rule writes, so that not just any name could be one of this rule.
+    """
 
     source: str | None
     topic: str
     is_told: bool
+    is_marked: bool = False
 
 
 class MappingReplicationPolicy(DefaultReplicationPolicy):
@@ -40,6 +44,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         self._rules = rules
         self._keeps = keeps
         self._source_alias = source_alias
+        self._telling = tuple(rule for rule in rules if rule.tells_source)
 
     @property
     def tells_source(self) -> bool:
@@ -51,7 +56,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         name = self._forward(source_alias, topic)
         if looks_like_heartbeat(topic):
             return name
-        back = self._read(name, source_alias)
+        back = self._read(name, (source_alias,))
         if back is None or back.topic != topic:
             raise PermanentError(
                 f"topic {topic} is not mirrored: its remote name {name} would {_read_as(back)}; change {RULES_KEY}, or "
@@ -84,15 +89,31 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return any(back.source == alias for back in self._way(topic, alias))
 
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:
-        """Hop by hop to where a topic began; ``aliases`` are known beside the source's. A hop that no name tells is the
-        last: by ``legacy.(.*) -> $1`` each name would have one more before it."""
+        """Hop by hop to where a topic began; ``aliases`` are known beside the source's. It ends where no name tells the
+        hop behind one that no name tells, and after as many hops as a name has characters."""
         seen = {topic}
-        while (back := self._read(topic, *aliases)) is not None:
+        back = self._read(topic, aliases)
+        while back is not None:
             yield back
-            topic = back.topic
-            if not back.is_told or topic in seen or len(topic) > LONGEST_NAME:
+            name, topic = topic, back.topic
+            if len(seen) > LONGEST_NAME or len(topic) > LONGEST_NAME or (back.is_told and topic in seen):
                 return
             seen.add(topic)
+            back = self._read(topic, aliases) if back.is_told else self._told_behind(name, back, aliases, seen)
+
+    def _told_behind(
+        self, name: str, untold: _Reading, aliases: tuple[str, ...], seen: Collection[str]
+    ) -> _Reading | None:
+        """What the name behind an untold hop tells, or where that proves nothing, ``name`` itself.
+
+        By ``legacy.(.*) -> $1`` each name would have one of the cluster legacy before it, and so would its own."""
+        for asked in (untold.topic, name) if untold.is_marked else (name,):
+            told = self._read(asked, aliases, self._telling)
+            if told is None or not told.is_told:
+                return None
+            if told.topic not in seen:
+                return told
+        return None
 
     def _forward(self, alias: str, topic: str) -> str:
         if not looks_like_heartbeat(topic):
@@ -103,25 +124,26 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
                 return topic
         return super().format_remote_topic(alias, topic)
 
-    def _read(self, name: str, *aliases: str) -> _Reading | None:
-        """None where it is no remote topic."""
-        if not looks_like_heartbeat(name) and (back := self._read_mapped(name, *aliases)) is not None:
+    def _read(self, name: str, aliases: tuple[str, ...] = (), rules: tuple[Rule, ...] | None = None) -> _Reading | None:
+        """By all rules unless ``rules`` says which. None where it is no remote topic."""
+        asked = self._rules if rules is None else rules
+        if not looks_like_heartbeat(name) and (back := self._read_mapped(name, aliases, asked)) is not None:
             return back
         source = super().topic_source(name)
         return None if source is None else _Reading(source, name[len(source) + len(self._separator) :], True)
 
-    def _read_mapped(self, name: str, *aliases: str) -> _Reading | None:
+    def _read_mapped(self, name: str, aliases: tuple[str, ...], rules: tuple[Rule, ...]) -> _Reading | None:
         """None where the name is neither that of a rule, nor kept, nor begins with an alias that is known."""
         for alias in dict.fromkeys((*aliases, self._source_alias)):
-            if alias and (back := self._read_as_of(name, alias)) is not None:
+            if alias and (back := self._read_as_of(name, alias, rules)) is not None:
                 return back
-        for rule in self._rules:
+        for rule in rules:
             if (back := self._read_by(rule, name)) is not None:
                 return back
         return _Reading(self._source_alias, name, False) if self._keeps else None
 
-    def _read_as_of(self, name: str, alias: str) -> _Reading | None:
-        for rule in self._rules:
+    def _read_as_of(self, name: str, alias: str, rules: tuple[Rule, ...]) -> _Reading | None:
+        for rule in rules:
             on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
             if (rule.tells_source or on_purpose) and (back := self._read_by(rule, name, alias)) is not None:
                 return back
@@ -138,7 +160,7 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         # A rule before it may have taken the topic elsewhere.
         if self._forward(source or "", found[1]) != name:
             return None
-        return _Reading(source, found[1], rule.tells_source)
+        return _Reading(source, found[1], rule.tells_source, rule.marks)
 
 
 def _read_as(back: _Reading | None) -> str:

@@ -52,6 +52,11 @@ class Rule:
     def tells_source(self) -> bool:
         return 0 in self.right
 
+    @property
+    def marks(self) -> bool:
+        """Whether its remote names have text of its own; else all names may look like its."""
+        return any(self.right[::2])
+
     def forward(self, alias: str, topic: str) -> str | None:
         """The remote name; None where the rule does not match."""
         pattern = "".join(

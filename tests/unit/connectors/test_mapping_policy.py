@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from connect.core.errors import ConfigError, PermanentError
 from connectors.mapping_policy import MappingReplicationPolicy, make_mapping_policy
 from connectors.policies import MAPPING_POLICY_CLASS, make_policy
-from connectors.policy import is_cycle
+from connectors.policy import LONGEST_NAME, is_cycle
 
 STRIPPING = [
     "legacy.(.*) -> $1",
@@ -18,6 +18,8 @@ STRIPPING = [
     "a.(.*) -> b.$1, b.(.*) -> a.$1",
     "team-a -> team-b, team-b -> team-a",
     "abc(.*) -> $source$1",
+    "x.y.(.*) -> y$1",
+    "x.yz.(.*) -> $1",
 ]
 
 
@@ -82,14 +84,53 @@ def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
 
 @pytest.mark.parametrize("unmatched", ["prefix", "keep"])
 @pytest.mark.parametrize("mapping", STRIPPING)
-@pytest.mark.parametrize("topic", ["orders", "a.orders", "b.orders", "my-orders", "team-a", "x.v1", "", "abcd"])
+@pytest.mark.parametrize("topic", ["orders", "a.orders", "b.orders", "my-orders", "team-a", "x.v1", "", "abcd", "yes"])
 def test_looking_for_cycles_ends_whatever_the_rules(mapping: str, unmatched: str, topic: str) -> None:
     found = policy(mapping, unmatched)
     assert not is_cycle(found, topic, "elsewhere")
-    assert len(found.original_topic(topic)) <= len(topic) + len("legacy.")
+    assert len(found.original_topic(topic)) <= LONGEST_NAME + len("legacy.")
 
 
-def test_a_hop_that_no_name_tells_is_the_last() -> None:
+@pytest.mark.parametrize(
+    ("mapping", "topic", "passed"),
+    [
+        ("us.(.*) -> from-us.$1", "from-us.orders", "us"),
+        ("us.(.*) -> from-us.$1", "from-us.ap.orders", "ap"),
+        ("us.(.*) -> from-us.$1", "from-us.ap.orders", "us"),
+        ("us.(.*) -> from-us.$1, ap.(.*) -> from-ap.$1", "from-us.from-ap.orders", "ap"),
+        ("team.(.*) -> $source.x.$1, us.(.*) -> from-us.$1", "from-us.ap.x.orders", "ap"),
+        ("(.*)-(.*) -> $2-$1", "x-us.y", "us"),
+        ("legacy.(.*) -> $1", "ap.us.orders", "us"),
+        ("ap.(.*) -> ap.$1", "ap.us.orders", "us"),
+        ("legacy.ap.(.*) -> ap.$1", "ap.us.orders", "us"),
+    ],
+)
+def test_behind_a_hop_that_no_name_tells_the_names_are_asked(mapping: str, topic: str, passed: str) -> None:
+    assert is_cycle(policy(mapping, source="eu"), topic, passed)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "unmatched"),
+    [
+        ("us.(.*) -> $1", "prefix"),
+        ("us.legacy.(.*) -> $1", "prefix"),
+        ("us.orders(.*) -> orders$1", "prefix"),
+        ("us.(.*) -> $1", "keep"),
+    ],
+)
+def test_a_rule_that_strips_an_alias_makes_no_topic_one_of_its_cluster(mapping: str, unmatched: str) -> None:
+    assert not is_cycle(policy(mapping, unmatched, source="eu"), "orders", "us")
+
+
+def test_where_topics_that_no_rule_matches_are_kept_an_alias_in_a_name_tells_nothing() -> None:
+    assert not is_cycle(policy("us.(.*) -> from-us.$1", "keep", source="eu"), "from-us.orders", "us")
+
+
+def test_names_behind_a_hop_lead_to_where_a_topic_began() -> None:
+    assert policy("us.(.*) -> from-us.$1", source="eu").original_topic("from-us.ap.orders") == "orders"
+
+
+def test_a_hop_by_a_rule_that_fits_every_name_is_the_last() -> None:
     stripped = policy("legacy.(.*) -> $1")
     assert (stripped.topic_source("orders"), stripped.upstream_topic("orders")) == ("us", "legacy.orders")
     assert stripped.original_topic("orders") == "legacy.orders"
