@@ -10,6 +10,8 @@ from connectors.mapping_rules import RULES_KEY, Rule
 from connectors.policy import LONGEST_NAME, DefaultReplicationPolicy, looks_like_heartbeat, separators
 
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
+#: So many clusters in a row may have named a topic by rules that write no alias: rules can make names ever longer.
+_MOST_UNTOLD: Final = 16
 
 
 class _Reading(NamedTuple):
@@ -34,7 +36,8 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
 
     A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias in front, and by a rule
     ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused: what tells the
-    alias of a cluster that is known goes first, with the rules that write this alias out; then the rules, in order.
+    alias of a cluster that is known goes first, with the rules that write this alias out; then the rules, in order, and
+    of the ways to read it by one rule the first that leads to the name again.
     """
 
     def __init__(
@@ -90,13 +93,15 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
 
     def _way(self, topic: str, *aliases: str) -> Iterator[_Reading]:
         """Hop by hop to where a topic began; ``aliases`` are known beside the source's. It ends where no name tells the
-        hop behind one that no name tells, and after as many hops as a name has characters."""
-        seen = {topic}
+        hop behind one that no name tells, and where there are too many of these."""
+        seen, untold = {topic}, 0
         back = self._read(topic, aliases)
         while back is not None:
             yield back
             name, topic = topic, back.topic
-            if len(seen) > LONGEST_NAME or len(topic) > LONGEST_NAME or (back.is_told and topic in seen):
+            untold += not back.is_told
+            is_lost = max(len(topic), len(seen)) > LONGEST_NAME or untold > _MOST_UNTOLD
+            if is_lost or (back.is_told and topic in seen):
                 return
             seen.add(topic)
             back = self._read(topic, aliases) if back.is_told else self._told_behind(name, back, aliases, seen)
@@ -153,14 +158,12 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         return _Reading(alias, topic, True)
 
     def _read_by(self, rule: Rule, name: str, alias: str | None = None) -> _Reading | None:
-        found = rule.backward(name, alias)
-        if found is None:
-            return None
-        source = found[0] or self._source_alias
-        # A rule before it may have taken the topic elsewhere.
-        if self._forward(source or "", found[1]) != name:
-            return None
-        return _Reading(source, found[1], rule.tells_source, rule.marks)
+        for told, topic in rule.backward(name, alias):
+            source = told or self._source_alias
+            # The parts may have been others, and a rule before it may have taken the topic elsewhere.
+            if self._forward(source or "", topic) == name:
+                return _Reading(source, topic, rule.tells_source, rule.marks)
+        return None
 
 
 def _read_as(back: _Reading | None) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError, PermanentError
 from connectors.mapping_policy import MappingReplicationPolicy, make_mapping_policy
+from connectors.mapping_rules import Rule
 from connectors.policies import MAPPING_POLICY_CLASS, make_policy
 from connectors.policy import LONGEST_NAME, is_cycle
 
@@ -67,10 +68,44 @@ def test_a_name_that_would_read_as_anothers_is_refused() -> None:
         policy("a -> b", "keep").format_remote_topic("us", "b")
     with pytest.raises(PermanentError, match="topic a-b is not mirrored"):
         policy("(a.*)-(b?) -> $1$2").format_remote_topic("us", "a-b")
-    with pytest.raises(PermanentError, match="its remote name abc would not lead back to it"):
+    with pytest.raises(PermanentError, match="its remote name abc would read as that of ab-c"):
         policy("abc- -> other, (.*)-(.*) -> $1$2").format_remote_topic("us", "a-bc")
-    with pytest.raises(PermanentError, match=r"its remote name us\.-- would read as that of --"):
-        policy("(.*)-(.*) -> $2-$1").format_remote_topic("us", "--us.")
+    with pytest.raises(PermanentError, match="its remote name myheartbeats would not lead back to it"):
+        policy("beats -> myheartbeats").format_remote_topic("us", "beats")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "topic", "remote"),
+    [
+        ("(.*)-(.*) -> $2-$1", "a-b-c", "c-a-b"),
+        ("(.*)-(.*) -> $2-$1", "--us.", "us.--"),
+        ("(.*).(.*) -> $source.$2.$1", "orders.a.b", "us.b.orders.a"),
+        ("(.*).(.*).(.*) -> $3.$1.$2", "a.b.c.d.e", "e.a.b.c.d"),
+        ("abc- -> other, (.*)-(.*) -> $1$2", "ab-c", "abc"),
+        ("(a|ab)(.*) -> $2.$1.$2", "abc", "bc.a.bc"),
+        ("([a-z.]+?)-(.*) -> $2-$1", "a-b-c-d", "b-c-d-a"),
+    ],
+)
+def test_where_a_part_ends_going_there_again_tells(mapping: str, topic: str, remote: str) -> None:
+    found = policy(mapping)
+    assert found.format_remote_topic("us", topic) == remote
+    assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
+
+
+@given(
+    st.text("ab.-", min_size=1, max_size=12),
+    st.sampled_from(["keep", "prefix"]),
+    st.sampled_from(["(.*)-(.*) -> $2-$1", "(.*).(.*) -> $source.$2.$1", "(.*?)-(.*) -> $2-$1"]),
+)
+def test_rules_that_are_one_to_one_refuse_no_topic(topic: str, unmatched: str, mapping: str) -> None:
+    found = policy(mapping, unmatched)
+    assert found.upstream_topic(found.format_remote_topic("us", topic)) == topic
+
+
+@pytest.mark.parametrize("name", ["a" * 249, "-" * 249, "." * 249, "a-." * 83])
+def test_reading_a_name_ends_however_many_ways_there_are(name: str) -> None:
+    rule = Rule.parse("(.*)(.*)(.*)(.*)(.*) -> $5$4$3$2$1")
+    assert 1 <= len(list(rule.backward(name))) <= 2_001
 
 
 def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
@@ -214,6 +249,8 @@ def test_rules_that_cannot_be_used(mapping: str, why: str) -> None:
     st.sampled_from(
         [
             "a(.*)-(b*) -> $2.$1, (.*).b -> b$1, (a+) -> $1$1",
+            "(.*).(.*) -> $source.$2.$1, (.*)-(.*) -> $1$2",
+            "(.*?)-(.*) -> $2$1, (.*).(.*).(.*) -> $2.$3-$1",
             "(.*)-(.*) -> $2-$1",
             "a.(.*) -> $1",
             "(.*).b -> $1, b.(.*) -> $source-$1",
