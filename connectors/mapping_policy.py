@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from connect.core.errors import ConfigError, PermanentError
@@ -12,6 +13,8 @@ from connectors.policy import LONGEST_NAME, DefaultReplicationPolicy, looks_like
 UNMATCHED_KEY: Final = "replication.policy.mapping.unmatched"
 #: So many clusters in a row may have named a topic by rules that write no alias: rules can make names ever longer.
 _MOST_UNTOLD: Final = 16
+#: The ways by which rules read a name: the first of each goes before all the others, so that plain names stay theirs.
+_FIRST_AND_ALL: Final = (1, None)
 
 
 class _Reading(NamedTuple):
@@ -37,7 +40,8 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
     A name may be read in several ways: ``us.clicks`` as ``clicks`` with the alias in front, and by a rule
     ``legacy.(.*) -> $1`` as ``legacy.us.clicks``. One counts, and the topic of any other is refused: what tells the
     alias of a cluster that is known goes first, with the rules that write this alias out; then the rules, in order, and
-    of the ways to read it by one rule the first that leads to the name again.
+    of the ways to read it by one rule the first that leads to the name again. Ways other than a rule's first, as where
+    ``$2-$1`` has more dashes, count where no rule's first does and the name is not a kept one.
     """
 
     def __init__(
@@ -142,23 +146,28 @@ class MappingReplicationPolicy(DefaultReplicationPolicy):
         for alias in dict.fromkeys((*aliases, self._source_alias)):
             if alias and (back := self._read_as_of(name, alias, rules)) is not None:
                 return back
-        for rule in rules:
-            if (back := self._read_by(rule, name)) is not None:
-                return back
-        return _Reading(self._source_alias, name, False) if self._keeps else None
+        for ways in _FIRST_AND_ALL:
+            for rule in rules:
+                if (back := self._read_by(rule, name, ways=ways)) is not None:
+                    return back
+            if self._keeps and (ways is None or self._forward(self._source_alias or "", name) == name):
+                return _Reading(self._source_alias, name, False)
+        return None
 
     def _read_as_of(self, name: str, alias: str, rules: tuple[Rule, ...]) -> _Reading | None:
-        for rule in rules:
-            on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
-            if (rule.tells_source or on_purpose) and (back := self._read_by(rule, name, alias)) is not None:
-                return back
         topic = name.removeprefix(alias + self._separator)
-        if self._keeps or topic in ("", name) or self._forward(alias, topic) != name:
-            return None
-        return _Reading(alias, topic, True)
+        is_prefixed = not self._keeps and topic not in ("", name) and self._forward(alias, topic) == name
+        for ways in _FIRST_AND_ALL:
+            for rule in rules:
+                on_purpose = alias == self._source_alias and rule.names_on_purpose(alias)
+                if (rule.tells_source or on_purpose) and (back := self._read_by(rule, name, alias, ways)) is not None:
+                    return back
+            if is_prefixed:
+                return _Reading(alias, topic, True)
+        return None
 
-    def _read_by(self, rule: Rule, name: str, alias: str | None = None) -> _Reading | None:
-        for told, topic in rule.backward(name, alias):
+    def _read_by(self, rule: Rule, name: str, alias: str | None = None, ways: int | None = None) -> _Reading | None:
+        for told, topic in islice(rule.backward(name, alias), ways):
             source = told or self._source_alias
             # The parts may have been others, and a rule before it may have taken the topic elsewhere.
             if self._forward(source or "", topic) == name:

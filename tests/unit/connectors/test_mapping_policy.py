@@ -92,6 +92,23 @@ def test_where_a_part_ends_going_there_again_tells(mapping: str, topic: str, rem
     assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
 
 
+@pytest.mark.parametrize(
+    ("mapping", "unmatched", "topic", "remote", "refused"),
+    [
+        ("a-(.*)-(.*) -> b$2$1", "keep", "bb-", "bb-", "a-b--"),
+        ("a-(.*)-(.*) -> b$2$1, (.*)-b -> b.$1", "prefix", "--b", "b.-", "a---."),
+        ("a-(.*)-(.*) -> us.$2$1", "prefix", "b-", "us.b-", "a---b"),
+    ],
+)
+def test_a_name_that_is_told_at_once_goes_to_no_topic_that_other_splits_give(
+    mapping: str, unmatched: str, topic: str, remote: str, refused: str
+) -> None:
+    found = policy(mapping, unmatched)
+    assert found.format_remote_topic("us", topic) == remote
+    with pytest.raises(PermanentError, match="would read as that of"):
+        found.format_remote_topic("us", refused)
+
+
 @given(
     st.text("ab.-", min_size=1, max_size=12),
     st.sampled_from(["keep", "prefix"]),
