@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from connect.core.errors import ConfigError
@@ -16,6 +18,8 @@ _PLACE: Final = re.compile(r"\$(?:\{(\w+)\}|(\d+|source))")
 #: An alias in a name, where it may be of any cluster.
 _ANY_ALIAS: Final = r"[a-zA-Z0-9_-]+"
 _ANYTHING: Final = ".*"
+#: So many ways to read a name, right or wrong, are tried before it counts as none of a rule's: milliseconds.
+_MOST_TRIES: Final = 2_000
 _LITERAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 
 
@@ -52,6 +56,11 @@ class Rule:
     def tells_source(self) -> bool:
         return 0 in self.right
 
+    @property
+    def marks(self) -> bool:
+        """Whether its remote names have text of its own; else all names may look like its."""
+        return any(self.right[::2])
+
     def forward(self, alias: str, topic: str) -> str | None:
         """The remote name; None where the rule does not match."""
         pattern = "".join(
@@ -82,13 +91,25 @@ class Rule:
         this alias in front are meant by it."""
         return not self.tells_source and str(self.right[0]).startswith(alias)
 
-    def backward(self, name: str, alias: str | None = None) -> tuple[str | None, str] | None:
-        """Alias, where the name tells it, and source topic of a remote name; None where it is not of this rule.
+    def backward(self, name: str, alias: str | None = None) -> Iterator[tuple[str | None, str]]:
+        """Alias, where the name tells it, and source topic, by each way to read a remote name; none where it is not of
+        this rule. First comes what the regular expression takes, then the ways with the longest parts in front.
 
         Where an alias ends and the rest begins a name need not tell: ``alias`` is the only one that it can be, None
-        for any.
+        for any. Where a group ends neither: of ``c-a-b`` only going there again shows what ``$2-$1`` was of.
         """
         any_alias = _ANY_ALIAS if alias is None else re.escape(alias)
+        longest = self._longest(name, any_alias)
+        if longest is None:
+            return
+        yield self._told(longest)
+        patterns = (any_alias, *self.groups)
+        for values in islice(_ways(self.right, patterns, name, {}), _MOST_TRIES):
+            if values is not None and values != longest:
+                yield self._told(values)
+
+    def _longest(self, name: str, any_alias: str) -> dict[int, str] | None:
+        """What stands in a name's places by the regular expression's own choice."""
         seen: dict[int, int] = {}
         pattern, number = "", 0
         for part in self.right:
@@ -102,14 +123,37 @@ class Rule:
             seen[part] = number
             pattern += f"({self.groups[part - 1] if part else any_alias})"
         found = _match(pattern, name, number)
-        if found is None:
-            return None
-        values = {part: found[place - 1] for part, place in seen.items()}
+        return None if found is None else {part: found[place - 1] for part, place in seen.items()}
+
+    def _told(self, values: Mapping[int, str]) -> tuple[str | None, str]:
         topic = "".join(
             before + values.get(index, "")
             for index, before in zip(range(1, len(self.texts) + 1), self.texts, strict=True)
         )
         return values.get(0), topic
+
+
+def _ways(
+    right: tuple[str | int, ...], patterns: tuple[str, ...], name: str, values: Mapping[int, str]
+) -> Iterator[Mapping[int, str] | None]:
+    """Each way to read a name by ``right``, whose other places have ``values``; None for each try that led nowhere, so
+    that tries can be counted."""
+    text, *places = right
+    rest = name.removeprefix(str(text))
+    if not name.startswith(str(text)) or (rest and not places):
+        yield None
+    elif not places:
+        yield values
+    else:
+        place = int(places[0])
+        longest = len(rest) - sum(len(part) for part in places if isinstance(part, str))
+        shortest = 0 if places[2:] else max(longest, 0)
+        for end in range(longest, shortest - 1, -1):
+            value = rest[:end]
+            if values.get(place, value) == value and re.fullmatch(patterns[place], value, re.ASCII):
+                yield from _ways(tuple(places[1:]), patterns, rest[end:], {**values, place: value})
+            else:
+                yield None
 
 
 def _split(rule: str, left: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -34,7 +34,6 @@ _TOKEN: Final = re.compile(
     r"""|(?P<quoted>`(?:``|[^`])*`)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<other>.)""",
     re.DOTALL,
 )
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
 #: Words that no query may hold: what they begin is no matter of one record.
@@ -128,7 +127,7 @@ class _Token:
 class RecordsQuery:
     """``SELECT items FROM records [AS alias] [WHERE condition]``; ``condition`` is empty where there is none.
 
-    ``alias`` is a name as it is: backticks are put around it again where it goes into SQL (``sql_alias``).
+    ``alias`` is a name as it is: backticks are put around it where it goes into SQL (``sql_alias``).
     """
 
     text: str
@@ -148,7 +147,8 @@ class RecordsQuery:
 
     @property
     def sql_alias(self) -> str:
-        return "`" + self.alias.replace("`", "``") + "`" if _PLAIN_NAME.fullmatch(self.alias) is None else self.alias
+        """In backticks whatever it is: Spark takes ``left``, ``join`` and others for no alias without them."""
+        return "`" + self.alias.replace("`", "``") + "`"
 
     def _is_as_it_is(self, item: str) -> bool:
         name = _bare(item).removeprefix(_bare(f"{self.alias}."))

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from connect.core.errors import ConfigError, PermanentError
 from connectors.mapping_policy import MappingReplicationPolicy, make_mapping_policy
+from connectors.mapping_rules import Rule
 from connectors.policies import MAPPING_POLICY_CLASS, make_policy
-from connectors.policy import is_cycle
+from connectors.policy import LONGEST_NAME, is_cycle
 
 STRIPPING = [
     "legacy.(.*) -> $1",
@@ -18,6 +19,8 @@ STRIPPING = [
     "a.(.*) -> b.$1, b.(.*) -> a.$1",
     "team-a -> team-b, team-b -> team-a",
     "abc(.*) -> $source$1",
+    "x.y.(.*) -> y$1",
+    "x.yz.(.*) -> $1",
 ]
 
 
@@ -65,10 +68,61 @@ def test_a_name_that_would_read_as_anothers_is_refused() -> None:
         policy("a -> b", "keep").format_remote_topic("us", "b")
     with pytest.raises(PermanentError, match="topic a-b is not mirrored"):
         policy("(a.*)-(b?) -> $1$2").format_remote_topic("us", "a-b")
-    with pytest.raises(PermanentError, match="its remote name abc would not lead back to it"):
+    with pytest.raises(PermanentError, match="its remote name abc would read as that of ab-c"):
         policy("abc- -> other, (.*)-(.*) -> $1$2").format_remote_topic("us", "a-bc")
-    with pytest.raises(PermanentError, match=r"its remote name us\.-- would read as that of --"):
-        policy("(.*)-(.*) -> $2-$1").format_remote_topic("us", "--us.")
+    with pytest.raises(PermanentError, match="its remote name myheartbeats would not lead back to it"):
+        policy("beats -> myheartbeats").format_remote_topic("us", "beats")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "topic", "remote"),
+    [
+        ("(.*)-(.*) -> $2-$1", "a-b-c", "c-a-b"),
+        ("(.*)-(.*) -> $2-$1", "--us.", "us.--"),
+        ("(.*).(.*) -> $source.$2.$1", "orders.a.b", "us.b.orders.a"),
+        ("(.*).(.*).(.*) -> $3.$1.$2", "a.b.c.d.e", "e.a.b.c.d"),
+        ("abc- -> other, (.*)-(.*) -> $1$2", "ab-c", "abc"),
+        ("(a|ab)(.*) -> $2.$1.$2", "abc", "bc.a.bc"),
+        ("([a-z.]+?)-(.*) -> $2-$1", "a-b-c-d", "b-c-d-a"),
+    ],
+)
+def test_where_a_part_ends_going_there_again_tells(mapping: str, topic: str, remote: str) -> None:
+    found = policy(mapping)
+    assert found.format_remote_topic("us", topic) == remote
+    assert (found.topic_source(remote), found.upstream_topic(remote)) == ("us", topic)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "unmatched", "topic", "remote", "refused"),
+    [
+        ("a-(.*)-(.*) -> b$2$1", "keep", "bb-", "bb-", "a-b--"),
+        ("a-(.*)-(.*) -> b$2$1, (.*)-b -> b.$1", "prefix", "--b", "b.-", "a---."),
+        ("a-(.*)-(.*) -> us.$2$1", "prefix", "b-", "us.b-", "a---b"),
+    ],
+)
+def test_a_name_that_is_told_at_once_goes_to_no_topic_that_other_splits_give(
+    mapping: str, unmatched: str, topic: str, remote: str, refused: str
+) -> None:
+    found = policy(mapping, unmatched)
+    assert found.format_remote_topic("us", topic) == remote
+    with pytest.raises(PermanentError, match="would read as that of"):
+        found.format_remote_topic("us", refused)
+
+
+@given(
+    st.text("ab.-", min_size=1, max_size=12),
+    st.sampled_from(["keep", "prefix"]),
+    st.sampled_from(["(.*)-(.*) -> $2-$1", "(.*).(.*) -> $source.$2.$1", "(.*?)-(.*) -> $2-$1"]),
+)
+def test_rules_that_are_one_to_one_refuse_no_topic(topic: str, unmatched: str, mapping: str) -> None:
+    found = policy(mapping, unmatched)
+    assert found.upstream_topic(found.format_remote_topic("us", topic)) == topic
+
+
+@pytest.mark.parametrize("name", ["a" * 249, "-" * 249, "." * 249, "a-." * 83])
+def test_reading_a_name_ends_however_many_ways_there_are(name: str) -> None:
+    rule = Rule.parse("(.*)(.*)(.*)(.*)(.*) -> $5$4$3$2$1")
+    assert 1 <= len(list(rule.backward(name))) <= 2_001
 
 
 def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
@@ -82,14 +136,53 @@ def test_cycles_are_seen_where_the_name_tells_the_source() -> None:
 
 @pytest.mark.parametrize("unmatched", ["prefix", "keep"])
 @pytest.mark.parametrize("mapping", STRIPPING)
-@pytest.mark.parametrize("topic", ["orders", "a.orders", "b.orders", "my-orders", "team-a", "x.v1", "", "abcd"])
+@pytest.mark.parametrize("topic", ["orders", "a.orders", "b.orders", "my-orders", "team-a", "x.v1", "", "abcd", "yes"])
 def test_looking_for_cycles_ends_whatever_the_rules(mapping: str, unmatched: str, topic: str) -> None:
     found = policy(mapping, unmatched)
     assert not is_cycle(found, topic, "elsewhere")
-    assert len(found.original_topic(topic)) <= len(topic) + len("legacy.")
+    assert len(found.original_topic(topic)) <= LONGEST_NAME + len("legacy.")
 
 
-def test_a_hop_that_no_name_tells_is_the_last() -> None:
+@pytest.mark.parametrize(
+    ("mapping", "topic", "passed"),
+    [
+        ("us.(.*) -> from-us.$1", "from-us.orders", "us"),
+        ("us.(.*) -> from-us.$1", "from-us.ap.orders", "ap"),
+        ("us.(.*) -> from-us.$1", "from-us.ap.orders", "us"),
+        ("us.(.*) -> from-us.$1, ap.(.*) -> from-ap.$1", "from-us.from-ap.orders", "ap"),
+        ("team.(.*) -> $source.x.$1, us.(.*) -> from-us.$1", "from-us.ap.x.orders", "ap"),
+        ("(.*)-(.*) -> $2-$1", "x-us.y", "us"),
+        ("legacy.(.*) -> $1", "ap.us.orders", "us"),
+        ("ap.(.*) -> ap.$1", "ap.us.orders", "us"),
+        ("legacy.ap.(.*) -> ap.$1", "ap.us.orders", "us"),
+    ],
+)
+def test_behind_a_hop_that_no_name_tells_the_names_are_asked(mapping: str, topic: str, passed: str) -> None:
+    assert is_cycle(policy(mapping, source="eu"), topic, passed)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "unmatched"),
+    [
+        ("us.(.*) -> $1", "prefix"),
+        ("us.legacy.(.*) -> $1", "prefix"),
+        ("us.orders(.*) -> orders$1", "prefix"),
+        ("us.(.*) -> $1", "keep"),
+    ],
+)
+def test_a_rule_that_strips_an_alias_makes_no_topic_one_of_its_cluster(mapping: str, unmatched: str) -> None:
+    assert not is_cycle(policy(mapping, unmatched, source="eu"), "orders", "us")
+
+
+def test_where_topics_that_no_rule_matches_are_kept_an_alias_in_a_name_tells_nothing() -> None:
+    assert not is_cycle(policy("us.(.*) -> from-us.$1", "keep", source="eu"), "from-us.orders", "us")
+
+
+def test_names_behind_a_hop_lead_to_where_a_topic_began() -> None:
+    assert policy("us.(.*) -> from-us.$1", source="eu").original_topic("from-us.ap.orders") == "orders"
+
+
+def test_a_hop_by_a_rule_that_fits_every_name_is_the_last() -> None:
     stripped = policy("legacy.(.*) -> $1")
     assert (stripped.topic_source("orders"), stripped.upstream_topic("orders")) == ("us", "legacy.orders")
     assert stripped.original_topic("orders") == "legacy.orders"
@@ -173,6 +266,8 @@ def test_rules_that_cannot_be_used(mapping: str, why: str) -> None:
     st.sampled_from(
         [
             "a(.*)-(b*) -> $2.$1, (.*).b -> b$1, (a+) -> $1$1",
+            "(.*).(.*) -> $source.$2.$1, (.*)-(.*) -> $1$2",
+            "(.*?)-(.*) -> $2$1, (.*).(.*).(.*) -> $2.$3-$1",
             "(.*)-(.*) -> $2-$1",
             "a.(.*) -> $1",
             "(.*).b -> $1, b.(.*) -> $source-$1",
