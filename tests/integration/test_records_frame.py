@@ -27,6 +27,7 @@ RECORDS = [
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
@@ -34,6 +35,15 @@ def spark() -> Iterator[Any]:
         session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
         yield session
         session.stop()
+        _end(SparkContext._gateway)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def _end(gateway: Any) -> None:
+    """The process too, which Spark leaves for the next session: other tests look whether one is left."""
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=60)
 
 
 def outcomes(spark: Any, query: str) -> list[Record | Unfit | None]:
