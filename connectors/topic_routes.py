@@ -12,14 +12,13 @@ from typing import Final
 
 from connect.core.config import Values
 from connect.core.errors import ConfigError
+from connectors.policy import LONGEST_NAME
 
 TOPIC_KEY: Final = "transform.topic"
 OTHERS_KEY: Final = "transform.other.topics"
 #: Stands for the source topic.
 UNCHANGED: Final = "${topic}"
 _IN_NAMES: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-#: Kafka's ``Topic.validate``.
-_LONGEST_NAME: Final = 249
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ NO_ROUTES: Final = TopicRoutes()
 def told(topic: object) -> str:
     """A topic that was computed from a record, for people. What is no topic's name may be anything that stands in the
     record, so it is not told."""
-    is_name = isinstance(topic, str) and len(topic) <= _LONGEST_NAME and _IN_NAMES.issuperset(topic)
+    is_name = isinstance(topic, str) and len(topic) <= LONGEST_NAME and _IN_NAMES.issuperset(topic)
     return str(topic) if is_name else "what is no topic's name"
 
 

@@ -14,11 +14,10 @@ from uuid import UUID
 
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connectors.policy import LONGEST_NAME
 from connectors.source.store import Start
 
 _ID_DIGITS: Final = 8
-#: Kafka's ``Topic.validate``.
-LONGEST_NAME: Final = 249
 
 
 def name_of_new(remote: str, topic_id: UUID) -> str:

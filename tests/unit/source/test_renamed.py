@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from connectors.source.renamed import LONGEST_NAME, is_copy_of, name_of_new
+from connectors.policy import LONGEST_NAME
+from connectors.source.renamed import is_copy_of, name_of_new
 
 ID = UUID("1c9bd204-0000-4000-8000-000000000000")
 
