@@ -11,8 +11,10 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Committed, Partition, committed
 from connect.kafka.offsets import LATEST, told_offsets
 from connect.kafka.topic_configs import describe
-from connectors.failover.model import GroupMove, How, Left
+from connectors.failover.model import GroupMove, How, Left, Place, move_of
 
+#: Where a group stands on a source that is gone.
+_UNKNOWN: Final = Committed(-1, "")
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
@@ -61,7 +63,9 @@ async def unseen(
         if not some:
             found.left.append(_nowhere(target, group, is_by_time=is_by_time))
         elif is_by_time:
-            found.moves.extend(_move(group, one, stored[group]) for one in missing)
+            found.moves.extend(
+                move_of(group, one, _UNKNOWN, Place(*one, -1, How.TIME), stored[group]) for one in missing
+            )
         elif known[group]:
             missing = [one for one in missing if one not in stored[group]]
             found.left.extend(await _without_place(target, group, missing))
@@ -74,21 +78,6 @@ async def _partitions(target: Cluster, topics: Collection[str]) -> dict[str, lis
     """Of those that are there."""
     known = (await target.metadata(set(topics))).topics if topics else {}
     return {name: [(name, index) for index in sorted(one.partitions)] for name, one in known.items() if one.partitions}
-
-
-def _move(group: str, target: Partition, present: Mapping[Partition, Committed]) -> GroupMove:
-    before = present.get(target)
-    return GroupMove(
-        group=group,
-        source=target,
-        source_offset=-1,
-        target=target,
-        before=before.offset if before else None,
-        before_metadata=before.metadata if before else "",
-        after=-1,
-        metadata="",
-        how=How.TIME,
-    )
 
 
 def _no_topic(target: Cluster, group: str, topic: str) -> Left:

@@ -24,7 +24,7 @@ from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.by_time import unseen
 from connectors.failover.log_starts import readable, without_empty_steps
-from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place
+from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place, move_of
 from connectors.failover.places import Places
 from connectors.mirror_records import Checkpoint, MalformedRecord
 
@@ -131,7 +131,7 @@ class GroupsLook:
             for (topic, partition), at in sorted(offsets.items()):
                 place = await self._places.place(topic, partition, at.offset)
                 if place is not None:
-                    moves.append(_move(group, (topic, partition), at, place, present))
+                    moves.append(move_of(group, (topic, partition), at, place, present))
                 elif self._places.is_mirrored(topic):
                     why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
                     left.append(Left(group, "", why))
@@ -140,7 +140,7 @@ class GroupsLook:
                         left.append(Left(group, "", sibling.why, is_obstacle=not self._leaves_topics))
                     else:
                         by_time = Place(*sibling.target, 0, How.TIME)
-                        moves.append(_move(group, (topic, partition), at, by_time, present))
+                        moves.append(move_of(group, (topic, partition), at, by_time, present))
                 else:
                     lost.add(topic)
                     why = _not_mirrored(topic, source, self._target)
@@ -162,7 +162,9 @@ class GroupsLook:
             place = await self._places.by_checkpoint(target, one.upstream_offset)
             at = Committed(one.upstream_offset, one.metadata)
             moves.append(
-                _move(group, target, at, place or Place(*target, one.downstream_offset, How.CHECKPOINT), present[group])
+                move_of(
+                    group, target, at, place or Place(*target, one.downstream_offset, How.CHECKPOINT), present[group]
+                )
             )
             if self._at_ms is None and (why := self._why_doubted(one, ends.get(target), is_known=place is not None)):
                 left.append(Left(group, "", why, is_obstacle=not self._trusts_checkpoints))
@@ -255,25 +257,6 @@ def why_doubted(one: Checkpoint, end: int | None, copied_up_to: int | None) -> s
     return what and (
         f"its checkpoint is of {what}: its reader was ahead of the copy, or the topic was made anew since; --accept "
         "checkpoints if it was ahead, else --at"
-    )
-
-
-def _move(
-    group: str, source: Partition, at: Committed, place: Place, present: Mapping[Partition, Committed]
-) -> GroupMove:
-    target = (place.topic, place.partition)
-    before = present.get(target)
-    return GroupMove(
-        group=group,
-        source=source,
-        source_offset=at.offset,
-        target=target,
-        before=before.offset if before else None,
-        before_metadata=before.metadata if before else "",
-        after=place.offset,
-        metadata=at.metadata,
-        how=place.how,
-        third=place.third,
     )
 
 

@@ -29,7 +29,7 @@ class How(StrEnum):
     MOVED = "moved before"  # by a run that was interrupted, and knew more
 
 
-class Third(NamedTuple):
+class BothCopied(NamedTuple):
     """Both copies of a topic are from a third cluster. ``flow``: who fills the target's; ``changed_by``: who changes
     records of either on their way, in words, empty for nobody."""
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     partition: int
     offset: int
     how: How
-    third: Third | None = None
+    third: BothCopied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class GroupMove:
     after: int
     metadata: str
     how: How
-    third: Third | None = None
+    third: BothCopied | None = None
 
     @property
     def is_done(self) -> bool:
@@ -75,6 +75,26 @@ class GroupMove:
     def goes_back(self) -> int:
         """Records that the group would read again, of those that it has read on the target."""
         return max((self.before or 0) - self.after, 0)
+
+
+def move_of(
+    group: str, source: Partition, at: Committed, place: Place, present: Mapping[Partition, Committed]
+) -> GroupMove:
+    """From ``source``, where the group stands ``at``, to ``place``; ``present``: what it has stored on the target."""
+    target = (place.topic, place.partition)
+    before = present.get(target)
+    return GroupMove(
+        group=group,
+        source=source,
+        source_offset=at.offset,
+        target=target,
+        before=before.offset if before else None,
+        before_metadata=before.metadata if before else "",
+        after=place.offset,
+        metadata=at.metadata,
+        how=place.how,
+        third=place.third,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.model import How, Place
-from connectors.failover.model import Third as Both
+from connectors.failover.model import BothCopied, How, Place
 from connectors.failover.own import read_ranges
 from connectors.failover.third import Third
 from connectors.map_reader import MapReader
@@ -151,7 +150,7 @@ class _Way:
         self._there = _Copies(third.to_target, target)
         changing = [one for one in (third.to_source, third.to_target) if one.changing_key]
         changed_by = ", ".join(f"{one.flow} changes records on their way, by {one.changing_key}" for one in changing)
-        self._both = Both(str(third.to_target.flow), changed_by)
+        self._both = BothCopied(str(third.to_target.flow), changed_by)
 
     async def find(self, topic: str, partition: int, offset: int) -> Sibling | None:
         await self._here.begin()

@@ -18,7 +18,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import around, proving, unchanged
 from connectors.failover.around import settle
 from connectors.failover.cleaned import FAR, Sample, Verdict
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof, Third
+from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, BothCopied, GroupMove, How, Proof
 from connectors.failover.unchanged import Unchanged
 from connectors.offset_map import Pair, Run, RunList, Translation
 
@@ -329,7 +329,7 @@ def test_a_copy_of_a_third_cluster_may_be_behind_the_other(copied: int, outcome:
     """Its place is right all the same: what the group has read is there."""
     ours = [record(at, b"k", b"%d" % at) for at in range(40, 44)]
     theirs = [record(at - 3, b"k", b"%d" % at) for at in range(40, 40 + copied)]
-    move = replace(MOVE, third=Third("ap->eu"))
+    move = replace(MOVE, third=BothCopied("ap->eu"))
     proof = proving.compare(move, ours, theirs)
     assert (proof.outcome, proof.records, proof.why) == (outcome, copied, "ap->eu has still to copy what follows")
     assert proving.compare(MOVE, ours, theirs).outcome == DIFFERS
@@ -340,6 +340,6 @@ def test_a_copy_of_a_third_cluster_may_be_behind_the_other(copied: int, outcome:
 async def test_what_a_third_cluster_sends_changed_is_not_compared() -> None:
     by = "ap->eu changes records on their way, by transform.sql"
     ours = [record(40, b"k", b"masked")]
-    move = replace(MOVE, third=Third("ap->eu", by))
+    move = replace(MOVE, third=BothCopied("ap->eu", by))
     asked = cast(Unchanged, None)
     assert await proving._comparable(asked, move, ours, ours, is_compacted=False) == (ours, ours, by)
