@@ -264,16 +264,20 @@ def lags_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
         assert run_lag(world.mirror.properties_file, flow=None, top=5, as_json=True) == 0
         return {one["flow"]: one for one in json.loads(capsys.readouterr().out)}
 
+    def furthest(flows: dict[str, Any]) -> dict[str, Any]:
+        return {one["topic"]: one for one in flows[f"{ALIAS}->eu"]["furthest"]}
+
     def at_rest() -> bool:
-        return [lag()[f"{HEALS}->eu"][name] for name in ("records", "bytes", "ms")] == [0, 0, 0]
+        """Copied is not stored yet: positions follow on their own schedule."""
+        flows = lag()
+        healed = [flows[f"{HEALS}->eu"][name] for name in ("records", "bytes", "ms")]
+        return healed == [0, 0, 0] and "anew-keeps" not in furthest(flows)
 
     wait_until(at_rest, DEADLINE_S, "all that goes on is stored", POLL_S)
-    told = {one["topic"]: one for one in lag()[f"{ALIAS}->eu"]["furthest"]}
-    gap = told["anew-gap-down"]
+    gap = furthest(lag())["anew-gap-down"]
     assert (gap["position"], gap["end"], gap["records"], gap["lost"]) == (FIRST, 3 * FIRST, 2 * FIRST - 7, 7)
     assert gap["bytes"] > 0
     assert 0 < gap["ms"] < 3_600_000
-    assert "anew-keeps" not in told
 
 
 @pytest.mark.long
