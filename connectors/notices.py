@@ -132,7 +132,7 @@ _CLIENT_SUPPORTED: Final = {
     "consumer": _names(
         """
         isolation.level auto.offset.reset fetch.max.bytes max.partition.fetch.bytes fetch.max.wait.ms fetch.min.bytes
-        client.id request.timeout.ms connections.max.idle.ms check.crcs
+        client.id client.rack request.timeout.ms connections.max.idle.ms check.crcs
         """
     ),
     "producer": frozenset({"acks", "client.id", "request.timeout.ms", "connections.max.idle.ms", *PRODUCER.settings}),

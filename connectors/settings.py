@@ -54,7 +54,7 @@ PRODUCER: Final = client_defs.PRODUCER.only(
 
 _FETCHING: Final = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms", "fetch.min.bytes")
 #: The keys of the source's consumer that mean something to a copy.
-CONSUMER: Final = client_defs.CONSUMER.only("isolation.level") | ConfigDef.of(
+CONSUMER: Final = client_defs.CONSUMER.only("isolation.level", "client.rack") | ConfigDef.of(
     replace(
         client_defs.CONSUMER.settings["auto.offset.reset"], default="earliest", check=OneOf(("earliest", "latest"))
     ),
@@ -111,6 +111,7 @@ class MirrorSourceSettings:
     max_partition_fetch_bytes: int | None
     fetch_max_wait_ms: int | None
     fetch_min_bytes: int | None
+    client_rack: str
     skips_refused: bool
     logs_skipped: bool
     compression: Compression
@@ -211,6 +212,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         max_partition_fetch_bytes=_optional(consumer, "max.partition.fetch.bytes"),
         fetch_max_wait_ms=_optional(consumer, "fetch.max.wait.ms"),
         fetch_min_bytes=_optional(consumer, "fetch.min.bytes"),
+        client_rack=consumer.string("client.rack"),
         skips_refused=values.string("errors.tolerance") == "all",
         logs_skipped=values.boolean("errors.log.enable"),
         compression=_compression(producer),

@@ -158,7 +158,7 @@ CONSUMER: Final = (
         ),
         _flag("enable.auto.commit", True, "Commit offsets now and then.", _MEDIUM),
         _int("auto.commit.interval.ms", 5000, "How often.", _LOW),
-        _text("client.rack", "", "Rack in which to read from followers: no effect yet."),
+        _text("client.rack", "", "Rack in which to read, where a replica is in it."),
         _int("max.partition.fetch.bytes", 1_048_576, "Most bytes of one partition in a fetch.", _HIGH),
         _int("fetch.min.bytes", 1, "What a fetch waits for.", _HIGH),
         _int("fetch.max.bytes", 52_428_800, "Most bytes of one fetch."),

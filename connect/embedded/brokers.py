@@ -52,6 +52,7 @@ _PORT_TAKEN = b"Address already in use"
 _REGISTERED = b"KeeperErrorCode = NodeExists"
 _ZOOKEEPER = "zookeeper"
 _META = "meta.properties"
+_BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 #: What formatting wrote beside the ids, by JVM, release and settings of a cluster.
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
@@ -89,6 +90,7 @@ class KafkaCluster:
         folder: Path,
         addresses: Sequence[NodeAddresses],
         config: Mapping[str, str],
+        racks: Sequence[str],
         release: Release,
         java_command: Sequence[str],
     ) -> None:
@@ -98,6 +100,7 @@ class KafkaCluster:
         self.addresses = tuple(addresses)
         self.nodes: list[KafkaNode] = []
         self._config = dict(config)
+        self._racks = tuple(racks)
         self._release = release
         self._java = [*java_command, *release.logging_options(folder)]
         self._keeper = Keeper(folder)
@@ -111,6 +114,7 @@ class KafkaCluster:
         version: str = DEFAULT_VERSION,
         base_dir: Path | None = None,
         config: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
         client_ports: Sequence[int] | None = None,
         listeners: Mapping[str, str] | None = None,
         advertised: Callable[[int, int], tuple[str, int]] | None = None,
@@ -124,6 +128,7 @@ class KafkaCluster:
             version: Which Apache Kafka, from 2.8.0 on; another one than the default comes from Maven Central always.
             base_dir: Folder for the brokers' files; the system's temporary folder unless given.
             config: Broker properties that win over the defaults.
+            racks: One for each node, if any; clients in one of them are sent to the replica there (KIP-392).
             client_ports: One for each node, in place of free ones chosen here.
             listeners: Extra listeners, name to security protocol; ``bootstrap_of`` tells their addresses.
             advertised: Called with the node's index and the port of an extra listener, before the broker starts;
@@ -145,7 +150,7 @@ class KafkaCluster:
             _refuse_taken(name, client_ports or ())
             addresses = choose_addresses(nodes, client_ports, listeners or {}, advertised)
             folder = Path(tempfile.mkdtemp(prefix=f"heliograph-{name}-", dir=base_dir))
-            cluster = cls(name, folder, addresses, config or {}, release, command)
+            cluster = cls(name, folder, addresses, config or {}, racks, release, command)
             try:
                 cluster._start_all()
             except PortInUse:
@@ -232,6 +237,8 @@ class KafkaCluster:
         make = zookeeper_properties if self._release.needs_zookeeper else kraft_properties
         for index in range(len(self.addresses)):
             own = make(index + 1, self.addresses, self._data(index), self._config)
+            if self._racks:
+                own |= {"broker.rack": self._racks[index], "replica.selector.class": _BY_RACK}
             _write_properties(self._properties_file(index), own)
         if self._release.needs_zookeeper:
             self._launch_zookeeper()

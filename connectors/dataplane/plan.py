@@ -12,7 +12,7 @@ from uuid import UUID
 
 from connectors.gaps import Gap
 
-LINK_VERSION: Final = 10
+LINK_VERSION: Final = 11
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 
@@ -159,8 +159,8 @@ _PLAIN: Final = (
 @dataclass(frozen=True, slots=True)
 class SliceSettings:
     """How a slice copies; bytes and milliseconds. ``source``/``target`` are ConnectionSettings on the wire, secrets
-    included: they pass over the control link and nowhere else. ``skip_refused`` leaves out records that the target
-    refuses for good; ``compression`` is for batches that come uncompressed;
+    included: they pass over the control link and nowhere else. ``rack`` is where it reads if it can. ``skip_refused``
+    leaves out records that the target refuses for good; ``compression`` is for batches that come uncompressed;
     ``transform_sql`` is what records go through, if anything, and ``chain`` (a ChainPlan on the wire, secrets included)
     behind it; ``handler`` (a HandlerPlan's fields) is asked where records go that spread."""
 
@@ -178,6 +178,7 @@ class SliceSettings:
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
+    rack: str = ""
     skip_refused: bool = False
     compression: Compression = NO_COMPRESSION
     transform_sql: str = ""

@@ -1,8 +1,8 @@
-"""The reading half of a slice: one fetch loop per source leader, feeding the partitions' copiers.
+"""The reading half of a slice: one fetch loop per source broker, feeding the partitions' copiers.
 
 A partition is fetched while it holds less than one fetch of unacknowledged bytes and the slice less than its
 bound, so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
-partition has none.
+partition has none; a replica nearer than the leader is read where the leader names one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.fetch_session import FetchSession
+from connectors.dataplane.nearby import Nearby
 from connectors.dataplane.plan import SliceSettings
 from connectors.dataplane.reading import TopicOnWire
 from connectors.dataplane.refusals import unread
@@ -43,16 +44,20 @@ class SourceReader:
         settings: SliceSettings,
         taken: Callable[[Iterable[PartitionCopier]], None],
         fail: Callable[[BaseException], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._taken = taken
         self._fail = fail
+        self._clock = clock
         self._holding: set[PartitionCopier] = set()
         self._unplaced: set[PartitionCopier] = set()
         self._gone_since: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
-        self._loops: dict[int, _LeaderLoop] = {}
+        self._loops: dict[int, _BrokerLoop] = {}
+        self._nearby = Nearby(settings.rack)
         self._placing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,6 +75,7 @@ class SourceReader:
         for copier in copiers:
             self._unplaced.discard(copier)
             self._refusals.pop(copier, None)
+            self._nearby.forget(copier)
             for loop in self._loops.values():
                 loop.remove(copier)
 
@@ -90,9 +96,31 @@ class SourceReader:
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""
+        self._nearby.fail(copier, self._clock())
         if copier.is_read:
             self._unplaced.add(copier)
             self._placing.set()
+
+    def rack(self) -> str:
+        """What leaders are told, who may name a replica within it."""
+        return self._nearby.rack(self._clock())
+
+    def is_followed(self, copier: PartitionCopier) -> bool:
+        """Whether it is read from another replica than its leader."""
+        return copier in self._nearby
+
+    def follow(self, copier: PartitionCopier, node: int, leader_epoch: int) -> None:
+        """Its leader named this node to read from."""
+        self._nearby.follow(copier, self._clock())
+        self._loop(node).add(copier, leader_epoch)
+
+    def is_to_revisit(self, copier: PartitionCopier) -> bool:
+        """Whether it was read from another replica for so long that its leader is to be asked again."""
+        return self._nearby.is_over(copier, self._clock())
+
+    def revisit(self, copier: PartitionCopier) -> None:
+        self._nearby.forget(copier)
+        self.lose(copier)
 
     def look_into(self, copier: PartitionCopier, diverging: tuple[int, int] | None = None) -> None:
         """Its leader does not go on where it stands: it stops with what is found out, or is placed again.
@@ -161,7 +189,7 @@ class SourceReader:
             log.warning("%s: no leader for source %s; trying again", self._settings.flow, ", ".join(leaderless[:3]))
 
     def _stop_if_gone(self, copier: PartitionCopier) -> None:
-        topic, now_s = copier.plan.source.topic, time.monotonic()
+        topic, now_s = copier.plan.source.topic, self._clock()
         if now_s - self._gone_since.setdefault(topic, now_s) > lost.GONE_AFTER_S:
             copier.stop_reading(
                 *verdicts.deleted("source", topic, copier.plan.source, copier.fetch_offset, copier.high_watermark)
@@ -184,14 +212,14 @@ class SourceReader:
                 *(found or verdicts.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
             )
 
-    def _loop(self, node: int) -> _LeaderLoop:
+    def _loop(self, node: int) -> _BrokerLoop:
         if node not in self._loops:
-            loop = self._loops[node] = _LeaderLoop(self, self._cluster, self._settings, node)
+            loop = self._loops[node] = _BrokerLoop(self, self._cluster, self._settings, node)
             self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}")
         return self._loops[node]
 
 
-class _LeaderLoop:
+class _BrokerLoop:
     """Fetches from one broker, one request at a time, what the copiers placed there want."""
 
     def __init__(self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int) -> None:
@@ -257,6 +285,9 @@ class _LeaderLoop:
             return
         if not copier.is_read:
             self._drop(copier)
+        elif self._reader.is_to_revisit(copier):
+            self._drop(copier)
+            self._reader.revisit(copier)
         elif copier.buffered_bytes < self._settings.partition_max_bytes:
             self._full.discard(copier)
             self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
@@ -284,6 +315,7 @@ class _LeaderLoop:
             settings.fetch_max_bytes,
             settings.partition_max_bytes,
             reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
+            self._reader.rack(),
         )
         body = reading.encode_fetch(
             version, limits, (request.session_id, request.epoch), request.partitions, request.forgotten
@@ -312,6 +344,9 @@ class _LeaderLoop:
     def _take(self, copier: PartitionCopier, row: hot.FetchedPartition) -> bool:
         if not copier.is_read:
             return False
+        if (row.diverging or row.error_code) and self._reader.is_followed(copier):
+            self._leave(copier)
+            return False
         if row.diverging is not None:
             self._drop(copier)
             self._reader.look_into(copier, row.diverging)
@@ -319,13 +354,12 @@ class _LeaderLoop:
         if row.error_code:
             self._refused(copier, row)
             return False
+        self._note_extent(copier, row)
+        if row.preferred_read_replica >= 0:
+            self._drop(copier)
+            self._reader.follow(copier, row.preferred_read_replica, self._epochs[copier])
+            return False
         self._reader.goes_on(copier)
-        copier.high_watermark = (
-            row.last_stable_offset
-            if self._settings.read_committed and row.last_stable_offset >= 0
-            else row.high_watermark
-        )
-        copier.log_start_offset = row.log_start_offset
         try:
             copier.take(row.records, row.aborted)
         except CorruptBatch as error:
@@ -338,6 +372,13 @@ class _LeaderLoop:
         else:
             self._corrupt.pop(copier, None)
         return bool(row.records)
+
+    def _note_extent(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
+        is_stable = self._settings.read_committed and row.last_stable_offset >= 0
+        end = row.last_stable_offset if is_stable else row.high_watermark
+        # Another replica hears of the end after the leader.
+        copier.high_watermark = max(end, copier.high_watermark) if self._reader.is_followed(copier) else end
+        copier.log_start_offset = row.log_start_offset
 
     def _refused(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
         source = copier.plan.source
@@ -353,6 +394,10 @@ class _LeaderLoop:
             )
 
     def _found_corrupt(self, copier: PartitionCopier, error: CorruptBatch) -> None:
+        if self._reader.is_followed(copier):
+            log.error("%s: %s: %s; its leader is asked", self._settings.flow, copier.plan.source, error)
+            self._leave(copier)
+            return
         tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1
         log.error("%s: %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
         if tries >= CORRUPT_TRIES:

@@ -54,6 +54,7 @@ class Lent:
             source=source.connection.with_client_id(client_id).to_wire(),
             target=settings.target.with_client_id(f"{settings.target.client_id}-{self.number}").to_wire(),
             read_committed=source.read_committed,
+            rack=source.rack,
             skip_refused=not settings.options.aborts,
             compression=settings.compression,
         )

@@ -33,6 +33,7 @@ _FETCHING: Final[Mapping[str, str]] = {
 #: The keys of a ``--consumer.config`` that mean something to a copy, beside those of the connection.
 CONSUMER: Final = client_defs.CONSUMER.only(
     "client.id",
+    "client.rack",
     "session.timeout.ms",
     "heartbeat.interval.ms",
     "max.poll.interval.ms",
@@ -77,6 +78,7 @@ class SourceSettings:
     reset_to: int
     read_committed: bool
     look_s: float
+    rack: str = ""
     fetching: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -195,6 +197,7 @@ def _source(name: str, client: _Client, tell: Tell) -> SourceSettings:
         reset_to=LATEST if values.string("auto.offset.reset") == "latest" else EARLIEST,
         read_committed=values.string("isolation.level") == "read_committed",
         look_s=values.integer("metadata.max.age.ms") / 1000,
+        rack=values.string("client.rack"),
         fetching={name: values.integer(key) for key, name in _FETCHING.items() if values[key] is not None},
     )
 

@@ -416,6 +416,7 @@ def _slice_settings(
         source=clients.replication_consumer(index).to_wire(),
         target=clients.record_producer(index).to_wire(),
         read_committed=settings.read_committed,
+        rack=settings.client_rack,
         lease_ms=settings.lease_ms,
         skip_refused=settings.skips_refused,
         compression=settings.compression,

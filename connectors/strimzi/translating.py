@@ -149,14 +149,14 @@ def _worker(found: Resource, secrets: Secrets, said: list[Notice]) -> dict[str, 
     security = client_security(target, secrets)
     props |= {f"{client}{key}": value for client in _CLIENTS for key, value in security.items()}
     rack = found.spec.field("rack")
-    if rack.value is not None:
-        said.append(Notice.of(rack, "has no effect here yet: records are read from the leaders of partitions"))
+    if rack.value is not None and not _rack(rack):
+        word = "labels of a node are known to Kubernetes alone; consumer.client.rack of a sourceConnector's config does"
+        said.append(Notice.of(rack, f"has no effect here: {word}"))
     return props | _rack(rack)
 
 
 def _rack(rack: Node) -> dict[str, str]:
-    """By the name of an environment variable, for workers of Java in the same group; labels of a node are known to
-    Kubernetes alone."""
+    """By the name of an environment variable; labels of a node are known to Kubernetes alone."""
     if rack.field("type").text() != "environment-variable":
         return {}
     return {_RACK: f"${{strimzienv:{rack.required('envVarName')}}}"}

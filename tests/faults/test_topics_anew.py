@@ -18,11 +18,8 @@ import pytest
 
 from connect.cli.lag import run_lag
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.cluster import Cluster
-from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.gaps import Gap, GapKind
-from tests.kit.direct import Broker
+from tests.kit.direct import Broker, value_numbers
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.stored import stored_gaps, stored_positions
@@ -60,17 +57,6 @@ class World:
 
     def await_error(self, start: int, *parts: str) -> None:
         self.mirror.await_line(start, (f" ERROR {ALIAS}->eu ", *parts), DEADLINE_S)
-
-
-async def _copied(bootstrap: str, topic: str) -> list[int]:
-    """The numbers in the values of a target topic's records."""
-    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="copied", where="the target"))
-    found: list[LogRecord] = []
-    try:
-        await read_to_end(cluster, topic, found.append, read_committed=True)
-    finally:
-        await cluster.close()
-    return [int((one.value or b"").split()[1]) for one in found]
 
 
 async def _stored_gaps(bootstrap: str, alias: str) -> dict[str, Gap]:
@@ -171,12 +157,12 @@ def test_a_policy_copies_a_source_made_anew_from_its_beginning(world: World, eu:
         make_anew(world.source, topic)
         world.source.produce(topic, 100, 5)
     await_end(world.target, "heals.heals-live", FIRST + 5)
-    numbers = asyncio.run(_copied(eu.bootstrap, "heals.heals-live"))
+    numbers = asyncio.run(value_numbers(eu.bootstrap, "heals.heals-live"))
     assert numbers == [*range(FIRST), *range(100, 105)]
     name = wait_for_rename(world, "renames-live")
     await_end(world.target, name, 5)
-    assert asyncio.run(_copied(eu.bootstrap, name)) == [*range(100, 105)]
-    assert asyncio.run(_copied(eu.bootstrap, "renames.renames-live")) == [*range(FIRST)]
+    assert asyncio.run(value_numbers(eu.bootstrap, name)) == [*range(100, 105)]
+    assert asyncio.run(value_numbers(eu.bootstrap, "renames.renames-live")) == [*range(FIRST)]
     gap = asyncio.run(_stored_gaps(eu.bootstrap, HEALS))["heals-live"]
     assert (gap.kind, gap.first, gap.go_on_at) == (GapKind.SOURCE_RECREATED, FIRST, 0)
 
@@ -243,10 +229,10 @@ def policies_went_on(world: World, bootstrap: str) -> None:
     }
     for topic, numbers in expected.items():
         await_end(world.target, topic, len(numbers))
-        assert asyncio.run(_copied(bootstrap, topic)) == numbers
+        assert asyncio.run(value_numbers(bootstrap, topic)) == numbers
     renamed = wait_for_rename(world, "renames-down")
     await_end(world.target, renamed, 5)
-    assert asyncio.run(_copied(bootstrap, renamed)) == [*range(100, 105)]
+    assert asyncio.run(value_numbers(bootstrap, renamed)) == [*range(100, 105)]
     gaps = asyncio.run(_stored_gaps(bootstrap, HEALS))
     missing = gaps["heals-gap-down"]
     assert (missing.kind, missing.first, missing.last) == (GapKind.SOURCE_GAP, FIRST, FIRST + 6)
@@ -308,7 +294,7 @@ def test_a_topic_that_was_away_for_long_is_copied_from_its_beginning(
         source.produce(topic, 100, 10)
         mirror.await_line(0, (f"source topic {topic} was deleted and made anew",), DEADLINE_S)
         wait_until(
-            lambda: asyncio.run(_copied(eu.bootstrap, remote)) == [*range(FIRST), *range(100, 110)],
+            lambda: asyncio.run(value_numbers(eu.bootstrap, remote)) == [*range(FIRST), *range(100, 110)],
             DEADLINE_S,
             "what is there now is copied behind what was",
             POLL_S,

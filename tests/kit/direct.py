@@ -20,8 +20,10 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import LogRecord, read_to_end
 from connect.wire import records
 
 _TIMEOUT_MS: Final = 20_000
@@ -37,6 +39,17 @@ class Replicas(NamedTuple):
 
     leader: int
     in_sync: tuple[int, ...]
+
+
+async def value_numbers(bootstrap: str, topic: str) -> list[int]:
+    """The numbers in the values of a topic's committed records, as ``Broker.produce`` writes them."""
+    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="copied", where="the target"))
+    found: list[LogRecord] = []
+    try:
+        await read_to_end(cluster, topic, found.append, read_committed=True)
+    finally:
+        await cluster.close()
+    return [int((one.value or b"").split()[1]) for one in found]
 
 
 class Broker:

@@ -280,7 +280,7 @@ def test_keys_of_nobody_are_named() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["client.rack=a", "interceptor.classes=x", "exclude.internal.topics=false", "ssl.provider=x", "check.crcs=no"],
+    ["interceptor.classes=x", "exclude.internal.topics=false", "ssl.provider=x", "check.crcs=no"],
 )
 def test_keys_of_todays_consumers_without_effect_are_named(line: str) -> None:
     assert keys_said(CONSUMER + line) == [line.partition("=")[0]]
@@ -294,9 +294,10 @@ def test_keys_of_todays_producers_without_effect_are_named(line: str) -> None:
 def test_keys_with_effect_are_not_named() -> None:
     tls = "ssl.enabled.protocols=TLSv1.3\nssl.cipher.suites=TLS_AES_256_GCM_SHA384\n"
     connection = tls + "request.timeout.ms=5000\nconnections.max.idle.ms=5000\nclient.id=x\n"
-    consumer = "isolation.level=read_committed\nretry.backoff.ms=5\nfetch.min.bytes=5\n"
+    consumer = "isolation.level=read_committed\nretry.backoff.ms=5\nfetch.min.bytes=5\nclient.rack=a\n"
     assert said(CONSUMER + connection + consumer, PRODUCER + connection + "compression.type=lz4\n") == []
-    assert settings(CONSUMER + consumer).sources[0].group.retry_backoff_ms == 5
+    source = settings(CONSUMER + consumer).sources[0]
+    assert (source.group.retry_backoff_ms, source.rack) == (5, "a")
 
 
 def test_sticky_assignors_are_said_not_to_be_spoken() -> None:

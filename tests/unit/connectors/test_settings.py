@@ -123,6 +123,8 @@ def test_defaults() -> None:
         ("consumer_max_partition_fetch_bytes", "7", "max_partition_fetch_bytes", 7),
         ("consumer_fetch_max_wait_ms", "7", "fetch_max_wait_ms", 7),
         ("consumer_fetch_min_bytes", "7", "fetch_min_bytes", 7),
+        ("source_consumer_client_rack", "b", "client_rack", "b"),
+        ("target_consumer_client_rack", "b", "client_rack", ""),
         ("errors_tolerance", "all", "skips_refused", True),
         ("errors_log_enable", "true", "logs_skipped", True),
         ("producer_override_compression_type", "zstd", "compression", Compression(4, 3)),

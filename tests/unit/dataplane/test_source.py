@@ -16,7 +16,7 @@ from connect.wire import hot
 from connectors.dataplane import reading
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import SourceReader, _LeaderLoop
+from connectors.dataplane.source import SourceReader, _BrokerLoop
 from tests.kit.logs import source_batch
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
@@ -59,7 +59,7 @@ async def test_what_trying_again_does_not_heal_ends_the_slice() -> None:
 
 async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = _LeaderLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    loop = _BrokerLoop(reader, cast(Cluster, None), SETTINGS, 1)
     machine = copier()
     torn = source_batch([0, 2], attributes=4)  # says zstd, and is not: found on opening it for its gap
     assert loop._take(machine, fetched(source_batch([0]) + torn))
@@ -136,7 +136,7 @@ async def test_what_was_asked_for_one_copier_is_not_given_to_its_successor(monke
 
     monkeypatch.setattr(reading, "fetch", fetch)
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = reader._loops[1] = _LeaderLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    loop = reader._loops[1] = _BrokerLoop(reader, cast(Cluster, None), SETTINGS, 1)
     before, after = copier(), copier()
     loop.add(before, 0)
     fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))

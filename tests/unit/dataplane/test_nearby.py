@@ -1,0 +1,171 @@
+"""Partitions read from a replica in our rack: the leader names it, and is asked again when it fails or time is up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import Cluster
+from connect.kafka.connection import Connection
+from connect.wire import hot
+from connectors.dataplane import codes, reading
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.nearby import REVISIT_S, SHUN_S, Nearby
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.source import SourceReader, _BrokerLoop
+from tests.kit.logs import source_batch
+
+LEADER, NEAR = 1, 2
+
+
+def copier() -> PartitionCopier:
+    pair = TopicPartition("t", 0)
+    plan = PartitionPlan(pair, UUID(int=5), pair, None, 0, -1, 0, 0, pipelined=False)
+    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
+
+
+def row(
+    records: bytes = b"",
+    *,
+    error: int = 0,
+    end: int = 9,
+    preferred: int = -1,
+    diverging: tuple[int, int] | None = None,
+) -> hot.FetchedPartition:
+    view = memoryview(bytearray(records))
+    return hot.FetchedPartition(UUID(int=5).bytes, 0, error, end, end, 0, (), preferred, view, diverging, None)
+
+
+@dataclass
+class Stage:
+    """A reader whose clock and brokers are told by hand, with one partition that its leader serves."""
+
+    now_s: float = 0.0
+    reader: SourceReader = field(init=False)
+    leader: _BrokerLoop = field(init=False)
+    near: _BrokerLoop = field(init=False)
+    machine: PartitionCopier = field(default_factory=copier)
+
+    def __post_init__(self) -> None:
+        settings = SliceSettings("us->eu", 0, {}, {}, rack="b")
+        self.reader = SourceReader(cast(Cluster, None), settings, lambda _: None, self.fail, clock=lambda: self.now_s)
+        self.leader, self.near = (
+            _BrokerLoop(self.reader, cast(Cluster, None), settings, node) for node in (LEADER, NEAR)
+        )
+        self.reader._loops = {LEADER: self.leader, NEAR: self.near}
+        self.leader.add(self.machine, 3)
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def send_near(self) -> None:
+        assert not self.leader._take(self.machine, row(preferred=NEAR))
+
+    @property
+    def readers(self) -> list[int]:
+        return [node for node, loop in self.reader._loops.items() if self.machine in loop._placed]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_the_replica_that_the_leader_names_is_read_under_the_leaders_epoch(stage: Stage) -> None:
+    stage.send_near()
+    assert stage.readers == [NEAR]
+    assert [*stage.near._session.request().partitions.values()] == [(0, 3, -1)]
+    assert stage.near._take(stage.machine, row(source_batch(range(3))))
+    assert stage.machine.fetch_offset == 3
+
+
+def test_the_end_of_the_log_does_not_go_back_with_a_replica_that_hears_of_it_late(stage: Stage) -> None:
+    stage.leader._take(stage.machine, row(preferred=NEAR, end=90))
+    stage.near._take(stage.machine, row(end=50))
+    assert stage.machine.high_watermark == 90
+    stage.near._take(stage.machine, row(end=95))
+    assert stage.machine.high_watermark == 95
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [row(error=codes.OFFSET_OUT_OF_RANGE), row(error=6), row(diverging=(2, 5)), row(error=29)],
+)
+def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: hot.FetchedPartition) -> None:
+    """It may be behind, or have been cut; only the leader says what is true, and sends the records itself then."""
+    stage.send_near()
+    assert not stage.near._take(stage.machine, answer)
+    assert not stage.machine.stopped
+    assert stage.readers == []
+    assert stage.machine in stage.reader._unplaced
+    assert stage.reader.rack() == ""
+    stage.now_s += SHUN_S
+    assert stage.reader.rack() == "b"
+
+
+def test_damage_at_a_replica_is_read_again_from_the_leader_and_does_not_count(stage: Stage) -> None:
+    damaged = bytearray(source_batch(range(3)))
+    damaged[-1] ^= 1
+    for _ in range(20):
+        stage.reader._nearby.forget(stage.machine)
+        stage.leader.add(stage.machine, 3)
+        stage.send_near()
+        stage.near._take(stage.machine, row(bytes(damaged)))
+    assert not stage.machine.stopped
+    assert stage.machine in stage.reader._unplaced
+
+
+def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
+    stage.send_near()
+    stage.now_s = REVISIT_S - 1
+    stage.near._ask_for(stage.machine)
+    assert stage.readers == [NEAR]
+    stage.now_s = REVISIT_S
+    stage.near._ask_for(stage.machine)
+    assert stage.readers == []
+    assert stage.machine in stage.reader._unplaced
+    assert stage.reader.rack() == "b", "nothing failed"
+
+
+def test_a_replica_that_cannot_be_reached_is_left(stage: Stage) -> None:
+    stage.send_near()
+    stage.near._leave(stage.machine)
+    assert stage.reader.rack() == ""
+
+
+def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
+    stage.leader._leave(stage.machine)
+    assert stage.reader.rack() == "b"
+
+
+def test_a_partition_that_is_let_go_of_is_forgotten(stage: Stage) -> None:
+    stage.send_near()
+    stage.reader.remove([stage.machine])
+    assert stage.readers == []
+    assert not stage.reader.is_followed(stage.machine)
+
+
+async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    async def fetch(*_: object) -> hot.FetchAnswer:
+        return hot.FetchAnswer(0, 0, 1, [row(preferred=NEAR)])
+
+    encode = reading.encode_fetch
+
+    def encoded(version: int, limits: reading.FetchLimits, *rest: object) -> bytes:
+        told.append(limits.rack)
+        return encode(version, limits, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(reading, "encode_fetch", encoded)
+    await stage.leader._fetch(cast(Connection, None), 13)
+    assert told == ["b"]
+    assert stage.readers == [NEAR]
+
+
+def test_without_a_rack_none_is_told() -> None:
+    assert Nearby("").rack(5.0) == ""
