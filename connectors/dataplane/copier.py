@@ -78,6 +78,8 @@ class PartitionCopier:
         self.target_end = plan.target_end
         self.next_sequence = plan.next_sequence
         self.pipelined = plan.pipelined
+        #: since :meth:`doubt_if_idle` was last asked
+        self._has_written = plan.pipelined
         self.high_watermark = -1
         self.log_start_offset = -1
         self.faulted = False
@@ -111,10 +113,15 @@ class PartitionCopier:
     # -- source side ------------------------------------------------------------------------------
 
     def take(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """Take what a fetch brought; ``fetched`` is changed in place and kept until acknowledged.
+        """Take all that a fetch brought, as :meth:`taking`."""
+        for _ in self.taking(fetched, aborted):
+            pass
 
-        ``aborted``: (producer id, first offset) of this answer. Raises :class:`cut.CorruptBatch`, with what
-        came before it taken.
+    def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
+        """Take what a fetch brought, a batch at each step; ``fetched`` is changed in place and kept until acknowledged.
+
+        ``aborted``: (producer id, first offset) of this answer. No step is to be taken of a copier that is not
+        :attr:`is_read` any more. Raises :class:`cut.CorruptBatch`, with what came before it taken.
         """
         listed = aborted if self._read_committed else None
         decided = cut(fetched, self.fetch_offset, listed, self.max_message_bytes, compresses=self._compresses)
@@ -124,6 +131,7 @@ class PartitionCopier:
                 self._take_old(batch)
             else:
                 self._take_batch(batch, header, decision)
+            yield
 
     def _take_batch(self, batch: memoryview, header: wire.BatchHeader, decision: shape.Decision) -> None:
         following = header.base_offset + header.last_offset_delta + 1
@@ -197,6 +205,11 @@ class PartitionCopier:
         return (self,)
 
     @property
+    def held_bytes(self) -> int:
+        """How much memory waits here, about: ``buffered_bytes``, which is as on the wire, and what was opened."""
+        return self.buffered_bytes
+
+    @property
     def has_unsent(self) -> bool:
         return bool(self._queue)
 
@@ -252,9 +265,11 @@ class PartitionCopier:
     def acknowledged(self, outgoing: Outgoing, base_offset: int) -> None:
         """The target answered without error. Raises :class:`TargetTruncated` on an offset it had given before."""
         self.unanswered -= 1
-        self.pipelined = True
+        self.pipelined = self._has_written = True
         outgoing.base_offset = base_offset
         self._account()
+        if self.stopped_reason and outgoing in self._in_flight:
+            self.buffered_bytes -= outgoing.release()
 
     def failed(self, outgoing: Outgoing, code: int | None) -> None:
         """An answer with an error, or (None) none at all: nothing more is sent until :meth:`settle`."""
@@ -262,6 +277,15 @@ class PartitionCopier:
         self.faulted = True
         if code not in codes.NOT_WRITTEN:
             outgoing.is_doubtful = True
+        if self.stopped_reason:
+            self.buffered_bytes -= outgoing.release()
+
+    def doubt_if_idle(self) -> None:
+        """Now and then: a leader forgets a producer that has been silent for long (``producer.id.expiration.ms``), and
+        would take any sequence then."""
+        if not self._has_written and not self._in_flight:
+            self.pipelined = False
+        self._has_written = False
 
     def refused(self, outgoing: Outgoing, refusal: Refusal) -> None:
         """The target will never take this batch as it is: :meth:`mend` decides, once all is settled."""
@@ -370,6 +394,15 @@ class PartitionCopier:
     def _end(self, state: str, reason: str, error: str, gap: Gap | None) -> None:
         if not self.stopped_reason:
             self.state, self.stopped_reason, self.stopped_error, self.gap = state, reason, error, gap
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Hold no memory for what is never sent again; what was sent is remembered, as its copies may still arrive."""
+        while self._queue and not self._queue[-1].sent:
+            self._queue.pop()
+        for outgoing in self._queue:
+            outgoing.release()
+        self.buffered_bytes = sum(len(outgoing.batch) for outgoing in self._in_flight)
 
     def report(self) -> PartitionProgress | None:
         """What happened since the last report, which the caller sends; None if nothing did."""

@@ -21,16 +21,19 @@ _ABORT_MARKER: Final = 0
 _OLD_CRC: Final = struct.Struct(">I")
 _OLD_OFFSET: Final = struct.Struct(">q")
 _OLD_ATTRIBUTES_AT: Final = 17
+#: A length is not under the checksum. Nothing else explains it: where a batch does not fit into an answer, brokers send
+#: it whole all the same, or no byte of it (from Fetch 3 on).
+_BAD_LENGTH: Final = "the batch that holds source offset {}, or follows it, has a wrong length"
 
 #: A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and None.
 Cut = tuple[memoryview, wire.BatchHeader | None, shape.Decision]
 
 
 class CorruptBatch(Exception):
-    """A fetched batch whose CRC is wrong: never repaired, never copied."""
+    """A fetched batch that is damaged: never repaired, never copied."""
 
-    def __init__(self, base_offset: int) -> None:
-        super().__init__(f"the checksum of the batch at source offset {base_offset} is wrong")
+    def __init__(self, base_offset: int, what: str = "the checksum of the batch at source offset {} is wrong") -> None:
+        super().__init__(what.format(base_offset))
         self.base_offset = base_offset
 
 
@@ -51,6 +54,8 @@ def cut(
     it meets one.
     """
     transactions = None if aborted is None else _Transactions(aborted)
+    if fetched and next(wire.extents(fetched), None) is None:
+        raise CorruptBatch(position, _BAD_LENGTH)
     for batch in _batches(fetched):
         if batch[16] < 2:
             yield batch, None, shape.OLD_MAGIC

@@ -323,7 +323,7 @@ class Slice:
         parsed = map(PartitionPlan.from_wire, plans)
         by: dict[str, Any] = {}
         if self._stage is not None:
-            by = {"submit": self._stage.submit, "ready": lambda copier: self._offer((copier,))}
+            by = {"submit": self._stage.submit, "ready": self._came_back}
         if (filling := self._filling) is not None:
             transactional = TransactionalRecordsCopier if by else TransactionalCopier
             return [transactional(plan, producer, settings, filling, **by) for plan in parsed]
@@ -350,7 +350,7 @@ class Slice:
                 self._settings,
                 HandlerPlan(**plan).make() if plan else None,
                 add=self._add_parts,
-                ready=lambda copier: self._offer((copier,)),
+                ready=self._came_back,
             )
             self._do_beside(self._spreading.run(), "share out records")
         return self._spreading
@@ -358,6 +358,12 @@ class Slice:
     def _add_parts(self, parts: Sequence[PartitionCopier]) -> None:
         if self._writer is not None:
             self._writer.add(parts)
+
+    def _came_back(self, copier: PartitionCopier) -> None:
+        """What was opened has become batches, or nothing: no answer of the target would tell the reader then."""
+        self._offer((copier,))
+        if self._reader is not None:
+            self._reader.wake()
 
     def _offer(self, copiers: Iterable[PartitionCopier]) -> None:
         if self._writer is not None:

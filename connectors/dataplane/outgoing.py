@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from typing import Final
 
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane.plan import Compression, ProducerIdentity, Run, Skip
 from connectors.dataplane.refusals import Refusal
 
+_NOTHING: Final = memoryview(b"")
 #: (first source offset, count)
 Segment = tuple[int, int]
 
@@ -64,6 +66,11 @@ class Outgoing:
         self.refusal: Refusal | None = None
         #: what was left out between the batch before and the one behind
         self.skips: tuple[Skip, ...] = ()
+
+    def release(self) -> int:
+        """Let go of the bytes of what is never sent again; returns how many they were."""
+        size, self.batch = len(self.batch), _NOTHING
+        return size
 
     @property
     def last_sequence(self) -> int:

@@ -8,7 +8,7 @@ passes them with the batch before, and the offset map gets a gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,11 +27,16 @@ log = logging.getLogger(__name__)
 #: What a partition that met such a record is stopped by.
 UNFIT: Final = "not-transformed"
 _ANY_SIZE: Final = wire.SEQUENCE_MODULUS
+#: Of a record's objects, beside what is in them: measured.
+_RECORD_BYTES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The records of one source batch that are to be copied, and where the source goes on behind it."""
+    """The records of one source batch that are to be copied, and where the source goes on behind it.
+
+    ``bytes`` as on the wire.
+    """
 
     records: Sequence[records.Record]
     codec: int
@@ -39,6 +44,11 @@ class Opened:
     leader_epoch: int
     bytes: int
     decision: shape.Decision
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory the records take beside ``bytes``, about."""
+        return sum(_held_bytes(record) for record in self.records)
 
 
 def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> Iterable[Opened]:
@@ -69,10 +79,15 @@ class RecordsCopier(PartitionCopier):
         self._ready = ready
         #: source batches whose records are on their way through the transformation
         self._transforming = 0
+        self._opened_bytes = 0
         #: Whether a record was found that is not to be left out; nothing behind it is copied.
         self._met_unfit = False
 
-    def take(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> None:
+    @property
+    def held_bytes(self) -> int:
+        return self.buffered_bytes + self._opened_bytes
+
+    def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
         for part in opened(fetched, self.fetch_offset, aborted if self._read_committed else None):
             reason = part.decision.reason
             self._batches[reason] = self._batches.get(reason, 0) + 1
@@ -80,7 +95,9 @@ class RecordsCopier(PartitionCopier):
             self.fetch_offset = max(self.fetch_offset, part.following)
             self.last_fetched_epoch = part.leader_epoch
             self._transforming += 1
+            self._opened_bytes += part.held_bytes
             self._submit(self.plan, part.records, self._taker(part))
+            yield
 
     def _taker(self, part: Opened) -> Callable[[Outcome], None]:
         return lambda outcome: self._transformed(part, outcome)
@@ -88,6 +105,7 @@ class RecordsCopier(PartitionCopier):
     def _transformed(self, part: Opened, outcome: Outcome) -> None:
         self.buffered_bytes = max(self.buffered_bytes - part.bytes, 0)
         self._transforming -= 1
+        self._opened_bytes -= part.held_bytes
         if self._is_ending or self.stopped:
             return
         if not self._met_unfit:
@@ -124,6 +142,11 @@ class RecordsCopier(PartitionCopier):
 
 class TransactionalRecordsCopier(RecordsCopier, TransactionalCopier):
     """The same under exactly-once: what is still being transformed belongs to a later transaction."""
+
+
+def _held_bytes(record: records.Record) -> int:
+    headers = sum(len(key) + len(value or b"") for key, value in record.headers)
+    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _unfit(plan: PartitionPlan, record: records.Record, unfit: Unfit) -> str:

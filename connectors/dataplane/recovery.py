@@ -191,7 +191,7 @@ class Recoveries:
         self._attempts.pop(copier, None)
         try:
             copier.mend()
-        except CopiesUnderWay:
+        except (CopiesUnderWay, MemoryError):
             raise
         except Exception as error:
             where = f"a refused batch behind source offset {copier.next_source_offset - 1} of {copier.plan.source}"

@@ -15,22 +15,15 @@ from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.connection import Connection
-from connect.wire import hot
-from connectors.dataplane import codes, lost, reading, verdicts
+from connectors.dataplane import codes, lost, verdicts
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
-from connectors.dataplane.fetch_session import FetchSession
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.nearby import Nearby
 from connectors.dataplane.plan import SliceSettings
-from connectors.dataplane.reading import TopicOnWire
-from connectors.dataplane.refusals import unread
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.25
-#: While some partitions wait for the target, a long poll for the others must not hold them up.
-_BUSY_WAIT_MS: Final = 5
 #: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
 _REFUSED_TRIES: Final = 3
 
@@ -56,7 +49,7 @@ class SourceReader:
         self._unplaced: set[PartitionCopier] = set()
         self._gone_since: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
-        self._loops: dict[int, _BrokerLoop] = {}
+        self._loops: dict[int, FetchLoop] = {}
         self._nearby = Nearby(settings.rack)
         self._placing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,8 +84,8 @@ class SourceReader:
             loop.wake.set()
 
     def has_room(self) -> bool:
-        self._holding = {copier for copier in self._holding if copier.buffered_bytes and not copier.stopped}
-        return sum(copier.buffered_bytes for copier in self._holding) < self._settings.buffer_bytes
+        self._holding = {copier for copier in self._holding if copier.held_bytes}
+        return sum(copier.held_bytes for copier in self._holding) < self._settings.buffer_bytes
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""
@@ -100,6 +93,9 @@ class SourceReader:
         if copier.is_read:
             self._unplaced.add(copier)
             self._placing.set()
+
+    def now_s(self) -> float:
+        return self._clock()
 
     def rack(self) -> str:
         """What leaders are told, who may name a replica within it."""
@@ -212,197 +208,8 @@ class SourceReader:
                 *(found or verdicts.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
             )
 
-    def _loop(self, node: int) -> _BrokerLoop:
+    def _loop(self, node: int) -> FetchLoop:
         if node not in self._loops:
-            loop = self._loops[node] = _BrokerLoop(self, self._cluster, self._settings, node)
+            loop = self._loops[node] = FetchLoop(self, self._cluster, self._settings, node)
             self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}")
         return self._loops[node]
-
-
-class _BrokerLoop:
-    """Fetches from one broker, one request at a time, what the copiers placed there want."""
-
-    def __init__(self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int) -> None:
-        self.wake = asyncio.Event()
-        self._reader = reader
-        self._cluster = cluster
-        self._settings = settings
-        self._node = node
-        self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
-        self._epochs: dict[PartitionCopier, int] = {}
-        self._full: set[PartitionCopier] = set()  # they hold enough and are left out until they have room
-        self._by_key: dict[reading.Key, PartitionCopier] = {}
-        self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
-        self._corrupt: dict[PartitionCopier, int] = {}
-
-    def add(self, copier: PartitionCopier, leader_epoch: int) -> None:
-        plan = copier.plan
-        self._placed[copier] = (TopicOnWire(plan.source.topic, plan.source_topic_id), plan.source.partition)
-        self._epochs[copier] = leader_epoch
-        self._by_key = {}
-        self._ask_for(copier)
-        self.wake.set()
-
-    def remove(self, copier: PartitionCopier) -> None:
-        self._drop(copier)
-        self._epochs.pop(copier, None)
-        self._corrupt.pop(copier, None)
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self._fetch_while_connected()
-            except RetriableError as error:
-                self._session.lost()
-                log.warning("%s: source node %d: %s; trying again", self._settings.flow, self._node, error)
-                for copier in list(self._placed):
-                    self._leave(copier)
-                await asyncio.sleep(_RETRY_S)
-            if not self._placed:
-                self.wake.clear()
-                await self.wake.wait()
-
-    async def _fetch_while_connected(self) -> None:
-        connection = await self._cluster.connection(self._node, "copy")
-        version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
-        self._by_key = {}
-        while self._placed:
-            self.wake.clear()
-            for copier in list(self._full):
-                self._ask_for(copier)
-            if self._session.wants_any and self._reader.has_room():
-                await self._fetch(connection, version)
-            else:
-                await self.wake.wait()
-
-    def _ask_for(self, copier: PartitionCopier) -> None:
-        """Let the next request name it where it stands, unless it holds enough; a stopped one is done with.
-
-        Called where one of this may have changed, for a request must not cost what all partitions are.
-        """
-        key = self._placed.get(copier)
-        if key is None:
-            return
-        if not copier.is_read:
-            self._drop(copier)
-        elif self._reader.is_to_revisit(copier):
-            self._drop(copier)
-            self._reader.revisit(copier)
-        elif copier.buffered_bytes < self._settings.partition_max_bytes:
-            self._full.discard(copier)
-            self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
-        else:
-            self._full.add(copier)
-            self._session.leave(key)
-
-    def _drop(self, copier: PartitionCopier) -> None:
-        key = self._placed.pop(copier, None)
-        if key is not None:
-            self._full.discard(copier)
-            self._session.leave(key)
-
-    def _named(self, version: int) -> dict[reading.Key, PartitionCopier]:
-        if not self._by_key:
-            self._by_key = {(topic.key(version), index): copier for copier, (topic, index) in self._placed.items()}
-        return self._by_key
-
-    async def _fetch(self, connection: Connection, version: int) -> None:
-        settings = self._settings
-        request = self._session.request()
-        limits = reading.FetchLimits(
-            _BUSY_WAIT_MS if self._full else settings.fetch_max_wait_ms,
-            settings.fetch_min_bytes,
-            settings.fetch_max_bytes,
-            settings.partition_max_bytes,
-            reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
-            self._reader.rack(),
-        )
-        body = reading.encode_fetch(
-            version, limits, (request.session_id, request.epoch), request.partitions, request.forgotten
-        )
-        # Of now: whoever takes a partition's place while this is under way did not ask for what is answered.
-        named = self._named(version)
-        answer = await reading.fetch(connection, version, body, limits.max_wait_ms)
-        if answer.error_code in codes.SESSION_LOST:
-            self._session.lost()
-            return
-        if answer.error_code:
-            raise RetriableError(f"fetch refused: {codes.name(answer.error_code)}")
-        self._session.answered(answer.session_id)
-        fed = []
-        for row in answer.partitions:
-            copier = named.get((row.topic, row.partition))
-            if copier is None or copier not in self._placed:
-                continue
-            if self._take(copier, row):
-                fed.append(copier)
-            self._ask_for(copier)
-        self._reader.took(fed)
-        if answer.throttle_time_ms:
-            await asyncio.sleep(answer.throttle_time_ms / 1000)
-
-    def _take(self, copier: PartitionCopier, row: hot.FetchedPartition) -> bool:
-        if not copier.is_read:
-            return False
-        if (row.diverging or row.error_code) and self._reader.is_followed(copier):
-            self._leave(copier)
-            return False
-        if row.diverging is not None:
-            self._drop(copier)
-            self._reader.look_into(copier, row.diverging)
-            return False
-        if row.error_code:
-            self._refused(copier, row)
-            return False
-        self._note_extent(copier, row)
-        if row.preferred_read_replica >= 0:
-            self._drop(copier)
-            self._reader.follow(copier, row.preferred_read_replica, self._epochs[copier])
-            return False
-        self._reader.goes_on(copier)
-        try:
-            copier.take(row.records, row.aborted)
-        except CorruptBatch as error:
-            self._found_corrupt(copier, error)
-        except Exception as error:
-            # A payload that does not open though its CRC is right: no new fetch mends it, and the others go on.
-            where = f"source {copier.plan.source}: a batch behind offset {copier.fetch_offset - 1}"
-            log.error("%s: %s cannot be opened", self._settings.flow, where, exc_info=error)
-            copier.stop(f"{where} cannot be opened: {type(error).__name__}: {error}", "source-unreadable")
-        else:
-            self._corrupt.pop(copier, None)
-        return bool(row.records)
-
-    def _note_extent(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
-        is_stable = self._settings.read_committed and row.last_stable_offset >= 0
-        end = row.last_stable_offset if is_stable else row.high_watermark
-        # Another replica hears of the end after the leader.
-        copier.high_watermark = max(end, copier.high_watermark) if self._reader.is_followed(copier) else end
-        copier.log_start_offset = row.log_start_offset
-
-    def _refused(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
-        source = copier.plan.source
-        if row.error_code == codes.OFFSET_OUT_OF_RANGE:
-            self._drop(copier)
-            self._reader.look_into(copier)
-        elif row.error_code in codes.RETRIABLE:
-            self._leave(copier)
-        else:
-            copier.stop(
-                f"source {source} {unread(source.topic, row.error_code)}, then start the flow again",
-                codes.name(row.error_code),
-            )
-
-    def _found_corrupt(self, copier: PartitionCopier, error: CorruptBatch) -> None:
-        if self._reader.is_followed(copier):
-            log.error("%s: %s: %s; its leader is asked", self._settings.flow, copier.plan.source, error)
-            self._leave(copier)
-            return
-        tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1
-        log.error("%s: %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
-        if tries >= CORRUPT_TRIES:
-            copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")
-
-    def _leave(self, copier: PartitionCopier) -> None:
-        self._drop(copier)
-        self._reader.lose(copier)

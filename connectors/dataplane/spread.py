@@ -9,7 +9,7 @@ what the others had copied beyond it is copied again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from connect.wire.records import Record
@@ -38,6 +38,7 @@ class SpreadCopier(PartitionCopier):
         super().__init__(*args, **settings)
         self._submit = submit
         self._waiting = 0
+        self._opened_bytes = 0
         self._given_to = self.plan.next_source_offset
         self._given_epoch = self.plan.last_source_epoch
         #: Whether a record was found that is not to be left out; nothing behind it is copied.
@@ -71,6 +72,10 @@ class SpreadCopier(PartitionCopier):
         self._waiting_bytes = own
 
     @property
+    def held_bytes(self) -> int:
+        return self.buffered_bytes + self._opened_bytes
+
+    @property
     def has_unsent(self) -> bool:
         return any(part.has_unsent for part in self._parts.values())
 
@@ -79,7 +84,7 @@ class SpreadCopier(PartitionCopier):
         # What was shared out is all sent before an end: the position is behind none of it before all of it is there.
         return any((part.has_unacknowledged or part.has_unsent) and not part.stopped for part in self._parts.values())
 
-    def take(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> None:
+    def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
         for part in opened(fetched, self.fetch_offset, aborted if self._read_committed else None):
             reason = part.decision.reason
             self._batches[reason] = self._batches.get(reason, 0) + 1
@@ -87,7 +92,9 @@ class SpreadCopier(PartitionCopier):
             self.last_fetched_epoch = part.leader_epoch
             self._waiting += 1
             self._waiting_bytes += part.bytes
+            self._opened_bytes += part.held_bytes
             self._submit(self, part)
+            yield
 
     def wants(self, part: Opened) -> bool:
         """Whether what was read is still to be shared out; if not, it is forgotten."""
@@ -156,6 +163,7 @@ class SpreadCopier(PartitionCopier):
 
     def _handled(self, part: Opened) -> None:
         self._waiting -= 1
+        self._opened_bytes -= part.held_bytes
         self._waiting_bytes = max(self._waiting_bytes - part.bytes, 0)
 
     def _stop_after_last(self) -> None:

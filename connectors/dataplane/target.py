@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _WATCH_S: Final = 0.5
+#: Less than brokers remember silent producers, a day unless ``producer.id.expiration.ms`` says otherwise.
+_IDLE_S: Final = 60.0
 #: So often a batch is sent that its leader fails at without a reason, over some three seconds.
 _UNEXPLAINED_TRIES: Final = 6
 
@@ -173,8 +175,13 @@ class TargetWriter:
 
     async def _watch_forever(self) -> None:
         """Close connections whose oldest request is overdue: all their batches recover then."""
+        looked_s = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
+            if time.monotonic() - looked_s > _IDLE_S:
+                looked_s = time.monotonic()
+                for copier in self._placed:
+                    copier.doubt_if_idle()
             for pump in list(self._pumps.values()):
                 if pump.overdue():
                     log.warning(

@@ -295,3 +295,54 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
     by_offset = {record.offset: record.value for record in target.records()}
     mapped = {up + i: by_offset[down + i] for up, down, count in runs for i in range(count)}
     assert mapped == {record.offset: record.value for batch in data for record in records.decode(batch, 2)}
+
+
+def test_a_stopped_partition_holds_nothing_that_is_not_under_way():
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*(source_batch([offset]) for offset in range(6))))
+    first = machine.next_batch()
+    machine.acknowledged(first, target.append(bytes(first.batch))[1])
+    under_way, answered = machine.next_batch(), machine.next_batch()
+    machine.quarantine("no right", "29")
+    assert not machine.has_unsent
+    assert machine.buffered_bytes == len(under_way.batch) + len(answered.batch)
+    assert machine.has_unacknowledged, "a successor must fence"
+    machine.acknowledged(answered, target.append(bytes(answered.batch))[1])
+    machine.failed(under_way, 29)
+    assert machine.buffered_bytes == 0
+    assert machine.has_unacknowledged
+    assert machine.next_source_offset == 1
+
+
+def test_what_was_sent_and_waits_to_be_sent_again_is_remembered_by_a_stopped_partition():
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch([0]), source_batch([1])))
+    machine.failed(machine.next_batch(), None)
+    machine.settle({})
+    machine.stop("gone")
+    assert machine.has_unacknowledged
+    assert machine.buffered_bytes == 0
+
+
+def test_after_a_silence_one_batch_is_in_flight_until_its_answer():
+    """Its leader may have forgotten the producer, and would take the second without the first."""
+    machine, target = copier(pipelined=True), TargetPartition()
+    machine.take(fetched(source_batch([0])))
+    copy_all(machine, target)
+    machine.doubt_if_idle()
+    assert machine.pipelined, "it wrote since"
+    machine.doubt_if_idle()
+    machine.take(fetched(source_batch([1]), source_batch([2])))
+    first = machine.next_batch()
+    assert machine.next_batch() is None
+    machine.acknowledged(first, target.append(bytes(first.batch))[1])
+    assert machine.next_batch() is not None
+
+
+def test_what_is_under_way_is_no_silence():
+    machine = copier(pipelined=True)
+    machine.take(fetched(source_batch([0]), source_batch([1])))
+    machine.next_batch()
+    machine.doubt_if_idle()
+    machine.doubt_if_idle()
+    assert machine.next_batch() is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,9 +130,9 @@ def test_damage_to_an_old_record_is_seen_and_what_is_before_it_copied(magic):
 
 
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=8), st.integers(0, 30))
-def test_an_answer_cut_off_anywhere_gives_its_whole_batches(magics, missing):
-    log: list[bytes] = []
-    for offset, magic in enumerate(magics):
+def test_an_answer_cut_off_anywhere_behind_its_first_batch_gives_its_whole_batches(magics, missing):
+    log: list[bytes] = [source_batch([0])]
+    for offset, magic in enumerate(magics, 1):
         log += [source_batch([offset])] if magic == 2 else plain(magic, [offset])
     whole = b"".join(log)
     kept = view(whole[: len(whole) - missing])
@@ -138,6 +140,18 @@ def test_an_answer_cut_off_anywhere_gives_its_whole_batches(magics, missing):
     assert whole.startswith(cut_off)
     complete = [one for index, one in enumerate(log) if len(b"".join(log[: index + 1])) <= len(kept)]
     assert cut_off == b"".join(complete)
+
+
+@pytest.mark.parametrize("length", [-5, 0, 3, 5000])
+def test_a_first_batch_that_is_not_whole_has_a_wrong_length(length):
+    """Brokers send it whole or not at all, so to wait for the rest would be for ever."""
+    damaged = bytearray(source_batch([7]))
+    struct.pack_into(">i", damaged, 8, length)
+    machine = copier(position=7)
+    with pytest.raises(CorruptBatch, match="holds source offset 7, or follows it, has a wrong length"):
+        machine.take(view(bytes(damaged)))
+    assert machine.fetch_offset == 7
+    machine.take(view())
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1000, TIME_MS]), min_size=1, max_size=6), st.integers(0, 4))

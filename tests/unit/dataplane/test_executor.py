@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +13,7 @@ from connectors.dataplane import executor
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.executor import Slice
 from connectors.dataplane.link import Link
+from connectors.dataplane.outcomes import Outcome
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from tests.kit.logs import source_batch
 
@@ -109,6 +112,7 @@ class Half:
     def __init__(self) -> None:
         self.added: list[TopicPartition] = []
         self.removed: list[TopicPartition] = []
+        self.woken = 0
 
     def add(self, copiers: list[PartitionCopier]) -> None:
         self.added += [copier.plan.source for copier in copiers]
@@ -118,6 +122,11 @@ class Half:
 
     def wake(self) -> None:
         """Room was made."""
+        self.woken += 1
+
+    def offer(self, copiers: Iterable[PartitionCopier]) -> None:
+        """Nothing of these may have to be sent."""
+        assert not any(copier.has_unsent for copier in copiers)
 
 
 async def test_partitions_leave_when_theirs_is_answered_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +167,20 @@ async def test_a_partition_joins_a_slice_that_copies() -> None:
     assert (reader.added, writer.added) == ([plan.source],) * 2
     assert slice_._copiers[1].plan == plan
     assert slice_._copiers[1].producer == ProducerIdentity(7, 3)
+
+
+async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
+    """Nothing is sent then, so that no answer of the target tells it that there is room."""
+    slice_, reader, given = Slice(cast(Link, Wire())), Half(), list[Callable[[Outcome], None]]()
+    slice_._reader, slice_._writer = cast(Any, reader), cast(Any, Half())
+    slice_._settings = SliceSettings("us->eu", 0, {}, {})
+    slice_._stage = cast(Any, SimpleNamespace(submit=lambda plan, part, done: given.append(done)))
+    pair = TopicPartition("t", 0)
+    plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
+    (copier,) = slice_._made([plan.to_wire()], ProducerIdentity(7, 0), slice_._settings)
+    copier.take(memoryview(bytearray(source_batch(range(3)))))
+    assert copier.buffered_bytes
+    assert not reader.woken
+    given.pop()([None] * 3)
+    assert not copier.buffered_bytes
+    assert reader.woken

@@ -13,10 +13,11 @@ from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, T
 from connect.wire import hot
 from connectors.dataplane import codes, lost
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
 from connectors.dataplane.recovery import Recoveries
 from connectors.dataplane.resume import TargetScan
-from connectors.dataplane.source import SourceReader, _BrokerLoop
+from connectors.dataplane.source import SourceReader
 from connectors.dataplane.verdicts import Verdict
 from tests.kit.logs import TargetPartition, source_batch
 
@@ -113,7 +114,7 @@ async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries
     failures: list[BaseException] = []
     cluster = cast(Cluster, Source(OLD, 0, 500))
     reader = SourceReader(cluster, SETTINGS, lambda _: None, failures.append)
-    loop, machine = _BrokerLoop(reader, cluster, SETTINGS, 1), copier()
+    loop, machine = FetchLoop(reader, cluster, SETTINGS, 1), copier()
     for tries in range(3):
         assert not machine.stopped, tries
         assert not loop._take(machine, refused(codes.OFFSET_OUT_OF_RANGE))

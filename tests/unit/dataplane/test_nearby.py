@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import cast
 from uuid import UUID
@@ -13,9 +14,10 @@ from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, reading
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.nearby import REVISIT_S, SHUN_S, Nearby
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import SourceReader, _BrokerLoop
+from connectors.dataplane.source import SourceReader
 from tests.kit.logs import source_batch
 
 LEADER, NEAR = 1, 2
@@ -45,15 +47,15 @@ class Stage:
 
     now_s: float = 0.0
     reader: SourceReader = field(init=False)
-    leader: _BrokerLoop = field(init=False)
-    near: _BrokerLoop = field(init=False)
+    leader: FetchLoop = field(init=False)
+    near: FetchLoop = field(init=False)
     machine: PartitionCopier = field(default_factory=copier)
 
     def __post_init__(self) -> None:
         settings = SliceSettings("us->eu", 0, {}, {}, rack="b")
         self.reader = SourceReader(cast(Cluster, None), settings, lambda _: None, self.fail, clock=lambda: self.now_s)
         self.leader, self.near = (
-            _BrokerLoop(self.reader, cast(Cluster, None), settings, node) for node in (LEADER, NEAR)
+            FetchLoop(self.reader, cast(Cluster, None), settings, node) for node in (LEADER, NEAR)
         )
         self.reader._loops = {LEADER: self.leader, NEAR: self.near}
         self.leader.add(self.machine, 3)
@@ -63,6 +65,11 @@ class Stage:
 
     def send_near(self) -> None:
         assert not self.leader._take(self.machine, row(preferred=NEAR))
+
+    def feed(self, answer: hot.FetchedPartition) -> None:
+        """From the near one."""
+        assert self.near._take(self.machine, answer)
+        deque(self.near._feed(self.machine, answer), maxlen=0)
 
     @property
     def readers(self) -> list[int]:
@@ -78,7 +85,7 @@ def test_the_replica_that_the_leader_names_is_read_under_the_leaders_epoch(stage
     stage.send_near()
     assert stage.readers == [NEAR]
     assert [*stage.near._session.request().partitions.values()] == [(0, 3, -1)]
-    assert stage.near._take(stage.machine, row(source_batch(range(3))))
+    stage.feed(row(source_batch(range(3))))
     assert stage.machine.fetch_offset == 3
 
 
@@ -113,7 +120,7 @@ def test_damage_at_a_replica_is_read_again_from_the_leader_and_does_not_count(st
         stage.reader._nearby.forget(stage.machine)
         stage.leader.add(stage.machine, 3)
         stage.send_near()
-        stage.near._take(stage.machine, row(bytes(damaged)))
+        stage.feed(row(bytes(damaged)))
     assert not stage.machine.stopped
     assert stage.machine in stage.reader._unplaced
 

@@ -157,3 +157,14 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
     header = wire.read_header(outgoing.batch)
     assert (header.producer_epoch, header.base_sequence, header.is_transactional) == (1, 0, True)
     assert wire.checksum(outgoing.batch) == header.crc
+
+
+def test_what_was_opened_counts_with_the_memory_that_it_takes() -> None:
+    stage = Stage()
+    batch = source_batch(range(500), codec=1)
+    stage.read(batch)
+    copier = stage.copier
+    assert copier.buffered_bytes == len(batch)
+    assert copier.held_bytes > 500 * 300 > 5 * len(batch)
+    stage.give_back(drops=True)
+    assert copier.held_bytes == 0

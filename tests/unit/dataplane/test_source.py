@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,8 +16,9 @@ from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import reading
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import SourceReader, _BrokerLoop
+from connectors.dataplane.source import SourceReader
 from tests.kit.logs import source_batch
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
@@ -59,10 +61,13 @@ async def test_what_trying_again_does_not_heal_ends_the_slice() -> None:
 
 async def test_a_batch_that_does_not_open_stops_its_partition_only() -> None:
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = _BrokerLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
     machine = copier()
     torn = source_batch([0, 2], attributes=4)  # says zstd, and is not: found on opening it for its gap
-    assert loop._take(machine, fetched(source_batch([0]) + torn))
+    loop.add(machine, 0)
+    answer = fetched(source_batch([0]) + torn)
+    assert loop._take(machine, answer)
+    deque(loop._feed(machine, answer), maxlen=0)
     assert machine.stopped
     assert "source t-0: a batch behind offset 0 cannot be opened" in machine.stopped_reason
 
@@ -136,7 +141,7 @@ async def test_what_was_asked_for_one_copier_is_not_given_to_its_successor(monke
 
     monkeypatch.setattr(reading, "fetch", fetch)
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = reader._loops[1] = _BrokerLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    loop = reader._loops[1] = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
     before, after = copier(), copier()
     loop.add(before, 0)
     fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))
@@ -151,3 +156,138 @@ async def test_what_was_asked_for_one_copier_is_not_given_to_its_successor(monke
     assert after.fetch_offset == before.fetch_offset == 0
     assert not after.has_unsent
     assert loop._session.wants_any
+
+
+class Slow(PartitionCopier):
+    """Takes three batches of a fetch, for 20 ms each by the stage's clock."""
+
+    def __init__(self, stage: Turns, partition: int) -> None:
+        pair = TopicPartition("t", partition)
+        plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
+        super().__init__(plan, ProducerIdentity(7, 0), read_committed=False)
+        self._stage = stage
+        self.steps = 0
+        self.kept = memoryview(b"")
+        self.opened_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self.opened_bytes
+
+    def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
+        self.kept = fetched
+        for _ in range(3):
+            self.steps += 1
+            self._stage.now_s += 0.02
+            yield
+
+
+class Turns:
+    """A loop with three slow partitions, and the answer that they get."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=10)
+        self.reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected, clock=lambda: self.now_s)
+        self.loop = FetchLoop(self.reader, cast(Cluster, None), settings, 1)
+        self.copiers = [Slow(self, partition) for partition in range(3)]
+        for one in self.copiers:
+            self.loop.add(one, 0)
+
+    def hand_over(self, rows: Sequence[memoryview]) -> asyncio.Task[None]:
+        named = {(b"t", one.plan.source.partition): one for one in self.copiers}
+        found = [fetched(b"")._replace(partition=partition, records=records) for partition, records in enumerate(rows)]
+        return asyncio.create_task(self.loop._hand_over(found, named))
+
+    @property
+    def steps(self) -> list[int]:
+        return [one.steps for one in self.copiers]
+
+
+def one_answer(*sizes: int) -> list[memoryview]:
+    answer = memoryview(bytearray(sum(sizes)))
+    return [answer[sum(sizes[:index]) :][:size] for index, size in enumerate(sizes)]
+
+
+async def test_others_have_their_turn_while_an_answer_is_opened() -> None:
+    """An answer of 16 MiB may take ten seconds, and the worker gives up a slice that is silent for five."""
+    turns = Turns()
+    handing = turns.hand_over(one_answer(8, 8, 8))
+    seen = []
+    while not handing.done():
+        await asyncio.sleep(0)
+        seen.append(sum(turns.steps))
+    assert seen[:9] == [*range(1, 10)]
+
+
+async def test_what_is_opened_waits_for_room() -> None:
+    turns = Turns()
+    turns.copiers[0].opened_bytes = 10
+    handing = turns.hand_over(one_answer(8, 8, 8))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert turns.steps == [1, 0, 0]
+    turns.copiers[0].opened_bytes = 9
+    turns.reader._loops[1] = turns.loop
+    turns.reader.wake()
+    await handing
+    assert turns.steps == [3, 3, 3]
+
+
+async def test_who_is_let_go_of_between_two_batches_gets_no_more() -> None:
+    turns = Turns()
+    turns.reader._loops[1] = turns.loop
+    handing = turns.hand_over(one_answer(8, 8, 8))
+    await asyncio.sleep(0)
+    turns.reader.remove(turns.copiers[:1])
+    turns.copiers[1].stop("refused")
+    await handing
+    assert turns.steps == [1, 0, 3]
+
+
+async def test_a_small_part_of_an_answer_does_not_keep_all_of_it() -> None:
+    turns = Turns()
+    await turns.hand_over(one_answer(99, 1000, 1000))
+    sizes = [len(cast(bytearray, one.kept.obj)) for one in turns.copiers]
+    assert sizes == [99, 2099, 2099]
+
+
+def answered(code: int) -> hot.FetchedPartition:
+    return fetched(b"", code)
+
+
+def test_damage_that_the_broker_found_stops_its_partition_after_three_tries() -> None:
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    loop.add(machine, 0)
+    for _ in range(2):
+        assert not loop._take(machine, answered(2))
+        assert not machine.stopped
+    loop._take(machine, answered(2))
+    assert machine.stopped_error == "source-corrupt"
+    assert "source offset 0 is damaged (CORRUPT_MESSAGE)" in machine.stopped_reason
+
+
+def test_what_a_broker_has_no_code_for_is_asked_again() -> None:
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    for _ in range(50):
+        loop.add(machine, 0)
+        loop._take(machine, answered(-1))
+        assert machine not in loop._placed
+    assert not machine.stopped
+    assert machine in reader._unplaced
+
+
+def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    loop.add(machine, 0)
+
+    def cut(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("connectors.dataplane.copier.cut", cut)
+    with pytest.raises(MemoryError):
+        next(loop._feed(machine, fetched(b"x")))
+    assert not machine.stopped
