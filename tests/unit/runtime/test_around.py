@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.events import StartTask
 from connect.core.herding import ElsewhereError, NotLeader
 from connect.core.model import TargetState, TaskId
-from connect.runtime.around import Around, Sign
+from connect.runtime.around import Around, Sign, TaskOutdated
 from connect.runtime.loggers import Loggers
 from tests.kit import virtual_time
 
@@ -111,6 +112,41 @@ def test_a_group_that_finds_no_leader_fails_the_task(refusal: Exception) -> None
     with pytest.raises((RetriableError, ElsewhereError)):
         virtual_time.run(group.before()())
     assert 60 < len(group.asked) < 80
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether_it_is_still_ours(
+    generation: int,
+) -> None:
+    class Store:
+        left = 3
+
+        async def read_to_end(self, timeout_s: float) -> None:
+            self.left -= 1
+            if self.left:
+                raise RetriableError("topic configs has no leader")
+
+    async def turn() -> None: ...
+
+    task, store, nothing = TaskId("c", 0), Store(), cast(Any, None)
+    around = Around(
+        cast(Any, SimpleNamespace(sync_timeout_ms=3000)),
+        cast(
+            Any,
+            SimpleNamespace(
+                snapshot=SimpleNamespace(task_generation=lambda name: 1), assignment=SimpleNamespace(tasks=[task])
+            ),
+        ),
+        cast(Any, SimpleNamespace(turn=turn)),
+        cast(Any, store),
+        *(nothing,) * 4,
+        worker_id="one:8083",
+        now_ms=lambda: 0,
+        changed=lambda: None,
+    )
+    with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
+        virtual_time.run(around._check_newest(task, generation))
+    assert store.left == 0
 
 
 def test_what_the_leader_refuses_for_good_is_not_asked_again() -> None:
