@@ -251,6 +251,24 @@ async def test_signatures_are_not_passed_on(
     assert signature.signature is None
 
 
+@pytest.mark.parametrize("signing", [sign, None])
+async def test_a_signed_request_that_a_former_leader_has_passed_on_may_be_granted_a_moment_later(
+    port: int,
+    herder: DictHerder,
+    forwarder: Forwarder,
+    other: tuple[RestServer, DictHerder],
+    signing: Callable[[bytes], Mapping[str, str]] | None,
+) -> None:
+    """Java's leaders pass it on without its signature, and ours as theirs."""
+    server, leader = other
+    herder.refusals["fence_zombies"] = NotLeader("Only the leader", server.advertised_url)
+    leader.refusals["fence_zombies"] = BadRequest("Internal request missing required signature")
+    with pytest.raises(RestError) as refused:
+        await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", signing)
+    assert refused.value.status == 400
+    assert isinstance(refused.value, RetriableError) is (signing is not None)
+
+
 async def _flows(action: Callable[[RestServer, dict[tuple[str, str], Any]], Awaitable[None]], *, public: bool) -> None:
     server = RestServer(RestSettings((ANYWHERE,)), metrics=lambda: b"m 1\n")
     flows: dict[tuple[str, str], Any] = {}
