@@ -13,6 +13,7 @@ import httpx
 import orjson
 
 from connect.core.errors import RetriableError
+from connect.core.herding import Forbidden
 from connect.core.signing import UNSIGNED
 from rest.errors import JSON, RestError
 
@@ -38,6 +39,10 @@ class Unreachable(RestError, RetriableError):
 
 class Passing(RestError, RetriableError):
     """The leader refuses for what may have passed a moment later."""
+
+
+class WrongKey(Passing, Forbidden):
+    """The leader has another key than the one that signed: just after a new one, it or we have yet to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +175,5 @@ class InternalClient:
             is_astray = sign is not None and error.message == UNSIGNED
             if isinstance(error, RetriableError) or not (is_astray or error.status in _PASSING):
                 raise
-            raise Passing(error.status, error.message, error.error_code) from error
+            cls = WrongKey if error.status == 403 else Passing
+            raise cls(error.status, error.message, error.error_code) from error

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from connect.core.errors import RetriableError
-from connect.core.herding import BadRequest, NotFound, NotLeader, RebalanceExpected
+from connect.core.herding import BadRequest, Forbidden, NotFound, NotLeader, RebalanceExpected
 from rest.errors import RestError
 from rest.forward import Forwarder, InternalClient, Unreachable
 from rest.server import RestServer
@@ -249,6 +249,15 @@ async def test_signatures_are_not_passed_on(
     await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", sign)
     _, _, signature = other[1].done[-1]
     assert signature.signature is None
+
+
+async def test_a_refused_signature_is_known_as_one(forwarder: Forwarder, other: tuple[RestServer, DictHerder]) -> None:
+    """For a while after a new key the herder takes it for nothing to tell its user."""
+    server, leader = other
+    leader.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
+    with pytest.raises(Forbidden, match="invalid signature") as refused:
+        await InternalClient(forwarder).post_task_configs(server.advertised_url, "a", [], sign)
+    assert isinstance(refused.value, RetriableError)
 
 
 @pytest.mark.parametrize("signing", [sign, None])
