@@ -39,6 +39,8 @@ _FENCE_S: Final = 120.0
 _FENCE_ANSWER_S: Final = 20.0
 _AGAIN_FIRST_MS: Final = 100
 _AGAIN_LAST_MS: Final = 2000
+#: How soon a request to a leader that has gone silent learns that another one has come.
+_LEADER_LOOK_S: Final = 1.0
 
 Sign = Callable[[bytes], Mapping[str, str]]
 
@@ -150,7 +152,20 @@ class Around:
         log.info("the group's level of %s is %s now; %d loggers changed here", namespace, level, len(changed))
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        await self._internal.post_task_configs(leader_url, name, configs, self._signer())
+        """Until the leader answers, however busy it is (what is sent twice is written twice), or another one leads."""
+        request = self._internal.post_task_configs(leader_url, name, configs, self._signer())
+        sending = asyncio.create_task(request, name=f"task configs of {name} to {leader_url}")
+        try:
+            while not sending.done():
+                if self._core.leader_url not in (leader_url, None):
+                    raise RetriableError(
+                        f"connector {name}: {leader_url}, which no longer leads, has not said whether it took the task "
+                        "configs"
+                    )
+                await asyncio.wait({sending}, timeout=_LEADER_LOOK_S)
+            await sending
+        finally:
+            sending.cancel()
 
     def stepped(self) -> None:
         self._changed()

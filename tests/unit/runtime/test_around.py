@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -112,6 +113,42 @@ def test_a_group_that_finds_no_leader_fails_the_task(refusal: Exception) -> None
     with pytest.raises((RetriableError, ElsewhereError)):
         virtual_time.run(group.before()())
     assert 60 < len(group.asked) < 80
+
+
+def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads() -> None:
+    """Its answer may take long where it is busy, and what it was sent twice it would write twice."""
+
+    class Silent:
+        async def post_task_configs(self, leader_url: str, connector: str, configs: Any, sign: Sign | None) -> None:
+            await asyncio.sleep(200)
+
+    async def main() -> None:
+        core, nothing = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager"), cast(Any, None)
+        core.leader_url = "http://gone/"
+        around = Around(
+            nothing,
+            cast(Any, core),
+            *(nothing,) * 4,
+            cast(Any, Silent()),
+            nothing,
+            worker_id="one:8083",
+            now_ms=lambda: 0,
+            changed=lambda: None,
+        )
+        sending = asyncio.create_task(around.send_task_configs("http://gone/", "c", [{}]))
+        await asyncio.sleep(60)
+        assert not sending.done()
+        core.leader_url = None
+        await asyncio.sleep(60)
+        assert not sending.done()
+        core.leader_url = "http://new/"
+        async with asyncio.timeout(2):
+            with pytest.raises(RetriableError, match="no longer leads"):
+                await sending
+        core.leader_url = "http://gone/"
+        await around.send_task_configs("http://gone/", "c", [{}])
+
+    virtual_time.run(main())
 
 
 @pytest.mark.parametrize("generation", [1, 2])
