@@ -13,6 +13,8 @@ import httpx
 import orjson
 
 from connect.core.errors import RetriableError
+from connect.core.herding import Forbidden
+from connect.core.signing import UNSIGNED
 from rest.errors import JSON, RestError
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ class Unreachable(RestError, RetriableError):
 
 class Passing(RestError, RetriableError):
     """The leader refuses for what may have passed a moment later."""
+
+
+class WrongKey(Passing, Forbidden):
+    """The leader has another key than the one that signed: just after a new one, it or we have yet to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,9 @@ class InternalClient:
         try:
             await self._forwarder.send(method, join(leader_url, path), body, headers)
         except RestError as error:
-            if error.status not in _PASSING or isinstance(error, RetriableError):
+            # We have signed it: a worker that no longer leads has passed it on, which Java does without the signature.
+            is_astray = sign is not None and error.message == UNSIGNED
+            if isinstance(error, RetriableError) or not (is_astray or error.status in _PASSING):
                 raise
-            raise Passing(error.status, error.message, error.error_code) from error
+            cls = WrongKey if error.status == 403 else Passing
+            raise cls(error.status, error.message, error.error_code) from error

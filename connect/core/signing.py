@@ -17,6 +17,8 @@ from connect.core.herding import BadRequest, Forbidden, NotReady, Signature
 #: The headers of a signed request.
 SIGNATURE_HEADER: Final = "X-Connect-Authorization"
 ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
+#: How a request without one is refused, in Java's words.
+UNSIGNED: Final = "Internal request missing required signature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def check(signature: Signature, key: SessionKey | None, algorithms: Sequence[str
         Forbidden: the signature is wrong.
     """
     if signature.signature is None or signature.algorithm is None:
-        raise BadRequest("Internal request missing required signature")
+        raise BadRequest(UNSIGNED)
     if not is_known(signature.algorithm):
         raise BadRequest(f"Algorithm {signature.algorithm} not available")
     presented = _decoded(signature.signature)

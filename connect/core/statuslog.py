@@ -6,7 +6,9 @@
 ``status-topic-<topic>:connector-<name>``  ``{"topic":{"name":T,"connector":C,"task":N,"discoverTimestamp":ms}}``
 =========================================  =============================================================================
 
-A tombstone takes a status away; that of a connector takes those of its tasks with it.
+A tombstone takes a status away. That of a connector leaves those of its tasks: the leader writes one for each of them
+as well (Kafka's ``AbstractHerder.onDeletion``), and they are in other partitions. A connector that was deleted and made
+anew would lose, at a worker's start, what its new tasks have said. (Java's reader takes them along.)
 """
 
 from __future__ import annotations
@@ -108,7 +110,6 @@ class StatusLog:
             raise ValueError("no name")
         if content is None:
             self._connectors.pop(name, None)
-            self._tasks.pop(name, None)
             return
         status = _status(content)
         before = self._connectors.get(name)

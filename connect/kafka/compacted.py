@@ -97,11 +97,12 @@ class CompactedLog:
             await asyncio.wait({self._tail})
         return self._failure
 
-    async def start(self, timeout_s: float = 60.0) -> None:
-        """Read all there is, then follow. The topic must be there. Raises as ``read_to_end``; nothing runs then."""
+    async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
+        """Read all there is, as ``read_to_end``, then follow. The topic must be there. Raises as that does; nothing
+        runs then."""
         self._tail = asyncio.create_task(self._follow(), name=f"tail of {self.topic}")
         try:
-            await self.read_to_end(timeout_s)
+            await self.read_to_end(timeout_s, committed_only=committed_only)
         except BaseException:
             await self.stop()
             raise

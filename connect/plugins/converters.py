@@ -40,6 +40,13 @@ class ConverterOfBoth(Converter, HeaderConverter):
         return self.to_connect(topic, data)
 
 
+#: Of character sets in which a mark may tell the order of bytes; without one it is the big end first, as Java writes.
+_MARKS: Final = {
+    "utf-16": (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE),
+    "utf-32": (codecs.BOM_UTF32_BE, codecs.BOM_UTF32_LE),
+}
+
+
 class ByteArrayConverter(ConverterOfBoth):
     """``org.apache.kafka.connect.converters.ByteArrayConverter``: bytes pass as they are."""
 
@@ -85,11 +92,22 @@ class StringConverter(ConverterOfBoth):
             ) from None
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value is None:
+            return None
         # Java writes a question mark for what the character set lacks.
-        return None if value is None else to_string(value, schema).encode(self._encoding, errors="replace")
+        data = to_string(value, schema).encode(self._ordered(), errors="replace")
+        # Java's UTF-16 begins with a mark, its UTF-32 does not.
+        return codecs.BOM_UTF16_BE + data if data and self._encoding == "utf-16" else data
 
     def to_connect(self, topic: str, data: bytes | None) -> tuple[Schema | None, Any]:
-        return OPTIONAL_STRING, None if data is None else data.decode(self._encoding, errors="replace")
+        if data is None:
+            return OPTIONAL_STRING, None
+        is_marked = data.startswith(_MARKS.get(self._encoding, ()))
+        return OPTIONAL_STRING, data.decode(self._encoding if is_marked else self._ordered(), errors="replace")
+
+    def _ordered(self) -> str:
+        """The character set without marks, whatever the order of this machine is."""
+        return f"{self._encoding}-be" if self._encoding in _MARKS else self._encoding
 
 
 class _NumberConverter(ConverterOfBoth):

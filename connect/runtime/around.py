@@ -37,8 +37,10 @@ _SAFE: Final = (State.UNASSIGNED, State.FAILED)
 _FENCE_S: Final = 120.0
 #: A leader that froze, or was cut off, answers nobody; who has come in its place shares a round that goes on already.
 _FENCE_ANSWER_S: Final = 20.0
-_FENCE_AGAIN_FIRST_MS: Final = 100
-_FENCE_AGAIN_LAST_MS: Final = 2000
+_AGAIN_FIRST_MS: Final = 100
+_AGAIN_LAST_MS: Final = 2000
+#: How soon a request to a leader that has gone silent learns that another one has come.
+_LEADER_LOOK_S: Final = 1.0
 
 Sign = Callable[[bytes], Mapping[str, str]]
 
@@ -150,7 +152,20 @@ class Around:
         log.info("the group's level of %s is %s now; %d loggers changed here", namespace, level, len(changed))
 
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        await self._internal.post_task_configs(leader_url, name, configs, self._signer())
+        """Until the leader answers, however busy it is (what is sent twice is written twice), or another one leads."""
+        request = self._internal.post_task_configs(leader_url, name, configs, self._signer())
+        sending = asyncio.create_task(request, name=f"task configs of {name} to {leader_url}")
+        try:
+            while not sending.done():
+                if self._core.leader_url not in (leader_url, None):
+                    raise RetriableError(
+                        f"connector {name}: {leader_url}, which no longer leads, has not said whether it took the task "
+                        "configs"
+                    )
+                await asyncio.wait({sending}, timeout=_LEADER_LOOK_S)
+            await sending
+        finally:
+            sending.cancel()
 
     def stepped(self) -> None:
         self._changed()
@@ -182,7 +197,7 @@ class Around:
     async def _fence_older(self, connector: str) -> None:
         """Have the leader shut out all older tasks, whoever leads, or comes to lead within moments."""
         clock = asyncio.get_running_loop().time
-        patience = Patience(log, f"fence {connector}", _FENCE_AGAIN_FIRST_MS, _FENCE_AGAIN_LAST_MS)
+        patience = Patience(log, f"fence {connector}", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         give_up_s = clock() + _FENCE_S
         while True:
             try:
@@ -208,8 +223,17 @@ class Around:
         await self._internal.put_fence(url, connector, self._signer())
 
     async def _check_newest(self, task: TaskId, generation: int | None) -> None:
-        """Once the task's transactional id is claimed: is it still ours, and are its configs the newest?"""
-        await self._config_store.read_to_end(self._config.sync_timeout_ms / 1000)
+        """Once the task's transactional id is claimed: is it still ours, and are its configs the newest?
+
+        A topic that cannot be read for a while fails no task; Java waits for it without limit, too.
+        """
+        patience = Patience(log, f"check whether task {task} is still ours", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
+        while True:
+            try:
+                await self._config_store.read_to_end(self._config.sync_timeout_ms / 1000)
+                break
+            except RetriableError as error:
+                await patience.after(error)
         await self._driver.turn()
         if self._core.snapshot.task_generation(task.connector) != generation or task not in self._core.assignment.tasks:
             raise TaskOutdated(f"task {task} was configured anew, or given to another worker, while it started")

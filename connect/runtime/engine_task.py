@@ -63,9 +63,12 @@ class EngineWork:
                     return
                 self._engine = self._new()
                 tell(State.RUNNING)
-            assert self._engine is not None
-            await self._run(self._engine, control)
-            if not control.is_paused:
+            elif self._engine is None:
+                self._engine = self._new()
+            told = await self._run(self._engine, control)
+            self._engine = None
+            # Who was told to may have been told for a pause that is over by now.
+            if not (told or control.is_paused):
                 return
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
@@ -89,8 +92,8 @@ class EngineWork:
         engine.check_newest = self._after
         return engine
 
-    async def _run(self, engine: EngineTask, control: TaskControl) -> None:
-        """One engine, until it ends by itself or is told to."""
+    async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
+        """One engine, until it ends by itself or is told to; whether it was told."""
         self._is_ended = False
         running = asyncio.create_task(_run(engine), name=f"engine of {self._id}")
         told = False
@@ -105,6 +108,7 @@ class EngineWork:
                 finally:
                     wish.cancel()
             await running
+            return told
         finally:
             self._is_ended = True
             if not running.done():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from connect.core import events
+from connect.core.errors import SecurityError
 from connect.core.herder import Herder
 from connect.core.herding import (
     BadRequest,
@@ -212,7 +213,11 @@ class RuntimeHerder:
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._parts.started()
         self._core.check_signature(signature)
-        await self._parts.fence.fence(name)
+        try:
+            await self._parts.fence.fence(name)
+        except SecurityError as error:
+            # Who asks would ask again for two minutes after a 500, which may be another a moment later.
+            raise BadRequest(str(error)) from error
 
     # -- reports ---------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ _READ_WAIT_S: Final = 30.0
 class OffsetLog(Protocol):
     """A compacted topic that is followed (:class:`connect.kafka.compacted.CompactedLog`)."""
 
-    async def start(self, timeout_s: float) -> None: ...
+    async def start(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
     async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
@@ -88,8 +88,12 @@ class OffsetTopic:
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
-        """Read the topic and follow it from then on."""
-        await self._log.start(timeout_s)
+        """Read the topic and follow it from then on; what is open in it is waited for by whoever asks for offsets.
+
+        A task that was killed may have left its transaction open, and nobody aborts that sooner than the task which is
+        started in its place: it fences first and reads offsets then (Kafka's ``AbstractWorkerSourceTask``).
+        """
+        await self._log.start(timeout_s, committed_only=True)
 
     async def ended(self) -> Exception | None:
         """Wait until nothing is read any more, and return why; None after :meth:`stop`."""

@@ -11,15 +11,17 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import aiokafka.errors
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import RecordMetadata as Acknowledged
 
 from connect.api.source import RecordMetadata
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.patience import Patience
+from connect.kafka.producer import SEQUENCES
 from connect.runtime.clients import ProducerSettings
 
 log = logging.getLogger(__name__)
@@ -212,6 +214,8 @@ class RecordProducer:
         )
         # The library has one time for requests and for records; Connect's records outlive many requests.
         producer._message_accumulator._batch_ttl = settings.delivery_timeout_ms / 1000
+        if (manager := producer._txn_manager) is not None:
+            manager.increment_sequence_number = partial(_count_on, manager._sequence_numbers)
         return producer
 
     async def _send(self, producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[Any]:
@@ -302,6 +306,11 @@ class RecordProducer:
         where = f" (topic {topic})" if record is not None else ""
         kind = RetriableError if getattr(error, "retriable", False) else PermanentError
         return kind(f"{who}{where}: {error!r}")
+
+
+def _count_on(sequences: dict[TopicPartition, int], partition: TopicPartition, records: int) -> None:
+    """The library goes on below zero, which brokers take for a gap; they expect Java's way, from zero again."""
+    sequences[partition] = (sequences[partition] + records) % SEQUENCES
 
 
 def _hush(producer: AIOKafkaProducer) -> None:

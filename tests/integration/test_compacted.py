@@ -174,6 +174,8 @@ async def test_an_open_transaction_is_waited_for(committed: Followed) -> None:
         assert committed.seen == []
         await committed.log.read_to_end(30, committed_only=True)
         assert committed.seen == []
+        await committed.log.stop()
+        await committed.log.start(30, committed_only=True)
         reading = asyncio.create_task(committed.log.read_to_end())
         may_commit.set()
         await writing

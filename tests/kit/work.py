@@ -96,7 +96,7 @@ class MemoryLog:
         self.reads = 0
         self.committed_only = False
 
-    async def start(self, timeout_s: float) -> None: ...
+    async def start(self, timeout_s: float, *, committed_only: bool = False) -> None: ...
 
     async def read_to_end(self, timeout_s: float, *, committed_only: bool = False) -> None:
         self.reads += 1

@@ -172,6 +172,8 @@ class StatusStore:
         batch = dict(islice(self._waiting.items(), self._at_once))
         if any(waiting.safe for waiting in batch.values()) and not await self._catch_up():
             return
+        # While others were read, a newer one may have come, or what was tried before may have been deleted.
+        batch = {key: waiting for key, waiting in batch.items() if self._waiting.get(key) is waiting}
         for key, waiting in batch.items():
             if self._is_outdated(waiting):
                 del self._waiting[key]

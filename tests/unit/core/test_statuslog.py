@@ -75,13 +75,21 @@ def test_statuses_of_older_and_later_workers(value: bytes) -> None:
     assert folded(("status-connector-c", value)).status("c") == Status(State.PAUSED, "h", 1)
 
 
-def test_tombstones_take_away_and_a_connectors_takes_its_tasks_along() -> None:
+def test_each_tombstone_takes_away_one_status() -> None:
     log = folded(status_record("c", running()), *(status_record(TaskId("c", task), running()) for task in (10, 2, 1)))
     assert list(log.tasks("c")) == [1, 2, 10]
     assert log.apply("status-task-c-2", None) is None
     assert list(log.tasks("c")) == [1, 10]
     assert log.apply("status-connector-c", None) is None
-    assert (log.connectors(), log.status("c"), log.status(TaskId("c", 1))) == ((), None, None)
+    assert (log.status("c"), list(log.tasks("c"))) == (None, [1, 10])
+    assert log.connectors() == ("c",), "so that the leader finds what is left of it"
+
+
+def test_a_connector_that_was_made_anew_keeps_its_tasks_statuses_in_whichever_order_partitions_are_read() -> None:
+    task, connector = status_record(TASK, running()), status_record("c", running())
+    for records in ((task, ("status-connector-c", None), connector), (("status-connector-c", None), connector, task)):
+        log = folded(*records)
+        assert (log.status("c"), log.status(TASK)) == (running(), running())
 
 
 def test_a_connector_with_task_statuses_alone_is_known() -> None:

@@ -114,6 +114,24 @@ def test_strings_in_another_character_set() -> None:
         converter.configure({"converter.type": "key", "converter.encoding": "nonsense"})
 
 
+@pytest.mark.parametrize(
+    ("encoding", "data", "alike"),
+    [
+        ("UTF-16", "feff006100e9", ["006100e9", "fffe6100e900"]),
+        ("utf_16", "feff006100e9", []),
+        ("UTF-16LE", "6100e900", []),
+        ("UTF-32", "00000061000000e9", ["0000feff00000061000000e9", "fffe000061000000e9000000"]),
+    ],
+)
+def test_wide_characters_are_ordered_and_marked_as_in_java(encoding: str, data: str, alike: list[str]) -> None:
+    converter = StringConverter()
+    converter.configure({"converter.type": "value", "converter.encoding": encoding})
+    assert converter.from_connect("t", STRING, "aé") == bytes.fromhex(data)
+    assert converter.from_connect("t", STRING, "") == b""
+    for each in (data, *alike):
+        assert converter.to_connect("t", bytes.fromhex(each)) == (OPTIONAL_STRING, "aé")
+
+
 def test_bytes_have_no_text() -> None:
     with pytest.raises(DataError, match=r"class \[B has no text"):
         StringConverter().from_connect("t", None, b"x")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from connect.core.errors import RetriableError
-from connect.core.herding import BadRequest, NotFound, NotLeader, RebalanceExpected
+from connect.core.herding import BadRequest, Forbidden, NotFound, NotLeader, RebalanceExpected
 from rest.errors import RestError
 from rest.forward import Forwarder, InternalClient, Unreachable
 from rest.server import RestServer
@@ -249,6 +249,33 @@ async def test_signatures_are_not_passed_on(
     await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", sign)
     _, _, signature = other[1].done[-1]
     assert signature.signature is None
+
+
+async def test_a_refused_signature_is_known_as_one(forwarder: Forwarder, other: tuple[RestServer, DictHerder]) -> None:
+    """For a while after a new key the herder takes it for nothing to tell its user."""
+    server, leader = other
+    leader.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
+    with pytest.raises(Forbidden, match="invalid signature") as refused:
+        await InternalClient(forwarder).post_task_configs(server.advertised_url, "a", [], sign)
+    assert isinstance(refused.value, RetriableError)
+
+
+@pytest.mark.parametrize("signing", [sign, None])
+async def test_a_signed_request_that_a_former_leader_has_passed_on_may_be_granted_a_moment_later(
+    port: int,
+    herder: DictHerder,
+    forwarder: Forwarder,
+    other: tuple[RestServer, DictHerder],
+    signing: Callable[[bytes], Mapping[str, str]] | None,
+) -> None:
+    """Java's leaders pass it on without its signature, and ours as theirs."""
+    server, leader = other
+    herder.refusals["fence_zombies"] = NotLeader("Only the leader", server.advertised_url)
+    leader.refusals["fence_zombies"] = BadRequest("Internal request missing required signature")
+    with pytest.raises(RestError) as refused:
+        await InternalClient(forwarder).put_fence(f"http://127.0.0.1:{port}/", "a", signing)
+    assert refused.value.status == 400
+    assert isinstance(refused.value, RetriableError) is (signing is not None)
 
 
 async def _flows(action: Callable[[RestServer, dict[tuple[str, str], Any]], Awaitable[None]], *, public: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.events import StartTask
 from connect.core.herding import ElsewhereError, NotLeader
 from connect.core.model import TargetState, TaskId
-from connect.runtime.around import Around, Sign
+from connect.runtime.around import Around, Sign, TaskOutdated
 from connect.runtime.loggers import Loggers
 from tests.kit import virtual_time
 
@@ -111,6 +113,77 @@ def test_a_group_that_finds_no_leader_fails_the_task(refusal: Exception) -> None
     with pytest.raises((RetriableError, ElsewhereError)):
         virtual_time.run(group.before()())
     assert 60 < len(group.asked) < 80
+
+
+def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads() -> None:
+    """Its answer may take long where it is busy, and what it was sent twice it would write twice."""
+
+    class Silent:
+        async def post_task_configs(self, leader_url: str, connector: str, configs: Any, sign: Sign | None) -> None:
+            await asyncio.sleep(200)
+
+    async def main() -> None:
+        core, nothing = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager"), cast(Any, None)
+        core.leader_url = "http://gone/"
+        around = Around(
+            nothing,
+            cast(Any, core),
+            *(nothing,) * 4,
+            cast(Any, Silent()),
+            nothing,
+            worker_id="one:8083",
+            now_ms=lambda: 0,
+            changed=lambda: None,
+        )
+        sending = asyncio.create_task(around.send_task_configs("http://gone/", "c", [{}]))
+        await asyncio.sleep(60)
+        assert not sending.done()
+        core.leader_url = None
+        await asyncio.sleep(60)
+        assert not sending.done()
+        core.leader_url = "http://new/"
+        async with asyncio.timeout(2):
+            with pytest.raises(RetriableError, match="no longer leads"):
+                await sending
+        core.leader_url = "http://gone/"
+        await around.send_task_configs("http://gone/", "c", [{}])
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether_it_is_still_ours(
+    generation: int,
+) -> None:
+    class Store:
+        left = 3
+
+        async def read_to_end(self, timeout_s: float) -> None:
+            self.left -= 1
+            if self.left:
+                raise RetriableError("topic configs has no leader")
+
+    async def turn() -> None: ...
+
+    task, store, nothing = TaskId("c", 0), Store(), cast(Any, None)
+    around = Around(
+        cast(Any, SimpleNamespace(sync_timeout_ms=3000)),
+        cast(
+            Any,
+            SimpleNamespace(
+                snapshot=SimpleNamespace(task_generation=lambda name: 1), assignment=SimpleNamespace(tasks=[task])
+            ),
+        ),
+        cast(Any, SimpleNamespace(turn=turn)),
+        cast(Any, store),
+        *(nothing,) * 4,
+        worker_id="one:8083",
+        now_ms=lambda: 0,
+        changed=lambda: None,
+    )
+    with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
+        virtual_time.run(around._check_newest(task, generation))
+    assert store.left == 0
 
 
 def test_what_the_leader_refuses_for_good_is_not_asked_again() -> None:

@@ -16,7 +16,8 @@ from tests.kit.work import MemoryLog, memory_topic, worker_config
 
 
 class Follower(MemoryLog):
-    """Knows what is followed now; a topic called ``dead`` never gets that far, ``broken`` not the first time."""
+    """Knows what is followed now; a topic called ``dead`` never gets that far, ``broken`` not the first time, and in
+    ``open`` a transaction is not over."""
 
     now: list[str]
     begun: list[str]
@@ -25,9 +26,9 @@ class Follower(MemoryLog):
         super().__init__(*callbacks)
         self._topic = topic
 
-    async def start(self, timeout_s: float) -> None:
+    async def start(self, timeout_s: float, *, committed_only: bool = False) -> None:
         self.begun.append(self._topic)
-        if self._topic == "dead":
+        if self._topic == "dead" or (self._topic == "open" and not committed_only):
             await asyncio.sleep(1000)
         if self.begun == ["broken"]:
             raise RetriableError("away")
@@ -83,6 +84,18 @@ def test_a_cluster_that_does_not_answer_holds_up_nobody_else(stores: OffsetStore
         async with asyncio.timeout(1):
             await after.close()
         assert Follower.now == []
+
+    virtual_time.run(main())
+
+
+def test_a_transaction_that_a_killed_task_has_left_open_is_waited_for_by_who_asks_for_offsets(
+    stores: OffsetStores,
+) -> None:
+    """The task that is to abort it is not made before its topic is opened."""
+
+    async def main() -> None:
+        offsets = await opened(stores, "open")
+        await offsets.close()
 
     virtual_time.run(main())
 

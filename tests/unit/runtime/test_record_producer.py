@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import aiokafka.errors
 import pytest
+from aiokafka import TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.worker_config import WorkerConfig
@@ -22,6 +23,18 @@ async def test_a_producer_that_was_closed_does_not_come_back() -> None:
         await producer.start()
     with pytest.raises(PermanentError, match="is closed"):
         await producer.send(OutgoingRecord("t", None, b"x"), lambda metadata, error: None)
+
+
+async def test_sequences_begin_again_at_zero_where_brokers_expect_that() -> None:
+    config = WorkerConfig.parse(WORKER)
+    library = RecordProducer(producer_settings(config, {}, "c-0", "id"))._made()
+    manager, partition = library._txn_manager, TopicPartition("t", 0)
+    counted = []
+    for records in (2**31 - 5, 4, 1, 3, 2**31 - 5, 10):
+        manager.increment_sequence_number(partition, records)
+        counted.append(manager.sequence_number(partition))
+    await library.stop()
+    assert counted == [2**31 - 5, 2**31 - 1, 0, 3, 2**31 - 2, 8]
 
 
 class Refusing:

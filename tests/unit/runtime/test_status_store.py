@@ -33,6 +33,8 @@ class Log:
         self.written: list[Record] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
+        #: What others say before a reader has come to the end.
+        self.unread: Callable[[], None] = lambda: None
 
     async def start(self, timeout_s: float) -> None:
         return
@@ -41,7 +43,8 @@ class Log:
         return
 
     async def read_to_end(self, timeout_s: float) -> None:
-        return
+        unread, self.unread = self.unread, lambda: None
+        unread()
 
     async def write(self, records: Iterable[OutRecord]) -> None:
         wanted = list(records)
@@ -169,6 +172,47 @@ async def test_a_repeat_does_not_bring_back_what_was_deleted(store: StatusStore)
     log.may_go_on.set()
     await store.stop()
     assert log.written == [("status-connector-c", None)]
+
+
+def unassigned(generation: int, worker: str = "me:1") -> Status:
+    return Status(State.UNASSIGNED, worker, generation)
+
+
+async def test_a_newer_status_that_comes_while_others_are_read_is_not_left_out_with_the_older(
+    store: StatusStore,
+) -> None:
+    log = log_of(store)
+    others, newer = status_record("c", unassigned(7, "other:1")), running(8)
+
+    def unread() -> None:
+        log.say(others)
+        store.put("c", newer)
+
+    log.unread = unread
+    store.put("c", unassigned(5), safe=True)
+    await store.start()
+    await store.stop()
+    assert log.written == [others, status_record("c", newer)]
+
+
+async def test_one_that_others_delete_while_they_are_read_is_not_written_again(store: StatusStore) -> None:
+    log = log_of(store)
+    log.answers = [FAILED]
+    log.may_go_on.clear()
+    store.put("c", unassigned(5), safe=True)
+    store.put("d", running(5))
+    await store.start()
+    await asyncio.sleep(0)
+    others = [("status-connector-c", None), status_record("c", running(9, "other:1"))]
+
+    def unread() -> None:
+        for record in others:
+            log.say(record)
+
+    log.unread = unread
+    log.may_go_on.set()
+    await store.stop()
+    assert log.written == [*others, status_record("d", running(5))]
 
 
 async def test_what_may_not_be_written_is_said_and_given_up(

@@ -466,6 +466,22 @@ def test_an_engine_runs_pauses_as_a_new_one_and_stops() -> None:
     on_worker(main())
 
 
+def test_an_engine_that_is_to_go_on_before_it_has_ended_for_a_pause_is_followed_by_a_new_one() -> None:
+    async def main() -> None:
+        kind, log = engines(ending=0.3)
+        here = Here(kind)
+        await here.start_task()
+        await here.aim(PAUSED)
+        await here.aim(STARTED)
+        await asyncio.sleep(1)
+        assert log == ["run v", "stop", "ran", "run v"]
+        assert here.heard.last(TASK) is State.RUNNING
+        await here.stop()
+        assert log == ["run v", "stop", "ran"] * 2
+
+    on_worker(main())
+
+
 def test_an_engine_takes_another_config_as_it_runs_or_refuses_it() -> None:
     async def main() -> None:
         kind, log = engines()

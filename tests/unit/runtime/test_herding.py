@@ -1,0 +1,41 @@
+"""What a worker answers its group's others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from connect.core.errors import PermanentError, RetriableError, SecurityError
+from connect.core.herding import BadRequest, Signature
+from connect.runtime.herding import RuntimeHerder
+
+
+def refusing(error: Exception) -> RuntimeHerder:
+    """A leader whose rounds of fencing end so."""
+
+    async def started() -> None: ...
+
+    async def fence(name: str) -> None:
+        raise error
+
+    core, fencing = SimpleNamespace(check_signature=lambda signature: None), SimpleNamespace(fence=fence)
+    return RuntimeHerder(cast(Any, SimpleNamespace(core=core, fence=fencing, started=started)))
+
+
+@pytest.mark.parametrize(
+    ("error", "answered"),
+    [
+        (SecurityError("grant WRITE on transactional id g-c-0"), BadRequest),
+        (RetriableError("no broker answers"), RetriableError),
+        # By a leader that has come since.
+        (PermanentError("another process has taken it over"), PermanentError),
+    ],
+    ids=repr,
+)
+async def test_rights_that_a_fence_lacks_fail_the_task_that_asked_at_once(
+    error: Exception, answered: type[Exception]
+) -> None:
+    with pytest.raises(answered, match=str(error)):
+        await refusing(error).fence_zombies("c", Signature(None, None, b""))
