@@ -76,7 +76,10 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
 
 
 async def _look(site: Site, *, waits: bool) -> list[_Seen]:
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    # The worker of the flow back goes on with heartbeats there, which are nobody's records.
+    beats = {one for one in stored if site.flow.policy.is_heartbeats_topic(one.topic)}
+    positions = {one: position for one, position in stored.items() if one not in beats}
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
     ends = await _decided_ends(site, logs)

@@ -28,6 +28,7 @@ from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
 from connectors.failover.stranded import Stranded
+from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
 
 ORDERS = TopicPartition("orders", 0)
@@ -104,7 +105,7 @@ NEVER, TOO_LARGE, TIMED_OUT, REPLICAS, TIMESTAMP, UNKNOWN, EPOCH = -99, 10, 7, 1
 @pytest.fixture
 def site() -> Any:
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", map_topic="map", name="m",
-                           changing_key="", enabled=False)  # fmt: skip
+                           changing_key="", enabled=False, policy=DefaultReplicationPolicy())  # fmt: skip
     back = SimpleNamespace(flow="eu->us", map_topic="map", name="m")
     return SimpleNamespace(flow=flow, back=back, source="us", target=None)
 

@@ -208,3 +208,32 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
     for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
         monkeypatch.setattr(stranded, name, fake)
     assert sum(each.own.records for each in await stranded.find(site)) == left
+
+
+async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """The worker of the flow back emits them for ever, and one of them would hold up every failback."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    beats = TopicPartition("heartbeats", 0)
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {beats: replace(POSITION, source_topic="heartbeats", target_topic="us.heartbeats")}
+
+    async def logs(_: Any, of: Any) -> Any:
+        return dict.fromkeys(of, Log(Fate.SAME, None, 0, 40, 30))
+
+    async def decided(_: Any, partitions: Collection[Any], *__: Any) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 40)
+
+    async def ends(*_: Any) -> Any:
+        return {beats: CopiedEnd(37)}
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        return [(30, 40)]
+
+    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    assert await stranded.find(site) == []
