@@ -82,6 +82,7 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
     positions = {one: position for one, position in stored.items() if one not in beats}
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
+    missing = await not_there(site, {target_of(one) for one in positions.values()})
     ends = await _decided_ends(site, logs)
     new = await extents(site, positions)
     # In this order: what the flow back stores meanwhile is in its map too.
@@ -100,8 +101,9 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
             continue
         target = target_of(position)
         appended = Appended()
-        if one in kept:
-            appended = await _appended(site, one, target, position.target_end, waits=waits)
+        if target not in missing:
+            first = position.target_end if one in kept else 0
+            appended = await _appended(site, one, target, first, waits=waits)
         arrived = await _arrived(site, one, ranges, position, written[one])
         arrived = arrived or await _arrived_before(site, one, ranges, appended, written[one].surplus)
         doubtful = 0 if arrived else written[one].surplus

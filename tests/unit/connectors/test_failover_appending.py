@@ -400,6 +400,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
         "logs_now": always({ORDERS: Log(Fate.SAME, None, 0, 30, 20)}),
         "_kept": always({ORDERS}),
         "_decided_ends": always({ORDERS: 30}),
+        "not_there": always(set()),
         "extents": always({}),
         "_brought": always({}),
         "MapReader": Copies,

@@ -237,3 +237,38 @@ async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
     for name, fake in {**fakes, "own_ranges": own_ranges}.items():
         monkeypatch.setattr(stranded, name, fake)
     assert await stranded.find(site) == []
+
+
+async def test_what_was_appended_to_a_topic_that_was_made_anew_is_not_appended_again(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """The flow has copied nothing into it, and the run before has written to it from its begin on."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    one = TopicPartition("orders", 0)
+
+    async def logs(*_: Any) -> Any:
+        return {one: Log(Fate.SAME, None, 0, 30, 30)}
+
+    async def ends(*_: Any) -> Any:
+        return {one: CopiedEnd(0)}
+
+    async def decided(*_: Any) -> dict[Any, int]:
+        return {one: 30}
+
+    async def read_appended(_: Any, target: TopicPartition, begin: int, *__: Any, **___: Any) -> Appended:
+        assert (target, begin) == (one, 0)
+        return Appended(((0, 20),))
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        return [(0, 30)]
+
+    fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "read_appended": read_appended}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    (found,) = await stranded.find(site)
+    assert found.ranges == ((20, 30),)
+    assert await stranded.appended_up_to(site) == {one: 19}
+    monkeypatch.setattr(site, "target", Target({}))
+    (found,) = await stranded.find(site)
+    assert found.ranges == ((0, 30),), "what is not there cannot be read"
