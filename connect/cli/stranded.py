@@ -55,8 +55,8 @@ async def _stranded(
         files = await stranded.export(place, found, export_to) if export_to is not None else []
         appended = 0
         if appends and found:
-            async with hold(place, "heliograph stranded --append", ends=False):
-                found, appended = await appending.append_all(place, None, tell_on_stderr, found)
+            async with hold(place, "heliograph stranded --append", ends=False) as lease:
+                found, appended = await appending.append_all(place, lease, None, tell_on_stderr, found)
         return found, files, appended
 
 

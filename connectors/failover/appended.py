@@ -32,6 +32,11 @@ class Appended(NamedTuple):
         """Behind the last; 0 for none."""
         return self.ranges[-1][1] if self.ranges else 0
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether all of it may be deleted, if there was any."""
+        return self.is_cut and not self.ranges
+
     def may_hold(self, offset: int) -> bool:
         """Whether it may have been appended, though no header is left that says so: what is deleted was appended before
         what is there."""

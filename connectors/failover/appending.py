@@ -28,6 +28,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import HEADER, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
+from connectors.failover.lease import Lease
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
@@ -41,7 +42,7 @@ _SHUT_OUT: Final = frozenset({47, 90})
 
 
 async def append_all(
-    site: Site, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
+    site: Site, lease: Lease, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
 ) -> tuple[list[Stranded], int]:
     """Under the lease: see that the flow is stopped, shut out its last writer and who appended before, and only then
     look and append. What was found, and how many records were appended.
@@ -64,6 +65,8 @@ async def append_all(
     cleaned = await compacted(site.target, {one.target.topic for one in found} - {one.topic for one in missing})
     if why := objection(site, found, cleaned, missing):
         raise PermanentError(why)
+    if found:  # headers that say so may be deleted one day, and the record of the lease stays
+        await lease.store(appends=True)
     return found, await _append_all(site, found, appender, tell)
 
 

@@ -44,7 +44,8 @@ class InHand(PermanentError):
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
     is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
-    machine and a path, are of this run and of the interrupted ones that it goes on with."""
+    machine and a path, are of this run and of the interrupted ones that it goes on with; ``has_appended``: a run, this
+    one or any before, has begun to append what was stranded."""
 
     owner: str
     host: str
@@ -56,6 +57,7 @@ class Record:
     is_finished: bool = False
     denied: tuple[str, ...] = ()
     undo_files: tuple[str, ...] = ()
+    has_appended: bool = False
 
     def is_held(self, now_ms: int) -> bool:
         """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
@@ -140,7 +142,7 @@ class Lease:
         if before is not None:
             self.was_finished = before.is_finished
             files = () if before.is_finished else before.undo_files
-            self.record = replace(self.record, denied=before.denied, undo_files=files)
+            self.record = replace(self.record, denied=before.denied, undo_files=files, has_appended=before.has_appended)
         await self.store()
 
     def other_undo_files(self, file: Path) -> tuple[str, ...]:
@@ -154,9 +156,10 @@ class Lease:
         denied: tuple[str, ...] | None = None,
         undo_file: Path | None = None,
         kept_as: Path | None = None,
+        appends: bool = False,
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
-        Raises InHand where it was taken over."""
+        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another;
+        ``appends``: from now on this run may have appended. Raises InHand where it was taken over."""
         files = () if undo_file is None else (self._located(undo_file),)
         if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
             files = (self._located(kept_as), *files)
@@ -167,6 +170,7 @@ class Lease:
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
                 undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
+                has_appended=self.record.has_appended or appends,
             )
             await self._write()
 

@@ -14,6 +14,7 @@ from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
+from connectors.failover.lease import look as look_at_lease
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
 from connectors.failover.site import Site
@@ -111,7 +112,24 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
         own = await count(site.source, one, left)
         found.append(_seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None))
     whole = await uncopied(site, new, copies, brought)
-    return sorted([*found, *await _never_copied(site, whole, waits=waits)], key=lambda one: one.source)
+    found = await _doubting(site, [*found, *await _never_copied(site, whole, waits=waits)])
+    return sorted(found, key=lambda one: one.source)
+
+
+async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
+    """Where the target has deleted so much that no header is left, only the record of the lease tells whether there may
+    have been any."""
+    if not any(one.left is not None and one.appended.is_bare for one in seen):
+        return seen
+    record = await look_at_lease(site.target, site.flow.map_topic, site.flow.flow)
+    if record is None or not record.has_appended:
+        return seen
+    return [
+        replace(one, left=replace(one.left, may_be_appended=True))
+        if one.left is not None and one.appended.is_bare
+        else one
+        for one in seen
+    ]
 
 
 def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:

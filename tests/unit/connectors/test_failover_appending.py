@@ -220,16 +220,23 @@ async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
     fakes = {"why_running": nothing, "copied_ends": nothing, "find": find, "compacted": compacted}
     for name, fake in {**fakes, "not_there": not_there}.items():
         monkeypatch.setattr(appending, name, fake)
+
+    async def store(*, appends: bool) -> None:
+        assert appends
+        assert broker.log == [], "or who is killed behind the first batch leaves no mark"
+        broker.done.append("mark")
+
+    held: Any = SimpleNamespace(store=store)
     monkeypatch.setattr(appending, "objection", lambda *_: "")
     site.target = broker
     looked = [ONE, replace(ONE, target=gone)]
     if len(found) > 1:
         with pytest.raises(RetriableError, match=r"grew-1 has records .* run this again"):
-            await appending.append_all(site, None, print, looked)
+            await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
-        assert await appending.append_all(site, None, print, looked) == (found, 10 * len(found))
-    assert broker.done == ["fence ['orders-0']", "look"]
+        assert await appending.append_all(site, held, None, print, looked) == (found, 10 * len(found))
+    assert broker.done == ["fence ['orders-0']", "look", *(["mark"] if len(found) == 1 else [])]
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -251,7 +258,7 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
     async def export(*_: Any) -> list[Path]:
         return []
 
-    async def append_all(_: Any, __: Any, ___: Any, looked: list[Stranded]) -> tuple[list[Stranded], int]:
+    async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> tuple[list[Stranded], int]:
         done.append("append")
         return looked, 10
 
@@ -400,6 +407,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
         "logs_now": always({ORDERS: Log(Fate.SAME, None, 0, 30, 20)}),
         "_kept": always({ORDERS}),
         "_decided_ends": always({ORDERS: 30}),
+        "look_at_lease": always(None),
         "not_there": always(set()),
         "extents": always({}),
         "_brought": always({}),
@@ -421,3 +429,8 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})
+    if there.is_bare:
+        record = lease.Record("ann@host", "host", 1, "heliograph failover", 0, 0, has_appended=True)
+        monkeypatch.setattr(stranded, "look_at_lease", always(record))
+        (found,) = await stranded.find(site)
+        assert found.may_be_appended, "all headers may be deleted by now"

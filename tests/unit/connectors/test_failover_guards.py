@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -241,7 +241,7 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
 
     monkeypatch.setattr(appending, "why_running", runs)
     with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
-        await appending.append_all(place(), None, print, [])
+        await appending.append_all(place(), cast(Any, None), None, print, [])
 
 
 # -- order, and what takes it back -----------------------------------------------------------------------------
@@ -577,6 +577,27 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
     left = lease.decode(stored[-1])
     assert left.is_finished == (ends or was_finished)
     assert left.undo_files == (() if was_finished else ("here:/undo.json",))
+
+
+async def test_that_somebody_has_appended_is_kept_for_good() -> None:
+    """Once the target has deleted what was appended nothing else tells."""
+    stored: list[bytes] = []
+    one = lease_after(stored, is_finished=True)
+    await one.claim()
+    await one.store(step="done")
+    assert not lease.decode(stored[-1]).has_appended
+    await one.store(appends=True)
+    await one.release(is_finished=True)
+    other = lease.Lease(one._target, "map", "us->eu", lease.Record("bob@there", "there", 1, "failover", 2, 0))
+    other._look, other._writer.open = one._look, one._writer.open  # type: ignore[method-assign]
+
+    async def write() -> None:
+        stored.append(lease.encode(other.record))
+
+    other._write = write  # type: ignore[method-assign]
+    await other.claim()
+    await other.release(is_finished=True)
+    assert lease.decode(stored[-1]).has_appended
 
 
 async def made(_: Any) -> None: ...
