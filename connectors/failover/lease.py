@@ -68,6 +68,10 @@ class Record:
         """Whether its process was one of this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
 
+    @property
+    def is_of_this_process(self) -> bool:
+        return (self.host, self.pid) == (platform.node(), os.getpid())
+
     def is_of(self, other: Record) -> bool:
         return (self.host, self.pid, self.since_ms) == (other.host, other.pid, other.since_ms)
 

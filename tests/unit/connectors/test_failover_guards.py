@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -477,6 +478,17 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     (line,) = await preflight._in_hand(site, has_source=True)
     assert "bob@there is at it" in line
     assert await preflight._in_hand(site, has_source=False) == []
+
+
+async def test_a_run_does_not_find_itself_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its last look, which the JSON is of: a success used to say no-go. A failback holds both leases."""
+
+    async def look(*_: Any) -> lease.Record:
+        until_ms = time.time_ns() // 1_000_000 + 10_000
+        return lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, until_ms)
+
+    monkeypatch.setattr(lease, "look", look)
+    assert await preflight._in_hand(place(map_topic="map back"), has_source=True) == []
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
