@@ -14,6 +14,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from connect.cli import stranded as cli
+from connect.cli.console import EXIT_OK
+from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
@@ -235,8 +237,52 @@ async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
             await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
-        assert await appending.append_all(site, held, None, print, looked) == (found, 10 * len(found))
+        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found))
     assert broker.done == ["fence ['orders-0']", "look", *(["mark"] if len(found) == 1 else [])]
+
+
+async def test_partitions_that_may_not_be_appended_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """One that was doubtful once is so for good, and each reason is told once."""
+    broker = Broker()
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
+    doubtful = [replace(ONE, own=replace(ONE.own, partition=at), doubtful=1) for at in (1, 2)]
+
+    def answer(found: Any) -> Any:
+        async def call(*_: Any, **__: Any) -> Any:
+            return found
+
+        return call
+
+    fakes = {"why_running": "", "copied_ends": {}, "compacted": set(), "not_there": set()}
+    for name, found in {**fakes, "find": [doubtful[0], ONE, doubtful[1]]}.items():
+        monkeypatch.setattr(appending, name, answer(found))
+    monkeypatch.setattr(appending, "objection", lambda _, one, *__: "nobody can tell" if one.doubtful else "")
+    site.target = broker
+    said: list[str] = []
+    held: Any = SimpleNamespace(store=answer(None))
+    done = await appending.append_all(site, held, None, said.append, [ONE])
+    assert done == ([doubtful[0], ONE, doubtful[1]], doubtful, 10)
+    assert said == ["not appended: nobody can tell", "orders-0: 10 records appended to orders-0"]
+
+
+@pytest.mark.parametrize(
+    ("done", "code"),
+    [
+        (appending.Done([], [], 0), EXIT_OK),
+        (appending.Done([ONE], [], 10), EXIT_OK),
+        (appending.Done([ONE, ONE], [ONE], 10), EXIT_NO_GO),
+    ],
+)
+def test_who_left_some_says_so_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: appending.Done, code: int
+) -> None:
+    async def run(*_: Any) -> tuple[appending.Done, list[Path]]:
+        return done, []
+
+    monkeypatch.setattr(cli, "_stranded", run)
+    assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -258,9 +304,9 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
     async def export(*_: Any) -> list[Path]:
         return []
 
-    async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> tuple[list[Stranded], int]:
+    async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> appending.Done:
         done.append("append")
-        return looked, 10
+        return appending.Done(looked, [], 10)
 
     for module, name, fake in (
         (flows, "load", str), (place, "site", context), (lease, "hold", context), (stranded, "find", find),
