@@ -17,7 +17,7 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
 from connectors.failover.around import settle
-from connectors.failover.cleaned import Sample, Verdict, identity
+from connectors.failover.cleaned import CREATE_TIME, Identity, Sample, Verdict, identity
 from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 from connectors.failover.unchanged import Unchanged
 
@@ -112,7 +112,7 @@ async def _comparable(
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proof:
     """Records as aiokafka hands them out, some of the source's (pure). By offset syncs a group may begin earlier, and
     then meets the source's records without a hole."""
-    mine, other = [identity(one) for one in ours], [identity(one) for one in theirs]
+    mine, other = _identities(ours, theirs)
     begin = 0
     if move.how is How.SYNCS:
         if not set(mine) & set(other):
@@ -124,8 +124,7 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
     shared = min(len(mine), len(other) - begin)
     for at in range(shared):
         if mine[at] != other[begin + at]:
-            said = f"{abbreviate(ours[at].value)} against {abbreviate(theirs[begin + at].value)}"
-            return _proof(move, at, DIFFERS, said)
+            return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
     if len(mine) > shared and move.third is not None:
         return _proof(
             move, shared, SAME if shared else NOT_COMPARED, f"{move.third.flow} has still to copy what follows"
@@ -134,6 +133,24 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
         return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
+
+
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[Identity], list[Identity]]:
+    """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
+    a log has stamped any itself, or has none."""
+    both = [[identity(one) for one in some] for some in (ours, theirs)]
+    if all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
+        both = [
+            [(*what, one.timestamp) for what, one in zip(identities, some, strict=True)]
+            for identities, some in zip(both, (ours, theirs), strict=True)
+        ]
+    return both[0], both[1]
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    if identity(ours) == identity(theirs):
+        return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
+    return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
 
 
 async def _compare_cleaned(
