@@ -81,6 +81,8 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
                 f"    the first may have been appended: cluster {target} has deleted the beginning of {one.target}, "
                 "where their headers would lie"
             )
+        if one.unclear:
+            print(f"    some may have been appended: a header {HEADER} that names no offset says {one.unclear}")
     for file in files:
         print(f"exported to {file}")
     if appended:

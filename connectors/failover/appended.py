@@ -22,10 +22,12 @@ _LOOK_S: Final = 0.25
 
 class Appended(NamedTuple):
     """Of one partition of the source. ``ranges`` are source offsets and ascend; ``is_cut``: the target has deleted some
-    of where more may lie, and nobody knows whether there were any."""
+    of where more may lie, and nobody knows whether there were any; ``unclear``: a header that somebody has written and
+    that names no offset, and where it is."""
 
     ranges: tuple[Range, ...] = ()
     is_cut: bool = False
+    unclear: str = ""
 
     @property
     def end(self) -> int:
@@ -66,12 +68,17 @@ async def read_appended(
     span = max(begin, first), end
     of_log = _of(alias, log).encode()
     found: list[Range] = []
+    unclear = ""
     async with aclosing(read_ranges(cluster, target, [span] if span[0] < span[1] else [])) as records:
         async for record in records:
             for name, value in record.headers:
-                if name == HEADER and value is not None and value.startswith(of_log):
-                    _take(found, int(value[len(of_log) :]))
-    return Appended(tuple(merged(found)), is_cut=first > begin)
+                if name != HEADER or value is None or not value.startswith(of_log):
+                    continue
+                if (offset := bytes(value[len(of_log) :])).isdigit():
+                    _take(found, int(offset))
+                else:
+                    unclear = unclear or f"{value.decode(errors='replace')!r} at offset {record.offset} of {target}"
+    return Appended(tuple(merged(found)), is_cut=first > begin, unclear=unclear)
 
 
 async def _decided(cluster: Cluster, target: TopicPartition, end: int) -> None:

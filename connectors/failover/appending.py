@@ -122,6 +122,12 @@ def _doubt(site: Site, one: Stranded) -> str:
             f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say so; "
             "export them, and compare"
         )
+    if one.unclear:
+        return (
+            f"cluster {site.flow.target_alias}: a header {HEADER} says {one.unclear}, and it should be "
+            f"{where(site.flow.source_alias, one.source, one.own.first)}, with the offset of its record there: which "
+            f"of {one.source} it is nobody can tell; write those that are missing by hand, with headers like that"
+        )
     if one.may_have_arrived:
         return (
             f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and some "

@@ -43,6 +43,8 @@ class Stranded:
     is_late: bool = False
     #: The first of these may have been appended: the target has deleted where their headers would lie.
     may_be_appended: bool = False
+    #: See :class:`connectors.failover.appended.Appended`.
+    unclear: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -135,7 +137,8 @@ async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
 def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
     if left is not None:
         first = left.own.first
-        left = replace(left, is_late=first < appended.end, may_be_appended=appended.may_hold(first))
+        late, held = first < appended.end, appended.may_hold(first)
+        left = replace(left, is_late=late, may_be_appended=held, unclear=appended.unclear)
     return _Seen(source, appended, left)
 
 

@@ -363,6 +363,29 @@ async def test_each_appended_record_counts_by_its_own_header(
     assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
 
 
+@pytest.mark.parametrize("mistyped", [b"41 # by hand", b"", b"-4", b"4_1"])
+async def test_a_header_that_somebody_has_mistyped_is_a_doubt_and_no_crash(
+    monkeypatch: pytest.MonkeyPatch, site: Any, mistyped: bytes
+) -> None:
+    """Nor does it hide those that are well."""
+
+    async def read(*_: Any) -> AsyncGenerator[Any, None]:
+        yield record(57, headers=[(HEADER, b"us/orders-0@" + mistyped)])
+        yield record(58, headers=[(HEADER, b"us/orders-0@21")])
+
+    shows(monkeypatch, 37, [90])
+    monkeypatch.setattr(appended, "read_ranges", read)
+    found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    said = f"'us/orders-0@{mistyped.decode()}' at offset 57 of orders-0"
+    assert found == Appended(((21, 22),), unclear=said)
+    seen = stranded._seen(ORDERS, found, ONE)
+    assert seen.left is not None
+    why = appending._doubt(site, seen.left)
+    assert why.startswith(
+        f"cluster eu: a header heliograph.appended says {said}, and it should be us/orders-0@20, with"
+    )
+
+
 EU: Any = SimpleNamespace(name="eu")
 
 
