@@ -123,12 +123,10 @@ class Lease:
     """Held while the context lasts; see :func:`hold`."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: Record) -> None:
-        self._writer = TransactionalWriter(
-            target, f"heliograph-failover-{flow}", transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
-        )
         self._target = target
         self._topic = map_topic
         self._flow = flow
+        self._writer = self._new_writer()
         self._writing = asyncio.Lock()
         self.record = record
         #: Of who held it before; nobody did: nothing is left to be gone on with.
@@ -204,9 +202,33 @@ class Lease:
     async def _write(self) -> None:
         record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
         try:
-            await self._writer.write([record])
+            try:
+                await self._writer.write([record])
+            except Superseded:
+                await self._take_back()
+                await self._writer.write([record])
         except Superseded:
-            raise InHand(f"somebody else has taken the failover {self._flow} over: this one stops") from None
+            raise self._taken_over() from None
+
+    async def _take_back(self) -> None:
+        """Who looked before this one had written has shut it out, and ends at finding its record there: without this
+        neither would go on. Raises InHand where another's is there, and as the cluster."""
+        await self._check_is_ours()
+        self._writer = self._new_writer()
+        await self._writer.open()
+        await self._check_is_ours()  # nobody else can write any more
+
+    async def _check_is_ours(self) -> None:
+        known = await self._look()
+        if known is None or not known.is_of(self.record):
+            raise self._taken_over()
+
+    def _taken_over(self) -> InHand:
+        return InHand(f"somebody else has taken the failover {self._flow} over: this one stops")
+
+    def _new_writer(self) -> TransactionalWriter:
+        name = f"heliograph-failover-{self._flow}"
+        return TransactionalWriter(self._target, name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
 
     async def _look(self) -> Record | None:
         return await look(self._target, self._topic, self._flow)

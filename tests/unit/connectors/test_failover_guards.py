@@ -21,6 +21,7 @@ from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.group_offsets import GroupInUse
 from connect.kafka.offsets import EARLIEST, LATEST
+from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, taking_back, undo
 from connectors.failover.appended import HEADER
@@ -542,6 +543,61 @@ async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo
     older = json.loads(stored[0])
     del older["undo_files"]
     assert lease.decode(json.dumps(older).encode()).undo_files == ()
+
+
+class Coordinator:
+    """One transactional id: who opened it last writes, and everybody else is shut out."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.owner: Any = None
+
+    def writer(self, *_: Any, **__: Any) -> Any:
+        async def opened() -> None:
+            self.owner = one
+
+        async def write(records: list[Any]) -> None:
+            if self.owner is not one:
+                raise Superseded("another one has it")
+            self.log.append(records[0].value)
+
+        one = SimpleNamespace(open=opened, write=write)
+        return one
+
+    async def look(self, *_: Any) -> lease.Record | None:
+        return lease.decode(self.log[-1]) if self.log else None
+
+
+@pytest.mark.parametrize("is_second_too_early", [True, False])
+async def test_of_two_who_begin_at_the_same_time_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, is_second_too_early: bool
+) -> None:
+    """The second has looked before the first had written, and shuts it out; or it has written too, and has it."""
+    there, eu = Coordinator(), cast(Any, None)
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    if is_second_too_early:
+
+        async def free(*_: Any) -> None:
+            return None
+
+        monkeypatch.setattr(lease, "await_free", free)
+        with pytest.raises(lease.InHand, match="ann@there is at it"):
+            await second.claim()
+        await first.store(step="drain")
+    else:
+        await second._writer.open()
+        await second.store()
+        with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+            await first.store(step="drain")
+        await second.store(step="drain")
+    record = lease.decode(there.log[-1])
+    assert (record.owner, record.step) == ("ann@there" if is_second_too_early else "bob@there", "drain")
 
 
 def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
