@@ -17,6 +17,7 @@ from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.lease import look as look_at_lease
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
@@ -93,15 +94,13 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
-    found = []
-    for one, position in sorted(positions.items()):
-        log = logs[one]
-        if log.fate is Fate.GONE:
-            continue
+
+    async def look_at(one: TopicPartition) -> _Seen | None:
+        position, log = positions[one], logs[one]
         begin = begin_of_stranded(log, is_kept=one in kept)
         ranges = without(await own_ranges(copies, one, log.topic_id, begin, ends[one]), brought.get(one, ()))
         if await count(site.source, one, ranges) is None:
-            continue
+            return None
         target = target_of(position)
         appended = Appended()
         if target not in missing:
@@ -112,7 +111,10 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
         doubtful = 0 if arrived else written[one].surplus
         left = without(without(ranges, [(0, arrived)]), appended.ranges)
         own = await count(site.source, one, left)
-        found.append(_seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None))
+        return _seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None)
+
+    seen = await side_by_side(look_at, [one for one in positions if logs[one].fate is not Fate.GONE])
+    found = [one for one in seen if one is not None]
     whole = await uncopied(site, new, copies, brought)
     found = await _doubting(site, [*found, *await _never_copied(site, whole, waits=waits)])
     return sorted(found, key=lambda one: one.source)
@@ -158,16 +160,17 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
 
 async def _never_copied(site: Site, whole: Sequence[Uncopied], *, waits: bool) -> list[_Seen]:
     missing = await not_there(site, {one.target for one in whole})
-    found = []
-    for one in whole:
+
+    async def look_at(one: Uncopied) -> _Seen:
         appended = Appended()
         if _may_hold_appended(one, missing):
             appended = await _appended(site, one.source, one.target, 0, waits=waits)
         ranges = without(one.ranges, appended.ranges)
         own = await count(site.source, one.source, ranges) if appended.ranges else one.own
         left = Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived) if own else None
-        found.append(_seen(one.source, appended, left))
-    return found
+        return _seen(one.source, appended, left)
+
+    return await side_by_side(look_at, whole)
 
 
 def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.stranded import Stranded
 from connectors.policy import DefaultReplicationPolicy
@@ -272,3 +274,56 @@ async def test_what_was_appended_to_a_topic_that_was_made_anew_is_not_appended_a
     monkeypatch.setattr(site, "target", Target({}))
     (found,) = await stranded.find(site)
     assert found.ranges == ((0, 30),), "what is not there cannot be read"
+
+
+async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """Each is read on its own, and one after the other thousands would take hours."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    all_of_it = [TopicPartition("orders", at) for at in range(60)]
+    running, most = 0, 0
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {one: replace(POSITION, target_partition=one.partition) for one in reversed(all_of_it)}
+
+    async def logs(*_: Any) -> Any:
+        return dict.fromkeys(all_of_it, Log(Fate.SAME, None, 0, 40, 30))
+
+    async def decided(*_: Any) -> dict[Any, int]:
+        return dict.fromkeys(all_of_it, 40)
+
+    async def ends(*_: Any) -> Any:
+        return dict.fromkeys(all_of_it, CopiedEnd(37))
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return [(30, 40)]
+
+    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    monkeypatch.setattr(site, "target", Target({}))
+    assert [one.source for one in await stranded.find(site)] == all_of_it
+    assert most == 16
+
+
+async def test_what_one_look_fails_by_ends_the_others_beside_it() -> None:
+    ended: list[int] = []
+
+    async def look(one: int) -> None:
+        if one == 3:
+            raise PermanentError("three")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(one)
+
+    with pytest.raises(PermanentError, match="three"):
+        await side_by_side(look, range(100))
+    assert {*range(3), *range(4, 16)} <= {*ended} <= {*range(20)}, "and the rest never begin"
