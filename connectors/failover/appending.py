@@ -25,7 +25,7 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.transactions import Superseded
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appended import HEADER, where
+from connectors.failover.appended import HEADER, headers_of, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import Lease
@@ -203,8 +203,7 @@ class _Batch:
 
 def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     """Whether it has room; it has for a first record of any size."""
-    header = (HEADER, where(site.flow.source_alias, one.source, record.offset).encode())
-    headers = [*record.headers, header]
+    headers = [*record.headers, *headers_of(site.flow.source_alias, one.source, one.topic_id, record.offset)]
     if batch.builder.append(batch.records, record.timestamp, record.key, record.value, headers) is None:
         return False
     batch.first, batch.last = batch.first if batch.records else record.offset, record.offset

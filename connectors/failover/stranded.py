@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
 from connect.wire.header_keys import bytes_of, is_text, readable
@@ -38,6 +39,7 @@ class Stranded:
     target: TopicPartition
     ranges: tuple[Range, ...]
     doubtful: int = 0
+    topic_id: UUID | None = None
     #: See :class:`connectors.failover.uncopied.Uncopied`.
     may_have_arrived: bool = False
     #: Later ones were appended, and the first of these come behind them.
@@ -105,13 +107,13 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
         appended = Appended()
         if target not in missing:
             first = position.target_end if one in kept else 0
-            appended = await _appended(site, one, target, first, waits=waits)
+            appended = await _appended(site, one, target, first, topic_id=log.topic_id, waits=waits)
         arrived = await _arrived(site, one, ranges, position, written[one])
         arrived = arrived or await _arrived_before(site, one, ranges, appended, written[one].surplus)
         doubtful = 0 if arrived else written[one].surplus
         left = without(without(ranges, [(0, arrived)]), appended.ranges)
         own = await count(site.source, one, left)
-        return _seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None)
+        return _seen(one, appended, Stranded(own, target, tuple(left), doubtful, log.topic_id) if own else None)
 
     seen = await side_by_side(look_at, [one for one in positions if logs[one].fate is not Fate.GONE])
     found = [one for one in seen if one is not None]
@@ -164,10 +166,12 @@ async def _never_copied(site: Site, whole: Sequence[Uncopied], *, waits: bool) -
     async def look_at(one: Uncopied) -> _Seen:
         appended = Appended()
         if _may_hold_appended(one, missing):
-            appended = await _appended(site, one.source, one.target, 0, waits=waits)
+            appended = await _appended(site, one.source, one.target, 0, topic_id=one.topic_id, waits=waits)
         ranges = without(one.ranges, appended.ranges)
         own = await count(site.source, one.source, ranges) if appended.ranges else one.own
-        left = Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived) if own else None
+        if own is None:
+            return _Seen(one.source, appended, None)
+        left = Stranded(own, one.target, tuple(ranges), 0, one.topic_id, one.may_have_arrived)
         return _seen(one.source, appended, left)
 
     return await side_by_side(look_at, whole)
@@ -278,8 +282,11 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
     return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
 
 
-async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, waits: bool) -> Appended:
-    return await read_appended(site.target, target, begin, site.flow.source_alias, one, waits=waits)
+async def _appended(
+    site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, topic_id: UUID | None, waits: bool
+) -> Appended:
+    alias = site.flow.source_alias
+    return await read_appended(site.target, target, begin, alias, one, topic_id=topic_id, waits=waits)
 
 
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:

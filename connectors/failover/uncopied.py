@@ -29,6 +29,7 @@ class Uncopied:
     target: TopicPartition
     ranges: tuple[Range, ...]
     may_have_arrived: bool
+    topic_id: UUID | None = None
 
 
 class Extent(NamedTuple):
@@ -70,7 +71,7 @@ async def uncopied(
         ranges = without(await own_ranges(copies, one, topic_id, begin, end), brought.get(one, ()))
         own = await count(site.source, one, ranges)
         target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
-        return None if own is None else Uncopied(own, one, target, tuple(ranges), may_have_arrived)
+        return None if own is None else Uncopied(own, one, target, tuple(ranges), may_have_arrived, topic_id)
 
     return [one for one in await side_by_side(look_at, sorted(there)) if one is not None]
 

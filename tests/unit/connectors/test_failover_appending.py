@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -361,6 +362,43 @@ async def test_each_appended_record_counts_by_its_own_header(
     shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
     assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+
+
+async def test_what_was_appended_of_a_topic_that_was_made_anew_since_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same offsets again, of other records. Who writes by hand need not say of which it is."""
+    now, before = UUID(int=1), UUID(int=2)
+
+    async def read(*_: Any) -> AsyncGenerator[Any, None]:
+        yield record(57, headers=appended.headers_of("us", ORDERS, now, 20))
+        yield record(58, headers=appended.headers_of("us", ORDERS, before, 21))
+        yield record(59, headers=appended.headers_of("us", ORDERS, None, 22))
+
+    shows(monkeypatch, 37, [90])
+    monkeypatch.setattr(appended, "read_ranges", read)
+    for topic_id, ranges in ((now, ((20, 21), (22, 23))), (before, ((21, 23),)), (None, ((20, 23),))):
+        found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS, topic_id=topic_id)
+        assert found.ranges == ranges
+
+
+@pytest.mark.parametrize("topic_id", [UUID(int=1), None])
+async def test_each_record_says_of_which_topic_it_is(
+    monkeypatch: pytest.MonkeyPatch, site: Any, topic_id: UUID | None
+) -> None:
+    written: list[Any] = []
+
+    class Sees(Broker):
+        async def produce_all(self, _: Any, placed: Any, *more: Any) -> None:
+            written.extend(DefaultRecordBatch(placed[1][ORDERS][0].data))
+            await super().produce_all(_, placed, *more)
+
+    broker = Sees()
+    arrange(monkeypatch, broker, [record(20)])
+    await append(site, broker, found=[replace(ONE, topic_id=topic_id)])
+    (one,) = written
+    assert list(one.headers) == appended.headers_of("us", ORDERS, topic_id, 20)
+    assert dict(one.headers).get("heliograph.appended.topic") == (None if topic_id is None else str(topic_id).encode())
 
 
 @pytest.mark.parametrize("mistyped", [b"41 # by hand", b"", b"-4", b"4_1"])

@@ -116,9 +116,10 @@ def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) ->
         return {}
 
     async def read_appended(
-        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, waits: bool
+        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, topic_id: Any, waits: bool
     ) -> Appended:
         assert waits
+        assert topic_id is None, "or what was appended of a topic before would count"
         assert source == target != GREW, "what is not there cannot be read"
         assert source != JAVAS, "nothing is appended to it, and all that Java copied would be read for nothing"
         assert (alias, begin) == ("us", 0)
