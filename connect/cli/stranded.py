@@ -13,6 +13,7 @@ from connect.cli.console import EXIT_OK, counted
 from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, tell_on_stderr
 
 if TYPE_CHECKING:
+    from connectors.failover.appending import Done
     from connectors.failover.stranded import Stranded
 
 __all__ = ["EXIT_FAILED", "run_stranded"]
@@ -23,7 +24,8 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
 
     Raises ConfigError for a file or arguments that are wrong, and what the clusters raise.
     """
-    found, files, appended = asyncio.run(_stranded(file, source, target, export_to, appends))
+    done, files = asyncio.run(_stranded(file, source, target, export_to, appends))
+    found, left, appended = done
     if as_json:
         show_json(
             {
@@ -38,12 +40,12 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
         )
     else:
         _show(found, files, source, target, appended)
-    return EXIT_OK if not found or appends else EXIT_NO_GO
+    return EXIT_NO_GO if left else EXIT_OK
 
 
 async def _stranded(
     file: Path, source: str, target: str, export_to: Path | None, appends: bool
-) -> tuple[list[Stranded], list[Path], int]:
+) -> tuple[Done, list[Path]]:
     from connectors.failover import appending, stranded
     from connectors.failover.lease import hold
     from connectors.failover.site import site
@@ -53,11 +55,11 @@ async def _stranded(
         # Who appends looks again, with what an interrupted run has left open wound up.
         found = await stranded.find(place, waits=not appends or export_to is not None)
         files = await stranded.export(place, found, export_to) if export_to is not None else []
-        appended = 0
+        done = appending.Done(found, found, 0)
         if appends and found:
-            async with hold(place, "heliograph stranded --append", ends=False):
-                found, appended = await appending.append_all(place, None, tell_on_stderr, found)
-        return found, files, appended
+            async with hold(place, "heliograph stranded --append", ends=False) as lease:
+                done = await appending.append_all(place, lease, None, tell_on_stderr, found)
+        return done, files
 
 
 def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target: str, appended: int) -> None:
@@ -79,6 +81,8 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
                 f"    the first may have been appended: cluster {target} has deleted the beginning of {one.target}, "
                 "where their headers would lie"
             )
+        if one.unclear:
+            print(f"    some may have been appended: a header {HEADER} that names no offset says {one.unclear}")
     for file in files:
         print(f"exported to {file}")
     if appended:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -15,6 +16,8 @@ from connectors.failover.own import Range, merged, read_ranges
 
 #: On an appended record: where it came from, such as ``us/orders-0@41``.
 HEADER: Final = "heliograph.appended"
+#: Beside it, where the source tells: the id of the topic, for one that is made anew has the same offsets again.
+TOPIC_HEADER: Final = "heliograph.appended.topic"
 #: An application's transactions end within moments; one that does not is waited for no longer.
 _OPEN_S: Final = 15.0
 _LOOK_S: Final = 0.25
@@ -22,15 +25,22 @@ _LOOK_S: Final = 0.25
 
 class Appended(NamedTuple):
     """Of one partition of the source. ``ranges`` are source offsets and ascend; ``is_cut``: the target has deleted some
-    of where more may lie, and nobody knows whether there were any."""
+    of where more may lie, and nobody knows whether there were any; ``unclear``: a header that somebody has written and
+    that names no offset, and where it is."""
 
     ranges: tuple[Range, ...] = ()
     is_cut: bool = False
+    unclear: str = ""
 
     @property
     def end(self) -> int:
         """Behind the last; 0 for none."""
         return self.ranges[-1][1] if self.ranges else 0
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether all of it may be deleted, if there was any."""
+        return self.is_cut and not self.ranges
 
     def may_hold(self, offset: int) -> bool:
         """Whether it may have been appended, though no header is left that says so: what is deleted was appended before
@@ -43,11 +53,25 @@ def where(alias: str, log: TopicPartition, offset: int) -> str:
     return f"{_of(alias, log)}{offset}"
 
 
+def headers_of(alias: str, log: TopicPartition, topic_id: UUID | None, offset: int) -> list[tuple[str, bytes]]:
+    """What a record is appended with (pure)."""
+    found = [(HEADER, where(alias, log, offset).encode())]
+    return found if topic_id is None else [*found, (TOPIC_HEADER, str(topic_id).encode())]
+
+
 async def read_appended(
-    cluster: Cluster, target: TopicPartition, begin: int, alias: str, log: TopicPartition, *, waits: bool = True
+    cluster: Cluster,
+    target: TopicPartition,
+    begin: int,
+    alias: str,
+    log: TopicPartition,
+    *,
+    topic_id: UUID | None = None,
+    waits: bool = True,
 ) -> Appended:
     """Of ``log`` of the cluster ``alias``, from offset ``begin`` of ``target`` on. Each by its own header: the last one
-    does not say that those before it are there.
+    does not say that those before it are there. Those of another topic than ``topic_id``, which was there before, do
+    not count.
 
     ``waits``: for the end of transactions that are open now, which hide what lies behind their beginning from who reads
     what is committed. Without, that counts as not there.
@@ -61,12 +85,25 @@ async def read_appended(
     span = max(begin, first), end
     of_log = _of(alias, log).encode()
     found: list[Range] = []
+    unclear = ""
     async with aclosing(read_ranges(cluster, target, [span] if span[0] < span[1] else [])) as records:
         async for record in records:
+            if _is_of_another(record, topic_id):
+                continue
             for name, value in record.headers:
-                if name == HEADER and value is not None and value.startswith(of_log):
-                    _take(found, int(value[len(of_log) :]))
-    return Appended(tuple(merged(found)), is_cut=first > begin)
+                if name != HEADER or value is None or not value.startswith(of_log):
+                    continue
+                if (offset := bytes(value[len(of_log) :])).isdigit():
+                    _take(found, int(offset))
+                else:
+                    unclear = unclear or f"{value.decode(errors='replace')!r} at offset {record.offset} of {target}"
+    return Appended(tuple(merged(found)), is_cut=first > begin, unclear=unclear)
+
+
+def _is_of_another(record: Any, topic_id: UUID | None) -> bool:
+    """Who writes by hand need not say of which topic it is."""
+    said = {value for name, value in record.headers if name == TOPIC_HEADER}
+    return topic_id is not None and bool(said) and str(topic_id).encode() not in said
 
 
 async def _decided(cluster: Cluster, target: TopicPartition, end: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.errors import (
@@ -25,9 +25,10 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.transactions import Superseded
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appended import HEADER, where
+from connectors.failover.appended import HEADER, headers_of, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
+from connectors.failover.lease import Lease
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
@@ -40,16 +41,24 @@ _BATCH_BYTES: Final = 512 << 10
 _SHUT_OUT: Final = frozenset({47, 90})
 
 
+class Done(NamedTuple):
+    """``found`` is all that was; of it ``left`` was not appended, and why was told."""
+
+    found: list[Stranded]
+    left: list[Stranded]
+    records: int
+
+
 async def append_all(
-    site: Site, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
-) -> tuple[list[Stranded], int]:
+    site: Site, lease: Lease, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
+) -> Done:
     """Under the lease: see that the flow is stopped, shut out its last writer and who appended before, and only then
-    look and append. What was found, and how many records were appended.
+    look and append. Partitions that may not be appended do not keep others from it.
 
     Args:
         looked: Found by a look before, which nothing has to have shut out; no others are appended to.
 
-    Raises PermanentError where nothing may be appended, and as the clusters.
+    Raises PermanentError where the flow runs, and as the clusters.
     """
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
@@ -62,56 +71,68 @@ async def append_all(
     if new := sorted({one.target for one in found} - targets):
         raise RetriableError(f"{new[0]} has records to be appended that were not there a moment ago: run this again")
     cleaned = await compacted(site.target, {one.target.topic for one in found} - {one.topic for one in missing})
-    if why := objection(site, found, cleaned, missing):
-        raise PermanentError(why)
-    return found, await _append_all(site, found, appender, tell)
+    objections = {one.source: objection(site, one, cleaned, missing) for one in found}
+    for why in dict.fromkeys(filter(None, objections.values())):
+        tell(f"not appended: {why}")
+    taken = [one for one in found if not objections[one.source]]
+    if taken:  # headers that say so may be deleted one day, and the record of the lease stays
+        await lease.store(appends=True)
+    left = [one for one in found if objections[one.source]]
+    return Done(found, left, await _append_all(site, taken, appender, tell))
 
 
 def objection(
-    site: Site,
-    stranded: Sequence[Stranded],
-    compacted_topics: Collection[str],
-    missing: Collection[TopicPartition] = (),
+    site: Site, one: Stranded, compacted_topics: Collection[str], missing: Collection[TopicPartition] = ()
 ) -> str:
-    """Why nothing is appended by hand (pure); empty: it may be."""
-    for one in stranded:
-        if not returns(site.flow, site.back, one.source.topic, one.target.topic):
-            return (
-                f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start "
-                "it, and it appends them"
-            )
-        if key := site.flow.changing_key:
-            return (
-                f"{site.flow.flow} changes records on their way ({key}), and these would be appended as they are: "
-                "export them, and write by hand what it would have made of them"
-            )
-        if one.target in missing:
-            return (
-                f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions "
-                f"as {one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
-            )
-        if one.target.topic in compacted_topics:
-            return (
-                f"{one.target.topic} of cluster {site.flow.target_alias} is compacted, or does not tell: what is "
-                "appended would be newer than what was written there since, and win over it; export the records, and "
-                "write by hand those whose keys are still the newest"
-            )
-        if one.doubtful:
-            return (
-                f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and "
-                "nobody can tell which: export them, and compare"
-            )
-        if one.may_be_appended:
-            return (
-                f"some of the records of {one.source}, from offset {one.own.first} on, may have been appended before: "
-                f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say "
-                "so; export them, and compare"
-            )
-        if one.may_have_arrived:
-            return (
-                f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and "
-                f"some of these records may have arrived on cluster {site.flow.target_alias}: export them, and compare"
-            )
+    """Why these are not appended by hand (pure); empty: they may be."""
+    if not returns(site.flow, site.back, one.source.topic, one.target.topic):
+        return (
+            f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start it, "
+            "and it appends them"
+        )
+    if key := site.flow.changing_key:
+        return (
+            f"{site.flow.flow} changes records on their way ({key}), and these would be appended as they are: export "
+            "them, and write by hand what it would have made of them"
+        )
+    if one.target in missing:
+        return (
+            f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions as "
+            f"{one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
+        )
+    if one.target.topic in compacted_topics:
+        return (
+            f"{one.target.topic} of cluster {site.flow.target_alias} is compacted, or does not tell: what is appended "
+            "would be newer than what was written there since, and win over it; export the records, and write by hand "
+            "those whose keys are still the newest"
+        )
+    return _doubt(site, one)
+
+
+def _doubt(site: Site, one: Stranded) -> str:
+    """Why some of these may be there already."""
+    if one.doubtful:
+        return (
+            f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and nobody "
+            "can tell which: export them, and compare"
+        )
+    if one.may_be_appended:
+        return (
+            f"some of the records of {one.source}, from offset {one.own.first} on, may have been appended before: "
+            f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say so; "
+            "export them, and compare"
+        )
+    if one.unclear:
+        return (
+            f"cluster {site.flow.target_alias}: a header {HEADER} says {one.unclear}, and it should be "
+            f"{where(site.flow.source_alias, one.source, one.own.first)}, with the offset of its record there: which "
+            f"of {one.source} it is nobody can tell; write those that are missing by hand, with headers like that"
+        )
+    if one.may_have_arrived:
+        return (
+            f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and some "
+            f"of these records may have arrived on cluster {site.flow.target_alias}: export them, and compare"
+        )
     return ""
 
 
@@ -182,8 +203,7 @@ class _Batch:
 
 def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     """Whether it has room; it has for a first record of any size."""
-    header = (HEADER, where(site.flow.source_alias, one.source, record.offset).encode())
-    headers = [*record.headers, header]
+    headers = [*record.headers, *headers_of(site.flow.source_alias, one.source, one.topic_id, record.offset)]
     if batch.builder.append(batch.records, record.timestamp, record.key, record.value, headers) is None:
         return False
     batch.first, batch.last = batch.first if batch.records else record.offset, record.offset

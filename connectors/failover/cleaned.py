@@ -16,6 +16,8 @@ from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME
 
 #: So many records, or offsets, around a place are read where the sample does not tell.
 FAR: Final = 10_000
+#: A record has the time that its producer gave it.
+CREATE_TIME: Final = 0
 _LOG_APPEND_TIME: Final = 1
 Identity = tuple[Any, ...]
 

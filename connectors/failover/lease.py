@@ -44,7 +44,8 @@ class InHand(PermanentError):
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
     is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
-    machine and a path, are of this run and of the interrupted ones that it goes on with."""
+    machine and a path, are of this run and of the interrupted ones that it goes on with; ``has_appended``: a run, this
+    one or any before, has begun to append what was stranded."""
 
     owner: str
     host: str
@@ -56,6 +57,7 @@ class Record:
     is_finished: bool = False
     denied: tuple[str, ...] = ()
     undo_files: tuple[str, ...] = ()
+    has_appended: bool = False
 
     def is_held(self, now_ms: int) -> bool:
         """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
@@ -65,6 +67,10 @@ class Record:
     def is_of_the_dead(self) -> bool:
         """Whether its process was one of this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        return (self.host, self.pid) == (platform.node(), os.getpid())
 
     def is_of(self, other: Record) -> bool:
         return (self.host, self.pid, self.since_ms) == (other.host, other.pid, other.since_ms)
@@ -117,12 +123,10 @@ class Lease:
     """Held while the context lasts; see :func:`hold`."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: Record) -> None:
-        self._writer = TransactionalWriter(
-            target, f"heliograph-failover-{flow}", transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
-        )
         self._target = target
         self._topic = map_topic
         self._flow = flow
+        self._writer = self._new_writer()
         self._writing = asyncio.Lock()
         self.record = record
         #: Of who held it before; nobody did: nothing is left to be gone on with.
@@ -140,7 +144,7 @@ class Lease:
         if before is not None:
             self.was_finished = before.is_finished
             files = () if before.is_finished else before.undo_files
-            self.record = replace(self.record, denied=before.denied, undo_files=files)
+            self.record = replace(self.record, denied=before.denied, undo_files=files, has_appended=before.has_appended)
         await self.store()
 
     def other_undo_files(self, file: Path) -> tuple[str, ...]:
@@ -154,9 +158,10 @@ class Lease:
         denied: tuple[str, ...] | None = None,
         undo_file: Path | None = None,
         kept_as: Path | None = None,
+        appends: bool = False,
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
-        Raises InHand where it was taken over."""
+        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another;
+        ``appends``: from now on this run may have appended. Raises InHand where it was taken over."""
         files = () if undo_file is None else (self._located(undo_file),)
         if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
             files = (self._located(kept_as), *files)
@@ -167,6 +172,7 @@ class Lease:
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
                 undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
+                has_appended=self.record.has_appended or appends,
             )
             await self._write()
 
@@ -196,9 +202,33 @@ class Lease:
     async def _write(self) -> None:
         record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
         try:
-            await self._writer.write([record])
+            try:
+                await self._writer.write([record])
+            except Superseded:
+                await self._take_back()
+                await self._writer.write([record])
         except Superseded:
-            raise InHand(f"somebody else has taken the failover {self._flow} over: this one stops") from None
+            raise self._taken_over() from None
+
+    async def _take_back(self) -> None:
+        """Who looked before this one had written has shut it out, and ends at finding its record there: without this
+        neither would go on. Raises InHand where another's is there, and as the cluster."""
+        await self._check_is_ours()
+        self._writer = self._new_writer()
+        await self._writer.open()
+        await self._check_is_ours()  # nobody else can write any more
+
+    async def _check_is_ours(self) -> None:
+        known = await self._look()
+        if known is None or not known.is_of(self.record):
+            raise self._taken_over()
+
+    def _taken_over(self) -> InHand:
+        return InHand(f"somebody else has taken the failover {self._flow} over: this one stops")
+
+    def _new_writer(self) -> TransactionalWriter:
+        name = f"heliograph-failover-{self._flow}"
+        return TransactionalWriter(self._target, name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
 
     async def _look(self) -> Record | None:
         return await look(self._target, self._topic, self._flow)

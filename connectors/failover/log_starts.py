@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
@@ -13,8 +14,9 @@ from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, told_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import GroupMove, How, Left
-from connectors.failover.own import read_ranges
+from connectors.failover.own import Range, read_ranges
 from connectors.failover.places import Places
+from connectors.failover.side_by_side import side_by_side
 
 
 async def readable(
@@ -34,10 +36,11 @@ async def readable(
     begins, _ = await told_offsets(source, {one.source for one, _ in begun}, EARLIEST)
     ends, _ = await told_offsets(source, {one.source for one, _ in begun}, LATEST)
     left = []
-    for one, before in begun:
-        if one.source_offset >= ends.get(one.source, one.source_offset + 1):
-            continue  # it has read all there is
-        if await _is_held(one, source, begins, places):
+    behind = [each for each in begun if each[0].source_offset < ends.get(each[0].source, each[0].source_offset + 1)]
+    unread = [await _unread(one, begins, places) for one, _ in behind]
+    has_it = await side_by_side(partial(_is_held, source), zip([one.source for one, _ in behind], unread, strict=True))
+    for (one, before), is_held in zip(behind, has_it, strict=True):
+        if is_held:
             # A log that still has its beginning has all that was copied.
             key = "" if one.after else places.leaving_out(one.source, one.target)
             why = _deleted(one, before, source) if one != before else _not_known(one, source)
@@ -69,16 +72,22 @@ async def _is_empty(target: Cluster, one: GroupMove, end: int) -> bool:
         return False  # then it stands in the way, as it does
 
 
-async def _is_held(one: GroupMove, source: Cluster, begins: Mapping[Partition, int], places: Places) -> bool:
-    """Whether the source has records that the group has not read and that lie before its place on the target, or are
-    not there; in doubt it has."""
+async def _unread(one: GroupMove, begins: Mapping[Partition, int], places: Places) -> Range | None:
+    """Where at the source lies what the group has not read, and what on the target is before its place, or not there;
+    None in doubt."""
     begin = begins.get(one.source, 0)
     if begin > one.source_offset:
         first = await places.place(*one.source, begin)
         if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
-            return False
+            return begin, begin
     behind = await places.first_there(one.source, one.target, one.after)
-    return behind is None or await _has_records(source, one.source, max(begin, one.source_offset), behind)
+    return None if behind is None else (max(begin, one.source_offset), behind)
+
+
+async def _is_held(source: Cluster, unread: tuple[Partition, Range | None]) -> bool:
+    """Whether the source has records there; in doubt it has."""
+    log, span = unread
+    return span is None or await _has_records(source, log, *span)
 
 
 async def _has_records(source: Cluster, log: Partition, begin: int, end: int) -> bool:

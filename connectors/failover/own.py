@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Assigned
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.topiclog import reader, reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapReader
 
 _POLL_MS: Final = 250
+#: So long a reader may stand at one place before the end.
+_STALLED_S: Final = 60.0
 #: Ranges that lie so near are read in one go: between transactions there are as many as markers.
 _NEAR: Final = 5000
 #: Offsets from one to before another.
@@ -114,7 +119,8 @@ async def own_ranges(
 
 
 async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges`` as aiokafka has them. Raises as the cluster."""
+    """The committed records in ``ranges`` as aiokafka has them. Raises RetriableError where the cluster hands out
+    nothing for a minute, and as the cluster."""
     if not ranges:
         return
     place = Assigned(log.topic, log.partition)
@@ -125,10 +131,42 @@ async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Ra
             for some in stretches(ranges, stable):
                 begins, end = [first for first, _ in some], some[-1][1]
                 consumer.seek(place, some[0][0])
-                while await consumer.position(place) < end:
+                pace = _Pace(cluster, log)
+                while await pace.at(consumer, place) < end:
                     fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
                     for record in inside(fetched, some, begins):
                         yield record
+
+
+class _Pace:
+    """Sees to it that a reader gets on: brokers that are gone, or a log that was cut, are waited for without an end."""
+
+    def __init__(self, cluster: Cluster, log: TopicPartition) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._clock = asyncio.get_running_loop().time
+        self._at = -1
+        self._since_s = self._clock()
+
+    async def at(self, consumer: AIOKafkaConsumer, place: Assigned) -> int:
+        """Its position. Raises RetriableError where that has been the same for too long, or there is none."""
+        try:
+            async with asyncio.timeout(_STALLED_S):
+                at = int(await consumer.position(place))
+        except TimeoutError:
+            raise self._stalled("from where it was cut") from None
+        now_s = self._clock()
+        if at != self._at:
+            self._at, self._since_s = at, now_s
+        elif now_s - self._since_s > _STALLED_S:
+            raise self._stalled(f"from offset {at} on")
+        return at
+
+    def _stalled(self, where: str) -> RetriableError:
+        return RetriableError(
+            f"cluster {self._cluster.name}: {self._log} could not be read {where} for {_STALLED_S:g} s: see whether "
+            "its brokers answer, and whether its log has lost its end; then run this again"
+        )
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:

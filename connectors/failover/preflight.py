@@ -184,12 +184,13 @@ async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_s
 
 
 async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
-    """Who moves readers now, in this direction or the other."""
+    """Who else moves readers now, in this direction or the other."""
     known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
     if has_source:
         known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
     now_ms = time.time_ns() // 1_000_000
-    return [lease.in_words(one) for one in known if one and one.is_held(now_ms) and not one.is_of_the_dead]
+    held = [one for one in known if one and one.is_held(now_ms)]
+    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not one.is_of_this_process]
 
 
 async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
@@ -16,15 +17,19 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
 from connectors.failover.around import settle
-from connectors.failover.cleaned import Sample, Verdict, identity
+from connectors.failover.cleaned import CREATE_TIME, Identity, Sample, Verdict, identity
 from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 from connectors.failover.unchanged import Unchanged
 
 #: Of which nothing can be said by comparing.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
 _POLL_MS: Final = 200
-#: No record for so long, and what was read counts as all there is.
+#: No record for so long, and what was not read to its end or its count is not compared.
 _SILENCE_S: Final = 15.0
+#: Of one fetch of a partition; one batch comes, however large. Of so many partitions at once it is kept in memory.
+_FETCH_BYTES: Final = 64 << 10
+_AT_ONCE: Final = 200
+_POSITION_S: Final = 0.05
 #: So long, all in all, targets are read around places that their samples do not settle.
 _LOOK_S: Final = 60.0
 
@@ -68,6 +73,9 @@ async def prove(
         )
         until_s = clock() + left_s
         for one in some:
+            if why := _not_read(one, ours, theirs):
+                found.append(_proof(one, 0, NOT_COMPARED, why))
+                continue
             is_compacted = one.target[0] in cleaned or one.source[0] in cleaned_there
             mine, other, why = await _comparable(unchanged, one, ours[one.source], theirs[one.target], is_compacted)
             if why or not mine:
@@ -104,7 +112,7 @@ async def _comparable(
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proof:
     """Records as aiokafka hands them out, some of the source's (pure). By offset syncs a group may begin earlier, and
     then meets the source's records without a hole."""
-    mine, other = [identity(one) for one in ours], [identity(one) for one in theirs]
+    mine, other = _identities(ours, theirs)
     begin = 0
     if move.how is How.SYNCS:
         if not set(mine) & set(other):
@@ -116,8 +124,7 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
     shared = min(len(mine), len(other) - begin)
     for at in range(shared):
         if mine[at] != other[begin + at]:
-            said = f"{abbreviate(ours[at].value)} against {abbreviate(theirs[begin + at].value)}"
-            return _proof(move, at, DIFFERS, said)
+            return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
     if len(mine) > shared and move.third is not None:
         return _proof(
             move, shared, SAME if shared else NOT_COMPARED, f"{move.third.flow} has still to copy what follows"
@@ -126,6 +133,24 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
         return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
+
+
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[Identity], list[Identity]]:
+    """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
+    a log has stamped any itself, or has none."""
+    both = [[identity(one) for one in some] for some in (ours, theirs)]
+    if all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
+        both = [
+            [(*what, one.timestamp) for what, one in zip(identities, some, strict=True)]
+            for identities, some in zip(both, (ours, theirs), strict=True)
+        ]
+    return both[0], both[1]
+
+
+def _difference(ours: Any, theirs: Any) -> str:
+    if identity(ours) == identity(theirs):
+        return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
+    return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
 
 
 async def _compare_cleaned(
@@ -140,6 +165,13 @@ async def _compare_cleaned(
     return _proof(move, *verdict)
 
 
+def _not_read(move: GroupMove, ours: Collection[Partition], theirs: Collection[Partition]) -> str:
+    """Some of what a side has says neither that it ends there nor that they differ."""
+    if move.source not in ours:
+        return "the source could not be read in time"
+    return "" if move.target in theirs else "the target could not be read in time"
+
+
 def _nothing_follows(theirs: Sequence[Any]) -> str:
     more = f"; the target goes on with {len(theirs)} records or more" if theirs else ""
     return f"nothing follows on the source{more}"
@@ -151,10 +183,14 @@ def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
-    """A consumer stands at one place of a partition: groups take turns."""
+    """A consumer stands at one place of a partition: groups take turns, as do more than a few hundred partitions."""
     rounds: list[tuple[set[Partition], set[Partition], list[GroupMove]]] = []
     for one in moves:
-        free = (each for each in rounds if one.source not in each[0] and one.target not in each[1])
+        free = (
+            each
+            for each in rounds
+            if len(each[2]) < _AT_ONCE and one.source not in each[0] and one.target not in each[1]
+        )
         turn = next(free, None)
         if turn is None:
             turn = (set(), set(), [])
@@ -179,9 +215,15 @@ async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool
 async def _next_records(
     cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool
 ) -> dict[Partition, list[Any]]:
+    """Without those that could not be read in time."""
     found: dict[Partition, list[Any]] = {one: [] for one in places}
     with reading(cluster, ", ".join(sorted({topic for topic, _ in places}))):
-        async with reader(cluster, read_committed=read_committed, auto_offset_reset="earliest") as consumer:
+        async with reader(
+            cluster,
+            read_committed=read_committed,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=_FETCH_BYTES,
+        ) as consumer:
             partitions = {TopicPartition(*one): one for one in places}
             consumer.assign(list(partitions))
             ends = await consumer.end_offsets(list(partitions))
@@ -192,11 +234,21 @@ async def _next_records(
             give_up_s = clock() + _SILENCE_S
             while waiting and clock() < give_up_s:
                 for partition, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():
-                    found[partitions[partition]] += records
+                    kept = found[partitions[partition]]
+                    kept += records[: count - len(kept)]
                     give_up_s = clock() + _SILENCE_S
                 for partition in list(waiting):
                     enough = len(found[partitions[partition]]) >= count
-                    if enough or await consumer.position(partition) >= ends[partition]:
+                    if enough or await _is_at(consumer, partition, ends[partition]):
                         waiting.discard(partition)
                         consumer.pause(partition)
-    return {one: records[:count] for one, records in found.items()}
+    stalled = {partitions[partition] for partition in waiting}
+    return {one: records for one, records in found.items() if one not in stalled}
+
+
+async def _is_at(consumer: AIOKafkaConsumer, partition: TopicPartition, end: int) -> bool:
+    """One that has no position, for its log was cut, would be waited for as long as it has none."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_POSITION_S):
+            return bool(await consumer.position(partition) >= end)
+    return False

@@ -18,6 +18,7 @@ from connectors.failover.draining import CopiedEnd, written_on
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, count, own_ranges, without
 from connectors.failover.predecessor import comes_back
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
 from connectors.map_reader import MapReader
@@ -87,16 +88,17 @@ async def passed_over(
     await copies.follow()
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     written = written_on(positions, ends)
-    found = []
     logs = [TopicPartition(one.topic, one.partition) for one in starts]
     topics = (await site.target.metadata({one.topic for one in logs})).topics
     begins = await list_offsets(site.target, logs, EARLIEST)
-    for log, start in zip(logs, starts, strict=True):
+
+    async def left(start: StartBefore) -> Own | None:
+        log = TopicPartition(start.topic, start.partition)
         first = max(begins[log], 0 if start.before is None else start.before + 1, (appended or {}).get(log, -1) + 1)
         own = await own_ranges(copies, log, topics[log.topic].topic_id, first, start.after + 1)
-        if counted := await count(site.target, log, without(own, written.get(log, ()))):
-            found.append(counted)
-    return found
+        return await count(site.target, log, without(own, written.get(log, ())))
+
+    return [one for one in await side_by_side(left, starts) if one is not None]
 
 
 async def store_starts(site: Site, starts: list[StartBefore]) -> None:

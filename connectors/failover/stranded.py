@@ -8,14 +8,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
 from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
+from connectors.failover.lease import look as look_at_lease
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
@@ -36,12 +39,15 @@ class Stranded:
     target: TopicPartition
     ranges: tuple[Range, ...]
     doubtful: int = 0
+    topic_id: UUID | None = None
     #: See :class:`connectors.failover.uncopied.Uncopied`.
     may_have_arrived: bool = False
     #: Later ones were appended, and the first of these come behind them.
     is_late: bool = False
     #: The first of these may have been appended: the target has deleted where their headers would lie.
     may_be_appended: bool = False
+    #: See :class:`connectors.failover.appended.Appended`.
+    unclear: str = ""
 
     @property
     def source(self) -> TopicPartition:
@@ -76,9 +82,13 @@ async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
 
 
 async def _look(site: Site, *, waits: bool) -> list[_Seen]:
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    # The worker of the flow back goes on with heartbeats there, which are nobody's records.
+    beats = {one for one in stored if site.flow.policy.is_heartbeats_topic(one.topic)}
+    positions = {one: position for one, position in stored.items() if one not in beats}
     logs = await logs_now(site.source, positions)
     kept = await _kept(site, positions)
+    missing = await not_there(site, {target_of(one) for one in positions.values()})
     ends = await _decided_ends(site, logs)
     new = await extents(site, positions)
     # In this order: what the flow back stores meanwhile is in its map too.
@@ -86,33 +96,53 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
-    found = []
-    for one, position in sorted(positions.items()):
-        log = logs[one]
-        if log.fate is Fate.GONE:
-            continue
+
+    async def look_at(one: TopicPartition) -> _Seen | None:
+        position, log = positions[one], logs[one]
         begin = begin_of_stranded(log, is_kept=one in kept)
         ranges = without(await own_ranges(copies, one, log.topic_id, begin, ends[one]), brought.get(one, ()))
         if await count(site.source, one, ranges) is None:
-            continue
+            return None
         target = target_of(position)
         appended = Appended()
-        if one in kept:
-            appended = await _appended(site, one, target, position.target_end, waits=waits)
+        if target not in missing:
+            first = position.target_end if one in kept else 0
+            appended = await _appended(site, one, target, first, topic_id=log.topic_id, waits=waits)
         arrived = await _arrived(site, one, ranges, position, written[one])
         arrived = arrived or await _arrived_before(site, one, ranges, appended, written[one].surplus)
         doubtful = 0 if arrived else written[one].surplus
         left = without(without(ranges, [(0, arrived)]), appended.ranges)
         own = await count(site.source, one, left)
-        found.append(_seen(one, appended, Stranded(own, target, tuple(left), doubtful) if own else None))
+        return _seen(one, appended, Stranded(own, target, tuple(left), doubtful, log.topic_id) if own else None)
+
+    seen = await side_by_side(look_at, [one for one in positions if logs[one].fate is not Fate.GONE])
+    found = [one for one in seen if one is not None]
     whole = await uncopied(site, new, copies, brought)
-    return sorted([*found, *await _never_copied(site, whole, waits=waits)], key=lambda one: one.source)
+    found = await _doubting(site, [*found, *await _never_copied(site, whole, waits=waits)])
+    return sorted(found, key=lambda one: one.source)
+
+
+async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
+    """Where the target has deleted so much that no header is left, only the record of the lease tells whether there may
+    have been any."""
+    if not any(one.left is not None and one.appended.is_bare for one in seen):
+        return seen
+    record = await look_at_lease(site.target, site.flow.map_topic, site.flow.flow)
+    if record is None or not record.has_appended:
+        return seen
+    return [
+        replace(one, left=replace(one.left, may_be_appended=True))
+        if one.left is not None and one.appended.is_bare
+        else one
+        for one in seen
+    ]
 
 
 def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
     if left is not None:
         first = left.own.first
-        left = replace(left, is_late=first < appended.end, may_be_appended=appended.may_hold(first))
+        late, held = first < appended.end, appended.may_hold(first)
+        left = replace(left, is_late=late, may_be_appended=held, unclear=appended.unclear)
     return _Seen(source, appended, left)
 
 
@@ -132,16 +162,19 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
 
 async def _never_copied(site: Site, whole: Sequence[Uncopied], *, waits: bool) -> list[_Seen]:
     missing = await not_there(site, {one.target for one in whole})
-    found = []
-    for one in whole:
+
+    async def look_at(one: Uncopied) -> _Seen:
         appended = Appended()
         if _may_hold_appended(one, missing):
-            appended = await _appended(site, one.source, one.target, 0, waits=waits)
+            appended = await _appended(site, one.source, one.target, 0, topic_id=one.topic_id, waits=waits)
         ranges = without(one.ranges, appended.ranges)
         own = await count(site.source, one.source, ranges) if appended.ranges else one.own
-        left = Stranded(own, one.target, tuple(ranges), may_have_arrived=one.may_have_arrived) if own else None
-        found.append(_seen(one.source, appended, left))
-    return found
+        if own is None:
+            return _Seen(one.source, appended, None)
+        left = Stranded(own, one.target, tuple(ranges), 0, one.topic_id, one.may_have_arrived)
+        return _seen(one.source, appended, left)
+
+    return await side_by_side(look_at, whole)
 
 
 def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bool:
@@ -249,8 +282,11 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
     return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
 
 
-async def _appended(site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, waits: bool) -> Appended:
-    return await read_appended(site.target, target, begin, site.flow.source_alias, one, waits=waits)
+async def _appended(
+    site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, topic_id: UUID | None, waits: bool
+) -> Appended:
+    alias = site.flow.source_alias
+    return await read_appended(site.target, target, begin, alias, one, topic_id=topic_id, waits=waits)
 
 
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:

@@ -11,6 +11,7 @@ from connect.core.errors import PermanentError
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.own import Own, Range, count, own_ranges, without
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.source.topology import selected
@@ -28,6 +29,7 @@ class Uncopied:
     target: TopicPartition
     ranges: tuple[Range, ...]
     may_have_arrived: bool
+    topic_id: UUID | None = None
 
 
 class Extent(NamedTuple):
@@ -59,17 +61,19 @@ async def uncopied(
     if not there:
         return []
     stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
-    found = []
-    for one, (topic_id, first, end) in sorted(there.items()):
+
+    async def look_at(one: TopicPartition) -> Uncopied | None:
+        topic_id, first, end = there[one]
         offset = stored.mirrored_offset(site.flow.name, site.flow.source_alias, *one)
         # A log that ends before has been made anew, and nothing of it was copied.
         may_have_arrived = offset is not None and offset < end
         begin = max(first, offset + 1) if offset is not None and may_have_arrived else first
         ranges = without(await own_ranges(copies, one, topic_id, begin, end), brought.get(one, ()))
-        if own := await count(site.source, one, ranges):
-            target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
-            found.append(Uncopied(own, one, target, tuple(ranges), may_have_arrived))
-    return found
+        own = await count(site.source, one, ranges)
+        target = TopicPartition(site.flow.remote_topic(one.topic), one.partition)
+        return None if own is None else Uncopied(own, one, target, tuple(ranges), may_have_arrived, topic_id)
+
+    return [one for one in await side_by_side(look_at, sorted(there)) if one is not None]
 
 
 async def _selected(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, UUID | None]:

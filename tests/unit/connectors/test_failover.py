@@ -74,8 +74,8 @@ def test_no_group_goes_back_unless_that_is_wanted() -> None:
     assert to_commit([back]) == {"readers": {("us.orders", 0): (37, "note")}}
 
 
-def record(value: bytes, key: bytes | None = None) -> Any:
-    return SimpleNamespace(key=key, value=value, headers=())
+def record(value: bytes, timestamp: int = 7, timestamp_type: int = 0) -> Any:
+    return SimpleNamespace(key=None, value=value, headers=(), timestamp=timestamp, timestamp_type=timestamp_type)
 
 
 def test_the_same_records_are_the_same_and_others_are_not() -> None:
@@ -87,6 +87,19 @@ def test_the_same_records_are_the_same_and_others_are_not() -> None:
     assert (lacks.outcome, lacks.records) == (DIFFERS, 1)
     other = compare(MOVE, ours, [record(b"1"), record(b"3")])
     assert (other.outcome, other.why) == (DIFFERS, "'2' against '3'")
+
+
+def test_records_that_are_alike_are_told_by_their_times() -> None:
+    """Of ticks a group may stand anywhere, and all would be the same."""
+    ticks = [record(b"tick", at) for at in range(20)]
+    assert compare(MOVE, ticks[5:10], ticks[5:10]).outcome == SAME
+    other = compare(MOVE, ticks[5:10], ticks[6:11])
+    assert (other.outcome, other.why) == (DIFFERS, "'tick' of 5 against the same of 6, in ms")
+    stamped = [record(b"tick", at, timestamp_type=1) for at in range(100, 120)]
+    none = [record(b"tick", -1) for _ in range(20)]
+    for log in (stamped, none):
+        assert compare(MOVE, ticks[:5], log[:5]).outcome == compare(MOVE, log[:5], ticks[:5]).outcome == SAME
+    assert compare(replace(MOVE, how=How.SYNCS), ticks[5:10], ticks[6:11]).outcome == DIFFERS
 
 
 def test_by_offset_syncs_a_group_may_begin_earlier_and_never_later() -> None:

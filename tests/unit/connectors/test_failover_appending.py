@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from connect.cli import stranded as cli
+from connect.cli.console import EXIT_OK
+from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
@@ -28,6 +31,7 @@ from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
 from connectors.failover.stranded import Stranded
+from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
 
 ORDERS = TopicPartition("orders", 0)
@@ -104,7 +108,7 @@ NEVER, TOO_LARGE, TIMED_OUT, REPLICAS, TIMESTAMP, UNKNOWN, EPOCH = -99, 10, 7, 1
 @pytest.fixture
 def site() -> Any:
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", map_topic="map", name="m",
-                           changing_key="", enabled=False)  # fmt: skip
+                           changing_key="", enabled=False, policy=DefaultReplicationPolicy())  # fmt: skip
     back = SimpleNamespace(flow="eu->us", map_topic="map", name="m")
     return SimpleNamespace(flow=flow, back=back, source="us", target=None)
 
@@ -219,16 +223,67 @@ async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
     fakes = {"why_running": nothing, "copied_ends": nothing, "find": find, "compacted": compacted}
     for name, fake in {**fakes, "not_there": not_there}.items():
         monkeypatch.setattr(appending, name, fake)
+
+    async def store(*, appends: bool) -> None:
+        assert appends
+        assert broker.log == [], "or who is killed behind the first batch leaves no mark"
+        broker.done.append("mark")
+
+    held: Any = SimpleNamespace(store=store)
     monkeypatch.setattr(appending, "objection", lambda *_: "")
     site.target = broker
     looked = [ONE, replace(ONE, target=gone)]
     if len(found) > 1:
         with pytest.raises(RetriableError, match=r"grew-1 has records .* run this again"):
-            await appending.append_all(site, None, print, looked)
+            await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
-        assert await appending.append_all(site, None, print, looked) == (found, 10 * len(found))
-    assert broker.done == ["fence ['orders-0']", "look"]
+        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found))
+    assert broker.done == ["fence ['orders-0']", "look", *(["mark"] if len(found) == 1 else [])]
+
+
+async def test_partitions_that_may_not_be_appended_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """One that was doubtful once is so for good, and each reason is told once."""
+    broker = Broker()
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
+    doubtful = [replace(ONE, own=replace(ONE.own, partition=at), doubtful=1) for at in (1, 2)]
+
+    def answer(found: Any) -> Any:
+        async def call(*_: Any, **__: Any) -> Any:
+            return found
+
+        return call
+
+    fakes = {"why_running": "", "copied_ends": {}, "compacted": set(), "not_there": set()}
+    for name, found in {**fakes, "find": [doubtful[0], ONE, doubtful[1]]}.items():
+        monkeypatch.setattr(appending, name, answer(found))
+    monkeypatch.setattr(appending, "objection", lambda _, one, *__: "nobody can tell" if one.doubtful else "")
+    site.target = broker
+    said: list[str] = []
+    held: Any = SimpleNamespace(store=answer(None))
+    done = await appending.append_all(site, held, None, said.append, [ONE])
+    assert done == ([doubtful[0], ONE, doubtful[1]], doubtful, 10)
+    assert said == ["not appended: nobody can tell", "orders-0: 10 records appended to orders-0"]
+
+
+@pytest.mark.parametrize(
+    ("done", "code"),
+    [
+        (appending.Done([], [], 0), EXIT_OK),
+        (appending.Done([ONE], [], 10), EXIT_OK),
+        (appending.Done([ONE, ONE], [ONE], 10), EXIT_NO_GO),
+    ],
+)
+def test_who_left_some_says_so_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: appending.Done, code: int
+) -> None:
+    async def run(*_: Any) -> tuple[appending.Done, list[Path]]:
+        return done, []
+
+    monkeypatch.setattr(cli, "_stranded", run)
+    assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -250,9 +305,9 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
     async def export(*_: Any) -> list[Path]:
         return []
 
-    async def append_all(_: Any, __: Any, ___: Any, looked: list[Stranded]) -> tuple[list[Stranded], int]:
+    async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> appending.Done:
         done.append("append")
-        return looked, 10
+        return appending.Done(looked, [], 10)
 
     for module, name, fake in (
         (flows, "load", str), (place, "site", context), (lease, "hold", context), (stranded, "find", find),
@@ -307,6 +362,66 @@ async def test_each_appended_record_counts_by_its_own_header(
     shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
     assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+
+
+async def test_what_was_appended_of_a_topic_that_was_made_anew_since_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same offsets again, of other records. Who writes by hand need not say of which it is."""
+    now, before = UUID(int=1), UUID(int=2)
+
+    async def read(*_: Any) -> AsyncGenerator[Any, None]:
+        yield record(57, headers=appended.headers_of("us", ORDERS, now, 20))
+        yield record(58, headers=appended.headers_of("us", ORDERS, before, 21))
+        yield record(59, headers=appended.headers_of("us", ORDERS, None, 22))
+
+    shows(monkeypatch, 37, [90])
+    monkeypatch.setattr(appended, "read_ranges", read)
+    for topic_id, ranges in ((now, ((20, 21), (22, 23))), (before, ((21, 23),)), (None, ((20, 23),))):
+        found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS, topic_id=topic_id)
+        assert found.ranges == ranges
+
+
+@pytest.mark.parametrize("topic_id", [UUID(int=1), None])
+async def test_each_record_says_of_which_topic_it_is(
+    monkeypatch: pytest.MonkeyPatch, site: Any, topic_id: UUID | None
+) -> None:
+    written: list[Any] = []
+
+    class Sees(Broker):
+        async def produce_all(self, _: Any, placed: Any, *more: Any) -> None:
+            written.extend(DefaultRecordBatch(placed[1][ORDERS][0].data))
+            await super().produce_all(_, placed, *more)
+
+    broker = Sees()
+    arrange(monkeypatch, broker, [record(20)])
+    await append(site, broker, found=[replace(ONE, topic_id=topic_id)])
+    (one,) = written
+    assert list(one.headers) == appended.headers_of("us", ORDERS, topic_id, 20)
+    assert dict(one.headers).get("heliograph.appended.topic") == (None if topic_id is None else str(topic_id).encode())
+
+
+@pytest.mark.parametrize("mistyped", [b"41 # by hand", b"", b"-4", b"4_1"])
+async def test_a_header_that_somebody_has_mistyped_is_a_doubt_and_no_crash(
+    monkeypatch: pytest.MonkeyPatch, site: Any, mistyped: bytes
+) -> None:
+    """Nor does it hide those that are well."""
+
+    async def read(*_: Any) -> AsyncGenerator[Any, None]:
+        yield record(57, headers=[(HEADER, b"us/orders-0@" + mistyped)])
+        yield record(58, headers=[(HEADER, b"us/orders-0@21")])
+
+    shows(monkeypatch, 37, [90])
+    monkeypatch.setattr(appended, "read_ranges", read)
+    found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    said = f"'us/orders-0@{mistyped.decode()}' at offset 57 of orders-0"
+    assert found == Appended(((21, 22),), unclear=said)
+    seen = stranded._seen(ORDERS, found, ONE)
+    assert seen.left is not None
+    why = appending._doubt(site, seen.left)
+    assert why.startswith(
+        f"cluster eu: a header heliograph.appended says {said}, and it should be us/orders-0@20, with"
+    )
 
 
 EU: Any = SimpleNamespace(name="eu")
@@ -399,6 +514,8 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
         "logs_now": always({ORDERS: Log(Fate.SAME, None, 0, 30, 20)}),
         "_kept": always({ORDERS}),
         "_decided_ends": always({ORDERS: 30}),
+        "look_at_lease": always(None),
+        "not_there": always(set()),
         "extents": always({}),
         "_brought": always({}),
         "MapReader": Copies,
@@ -419,3 +536,8 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})
+    if there.is_bare:
+        record = lease.Record("ann@host", "host", 1, "heliograph failover", 0, 0, has_appended=True)
+        monkeypatch.setattr(stranded, "look_at_lease", always(record))
+        (found,) = await stranded.find(site)
+        assert found.may_be_appended, "all headers may be deleted by now"

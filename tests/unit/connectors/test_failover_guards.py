@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,7 @@ from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.group_offsets import GroupInUse
 from connect.kafka.offsets import EARLIEST, LATEST
+from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, taking_back, undo
 from connectors.failover.appended import HEADER
@@ -227,12 +229,12 @@ def test_a_copy_is_told_by_content_and_time() -> None:
 
 def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arrived() -> None:
     one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
-    assert appending.objection(place(), [one], ()) == ""
-    assert "compacted" in appending.objection(place(), [one], {"orders"})
+    assert appending.objection(place(), one, ()) == ""
+    assert "compacted" in appending.objection(place(), one, {"orders"})
     masking = place()
     masking.flow.changing_key = "transform.sql"
-    assert "(transform.sql)" in appending.objection(masking, [one], ()), "the originals would be there for all to read"
-    assert "nobody can tell which" in appending.objection(place(), [replace(one, doubtful=2)], ())
+    assert "(transform.sql)" in appending.objection(masking, one, ()), "the originals would be there for all to read"
+    assert "nobody can tell which" in appending.objection(place(), replace(one, doubtful=2), ())
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +243,7 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
 
     monkeypatch.setattr(appending, "why_running", runs)
     with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
-        await appending.append_all(place(), None, print, [])
+        await appending.append_all(place(), cast(Any, None), None, print, [])
 
 
 # -- order, and what takes it back -----------------------------------------------------------------------------
@@ -479,6 +481,17 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert await preflight._in_hand(site, has_source=False) == []
 
 
+async def test_a_run_does_not_find_itself_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its last look, which the JSON is of: a success used to say no-go. A failback holds both leases."""
+
+    async def look(*_: Any) -> lease.Record:
+        until_ms = time.time_ns() // 1_000_000 + 10_000
+        return lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, until_ms)
+
+    monkeypatch.setattr(lease, "look", look)
+    assert await preflight._in_hand(place(map_topic="map back"), has_source=True) == []
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_gone: bool
@@ -532,6 +545,61 @@ async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo
     assert lease.decode(json.dumps(older).encode()).undo_files == ()
 
 
+class Coordinator:
+    """One transactional id: who opened it last writes, and everybody else is shut out."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.owner: Any = None
+
+    def writer(self, *_: Any, **__: Any) -> Any:
+        async def opened() -> None:
+            self.owner = one
+
+        async def write(records: list[Any]) -> None:
+            if self.owner is not one:
+                raise Superseded("another one has it")
+            self.log.append(records[0].value)
+
+        one = SimpleNamespace(open=opened, write=write)
+        return one
+
+    async def look(self, *_: Any) -> lease.Record | None:
+        return lease.decode(self.log[-1]) if self.log else None
+
+
+@pytest.mark.parametrize("is_second_too_early", [True, False])
+async def test_of_two_who_begin_at_the_same_time_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, is_second_too_early: bool
+) -> None:
+    """The second has looked before the first had written, and shuts it out; or it has written too, and has it."""
+    there, eu = Coordinator(), cast(Any, None)
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    if is_second_too_early:
+
+        async def free(*_: Any) -> None:
+            return None
+
+        monkeypatch.setattr(lease, "await_free", free)
+        with pytest.raises(lease.InHand, match="ann@there is at it"):
+            await second.claim()
+        await first.store(step="drain")
+    else:
+        await second._writer.open()
+        await second.store()
+        with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+            await first.store(step="drain")
+        await second.store(step="drain")
+    record = lease.decode(there.log[-1])
+    assert (record.owner, record.step) == ("ann@there" if is_second_too_early else "bob@there", "drain")
+
+
 def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
     """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
     eu: Any = SimpleNamespace(name="eu")
@@ -577,6 +645,27 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
     left = lease.decode(stored[-1])
     assert left.is_finished == (ends or was_finished)
     assert left.undo_files == (() if was_finished else ("here:/undo.json",))
+
+
+async def test_that_somebody_has_appended_is_kept_for_good() -> None:
+    """Once the target has deleted what was appended nothing else tells."""
+    stored: list[bytes] = []
+    one = lease_after(stored, is_finished=True)
+    await one.claim()
+    await one.store(step="done")
+    assert not lease.decode(stored[-1]).has_appended
+    await one.store(appends=True)
+    await one.release(is_finished=True)
+    other = lease.Lease(one._target, "map", "us->eu", lease.Record("bob@there", "there", 1, "failover", 2, 0))
+    other._look, other._writer.open = one._look, one._writer.open  # type: ignore[method-assign]
+
+    async def write() -> None:
+        stored.append(lease.encode(other.record))
+
+    other._write = write  # type: ignore[method-assign]
+    await other.claim()
+    await other.release(is_finished=True)
+    assert lease.decode(stored[-1]).has_appended
 
 
 async def made(_: Any) -> None: ...

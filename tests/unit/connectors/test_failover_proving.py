@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -219,6 +221,8 @@ async def proof(
 
     async def next_records(cluster: str, places: Any, count: int, _: bool) -> Any:
         assert "begin" not in more, "a consumer would be reset"
+        if more.get("stalls") == {"eu": "source", "us": "target"}[cluster]:
+            return {}
         return {("orders", 0): {"eu": eu, "us": us}[cluster][at : at + count]}
 
     monkeypatch.setattr(proving, "told_offsets", told_offsets)
@@ -299,6 +303,70 @@ async def test_nothing_to_compare_is_not_the_same(monkeypatch: pytest.MonkeyPatc
 async def test_what_the_source_has_deleted_is_not_compared_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await proof(monkeypatch, compares(monkeypatch, ALL, []), NUMBERS, NUMBERS, 10, begin=11)
     assert (found.outcome, "begins at 11" in found.why) == (NOT_COMPARED, True)
+
+
+class Consumer:
+    """Of partitions that end at 9000. One whose number is odd stands still, and hands out nothing; every fourth has no
+    position either."""
+
+    def __init__(self) -> None:
+        self.at: dict[Any, int] = {}
+        self.paused: set[int] = set()
+
+    def assign(self, partitions: list[Any]) -> None: ...
+
+    def seek(self, partition: Any, offset: int) -> None:
+        self.at[partition] = offset
+
+    def pause(self, partition: Any) -> None:
+        self.paused.add(partition.partition)
+
+    async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 9000)
+
+    async def position(self, partition: Any) -> int:
+        if partition.partition % 4 == 3:
+            await asyncio.Event().wait()
+        return self.at[partition]
+
+    async def getmany(self, *partitions: Any, timeout_ms: int) -> dict[Any, list[Any]]:
+        await asyncio.sleep(0.001)
+        moving = [one for one in partitions if one.partition % 2 == 0]
+        found = {one: [record(at, None, b"") for at in range(self.at[one], 9000)] for one in moving}
+        self.at |= dict.fromkeys(moving, 9000)
+        return found
+
+
+async def test_of_what_a_fetch_brings_no_more_is_kept_than_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who stands still is told from who is at the end."""
+    consumer, asked = Consumer(), dict[str, Any]()
+
+    def reader(_: Any, **arguments: Any) -> Any:
+        asked.update(arguments)
+        return contextlib.nullcontext(consumer)
+
+    monkeypatch.setattr(proving, "reader", reader)
+    monkeypatch.setattr(proving, "_SILENCE_S", 0.1)
+    places = {("orders", 0): 10, ("orders", 1): 10, ("orders", 2): 8998, ("orders", 3): 10, ("orders", 4): 9000}
+    found = await proving._next_records(cast(Any, "us"), places, 4, True)
+    assert {index: [one.offset for one in records] for (_, index), records in found.items()} == {
+        0: [10, 11, 12, 13], 2: [8998, 8999], 4: [],
+    }  # fmt: skip
+    assert consumer.paused == {0, 2, 4}
+    assert asked["max_partition_fetch_bytes"] <= 64 << 10, "of as many partitions as a group has"
+
+
+def test_no_more_than_a_few_hundred_partitions_are_read_at_once() -> None:
+    moves = [replace(MOVE, source=("orders", at), target=("us.orders", at)) for at in range(1000)]
+    assert [len(one) for one in proving._rounds(moves)] == [200] * 5
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_who_could_not_be_read_in_time_neither_differs_nor_ends(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    found = await proof(monkeypatch, compares(monkeypatch, ALL, []), NUMBERS, NUMBERS, 10, stalls=side)
+    assert (found.outcome, found.why) == (NOT_COMPARED, f"the {side} could not be read in time")
 
 
 # -- what is printed ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
@@ -184,6 +185,48 @@ async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.M
     found = [record.offset async for record in own.read_ranges(cluster, ORDERS, ranges)]
     assert found == [*range(10, 10_000, 10), *range(100_000, 100_500)]
     assert consumer.seeks == [10, 100_000]
+
+
+@pytest.mark.parametrize(("has_position", "where"), [(True, "from offset 10 on"), (False, "from where it was cut")])
+async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch, has_position: bool, where: str
+) -> None:
+    """Brokers are gone in the middle, or an election has taken the end."""
+
+    class Consumer:
+        at = 0
+
+        async def end_offsets(self, places: Any) -> Any:
+            return dict.fromkeys(places, 20)
+
+        def assign(self, _: Any) -> None: ...
+
+        def seek(self, _: Any, offset: int) -> None:
+            self.at = offset
+
+        async def position(self, _: Any) -> int:
+            if self.at == 10 and not has_position:
+                await asyncio.Event().wait()
+            return self.at
+
+        async def getmany(self, place: Any, **_: Any) -> Any:
+            await asyncio.sleep(0.001)
+            begin, self.at = self.at, 10
+            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, 10)]}
+
+    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(Consumer()))
+    monkeypatch.setattr(own, "_STALLED_S", 0.05)
+    cluster: Any = SimpleNamespace(name="us")
+    found: list[int] = []
+
+    async def read() -> None:
+        async for record in own.read_ranges(cluster, ORDERS, [(0, 20)]):
+            await asyncio.sleep(0.01)  # who takes their time with each does not make it stand still
+            found.append(record.offset)
+
+    with pytest.raises(RetriableError, match=rf"^cluster us: orders-0 could not be read {where} for .* run this again"):
+        await asyncio.wait_for(read(), 5)
+    assert found == list(range(10))
 
 
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])

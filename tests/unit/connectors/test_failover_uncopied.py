@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.own import Own, Range
+from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.stranded import Stranded
 from connectors.policy import DefaultReplicationPolicy
@@ -114,9 +116,10 @@ def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) ->
         return {}
 
     async def read_appended(
-        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, waits: bool
+        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, topic_id: Any, waits: bool
     ) -> Appended:
         assert waits
+        assert topic_id is None, "or what was appended of a topic before would count"
         assert source == target != GREW, "what is not there cannot be read"
         assert source != JAVAS, "nothing is appended to it, and all that Java copied would be read for nothing"
         assert (alias, begin) == ("us", 0)
@@ -171,11 +174,11 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
 
 def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
     one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
-    assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, [one], {"orders"}, {GREW})
-    doubtful = appending.objection(site, [replace(one, may_be_appended=True)], ())
+    assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, one, {"orders"}, {GREW})
+    doubtful = appending.objection(site, replace(one, may_be_appended=True), ())
     assert "from offset 0 on, may have been appended before: cluster eu has deleted" in doubtful
-    assert "may have arrived on cluster eu" in appending.objection(site, [replace(one, may_have_arrived=True)], ())
-    assert appending.objection(site, [one], ()) == ""
+    assert "may have arrived on cluster eu" in appending.objection(site, replace(one, may_have_arrived=True), ())
+    assert appending.objection(site, one, ()) == ""
 
 
 @pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])
@@ -208,3 +211,120 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
     for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
         monkeypatch.setattr(stranded, name, fake)
     assert sum(each.own.records for each in await stranded.find(site)) == left
+
+
+async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """The worker of the flow back emits them for ever, and one of them would hold up every failback."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    beats = TopicPartition("heartbeats", 0)
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {beats: replace(POSITION, source_topic="heartbeats", target_topic="us.heartbeats")}
+
+    async def logs(_: Any, of: Any) -> Any:
+        return dict.fromkeys(of, Log(Fate.SAME, None, 0, 40, 30))
+
+    async def decided(_: Any, partitions: Collection[Any], *__: Any) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 40)
+
+    async def ends(*_: Any) -> Any:
+        return {beats: CopiedEnd(37)}
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        return [(30, 40)]
+
+    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    assert await stranded.find(site) == []
+
+
+async def test_what_was_appended_to_a_topic_that_was_made_anew_is_not_appended_again(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """The flow has copied nothing into it, and the run before has written to it from its begin on."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    one = TopicPartition("orders", 0)
+
+    async def logs(*_: Any) -> Any:
+        return {one: Log(Fate.SAME, None, 0, 30, 30)}
+
+    async def ends(*_: Any) -> Any:
+        return {one: CopiedEnd(0)}
+
+    async def decided(*_: Any) -> dict[Any, int]:
+        return {one: 30}
+
+    async def read_appended(_: Any, target: TopicPartition, begin: int, *__: Any, **___: Any) -> Appended:
+        assert (target, begin) == (one, 0)
+        return Appended(((0, 20),))
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        return [(0, 30)]
+
+    fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "read_appended": read_appended}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    (found,) = await stranded.find(site)
+    assert found.ranges == ((20, 30),)
+    assert await stranded.appended_up_to(site) == {one: 19}
+    monkeypatch.setattr(site, "target", Target({}))
+    (found,) = await stranded.find(site)
+    assert found.ranges == ((0, 30),), "what is not there cannot be read"
+
+
+async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """Each is read on its own, and one after the other thousands would take hours."""
+    arrange(monkeypatch)
+    monkeypatch.setattr(site.flow, "enabled", False)
+    all_of_it = [TopicPartition("orders", at) for at in range(60)]
+    running, most = 0, 0
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {one: replace(POSITION, target_partition=one.partition) for one in reversed(all_of_it)}
+
+    async def logs(*_: Any) -> Any:
+        return dict.fromkeys(all_of_it, Log(Fate.SAME, None, 0, 40, 30))
+
+    async def decided(*_: Any) -> dict[Any, int]:
+        return dict.fromkeys(all_of_it, 40)
+
+    async def ends(*_: Any) -> Any:
+        return dict.fromkeys(all_of_it, CopiedEnd(37))
+
+    async def own_ranges(*_: Any) -> list[Range]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return [(30, 40)]
+
+    fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
+    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    monkeypatch.setattr(site, "target", Target({}))
+    assert [one.source for one in await stranded.find(site)] == all_of_it
+    assert most == 16
+
+
+async def test_what_one_look_fails_by_ends_the_others_beside_it() -> None:
+    ended: list[int] = []
+
+    async def look(one: int) -> None:
+        if one == 3:
+            raise PermanentError("three")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(one)
+
+    with pytest.raises(PermanentError, match="three"):
+        await side_by_side(look, range(100))
+    assert {*range(3), *range(4, 16)} <= {*ended} <= {*range(20)}, "and the rest never begin"
