@@ -230,7 +230,8 @@ class Slice:
             self._filling.begin(ProducerIdentity(**message["producer"]), restarts=message["restarts"])
         elif kind == "enlisted":
             assert self._filling, "«enlisted» without transactions"
-            self._filling.enlisted([TopicPartition(*one) for one in message["partitions"]])
+            added, unwritable = ({TopicPartition(*one) for one in message[name]} for name in ("partitions", "refused"))
+            self._filling.enlisted(added, unwritable)
         elif kind == "refused":
             self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
