@@ -137,6 +137,10 @@ class Defect(RetriableError):
     """What only a mistake in this project's code explains; trying again seldom helps, and not for ever."""
 
 
+class OutOfMemory(RetriableError):
+    """A slice was given no more memory, which may be there for the next."""
+
+
 class Slice:
     """One slice of a flow: several partitions in one loop, steered over its link."""
 
@@ -405,6 +409,9 @@ class Slice:
             self._ended.set_result(None)
         elif isinstance(error, HeliographError):
             self._ended.set_exception(error)
+        elif isinstance(error, MemoryError):
+            advice = "give it more (spark.executor.pyspark.memory, where that is set)"
+            self._ended.set_exception(OutOfMemory(f"a slice had no memory left{_place(error)}; {advice}"))
         else:
             log.error("a slice failed", exc_info=error)
             self._ended.set_exception(Defect(f"{type(error).__name__}: {error}{_place(error)}"))

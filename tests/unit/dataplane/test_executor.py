@@ -93,6 +93,18 @@ async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     assert failed["error"].startswith("TypeError: spoilt (test_executor.py:")
 
 
+async def test_a_lack_of_memory_ends_the_slice_and_is_no_defect() -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    running = asyncio.create_task(slice_.run())
+    await asyncio.sleep(0)
+    slice_._end(MemoryError())
+    await asyncio.wait_for(running, 60)
+    (failed,) = wire.said
+    assert failed["fault"] == "OutOfMemory"
+    assert failed["error"].startswith("a slice had no memory left; give it more")
+
+
 @pytest.mark.parametrize("stale", [True, False])
 async def test_a_refused_slice_ends_and_knows_whether_its_code_is_stale(stale: bool) -> None:
     wire = Wire()
