@@ -200,12 +200,7 @@ class Slice:
     async def _steer(self) -> None:
         try:
             while True:
-                message = await self._link.receive()
-                if message["type"] == "stop":
-                    await self._drain()
-                    self._end(None)
-                    return
-                await self._obey(message)
+                await self._obey(await self._link.receive())
         except Exception as error:
             self._end(error)
 
@@ -229,6 +224,8 @@ class Slice:
         elif kind == "remove":
             leaving = {TopicPartition(*one) for one in message["partitions"]}
             self._do_beside(self._remove(leaving), "remove partitions")
+        elif kind == "stop":
+            self._do_beside(self._finish(), "drain")
         elif kind == "begin":
             assert self._filling, "«begin» without transactions"
             self._filling.begin(ProducerIdentity(**message["producer"]), restarts=message["restarts"])
@@ -367,6 +364,10 @@ class Slice:
     def _offer(self, copiers: Iterable[PartitionCopier]) -> None:
         if self._writer is not None:
             self._writer.offer(_parts(copiers))
+
+    async def _finish(self) -> None:
+        await self._drain()
+        self._end(None)
 
     async def _drain(self) -> None:
         """Read no more, wait for what is in flight, and tell where everything stands."""

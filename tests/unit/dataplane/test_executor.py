@@ -77,6 +77,18 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     assert wire.said[-1] == {"type": "done", "unclean": []}
 
 
+async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.05)
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    slice_._copiers = [in_flight(0)]
+    wire.say("stop")
+    wire.say("lease")
+    await asyncio.wait_for(slice_.run(), 60)
+    assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
+    assert wire.said[-1]["unclean"] == [["t", 0]]
+
+
 async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
