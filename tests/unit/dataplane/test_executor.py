@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from connectors.dataplane import executor
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.executor import Slice
+from connectors.dataplane.executor import LeaseOver, Slice
 from connectors.dataplane.link import Link
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from tests.kit.logs import source_batch
@@ -87,6 +88,26 @@ async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPa
     await asyncio.wait_for(slice_.run(), 60)
     assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
     assert wire.said[-1]["unclean"] == [["t", 0]]
+
+
+async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it_thaws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    now_s = 1000.0
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    slice_._settings = SliceSettings("us->eu", 0, {}, {}, lease_ms=5000)
+    slice_._renew()
+    now_s += 4.9
+    await slice_._obey({"type": "lease"})
+    now_s += 4.9
+    assert slice_._has_lease()
+    now_s += 0.2
+    with pytest.raises(LeaseOver):
+        await slice_._obey({"type": "lease"})
+    assert not slice_._has_lease()
+    assert [message["type"] for message in wire.said] == ["alive"]
 
 
 async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
