@@ -23,12 +23,14 @@ from connect.core.acls import (
     word,
 )
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
 
 #: A controller takes ten thousand changes at a time; a request of this size is answered well within its time.
 _AT_ONCE: Final = 500
 _SECURITY_DISABLED: Final = 54
 _REFUSED: Final = 31  # cluster: authorisation failed
+#: The right that is enough for requests that change nothing.
+_LOOKING: Final = "DESCRIBE"
 #: From here on a request may name resources of the type USER (KIP-373, Kafka 3.3).
 _USERS_FROM: Final = 3
 
@@ -73,7 +75,7 @@ async def describe_acls(cluster: Cluster, wanted: AclFilter | None = None) -> li
         permission_type=_filter_code(PERMISSIONS, asked.permission),
     )
     answer = await (await cluster.any_connection()).call(request)
-    if error := _error(cluster, "tell its access rules", "DESCRIBE", answer.error_code, answer.error_message):
+    if error := _error(cluster, "tell its access rules", _LOOKING, answer.error_code, answer.error_message):
         raise error
     return sorted(
         AclBinding(
@@ -205,4 +207,5 @@ def _error(cluster: Cluster, what: str, right: str, error_code: int, message: st
         return SecurityDisabled(f"cluster {cluster.name} has no authorizer, and so no access rules")
     if error_code == _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on the cluster")
-    return RetriableError(line) if for_code(error_code).retriable else PermanentError(line)
+    may_pass = is_asked_again(error_code) if right == _LOOKING else for_code(error_code).retriable
+    return RetriableError(line) if may_pass else PermanentError(line)

@@ -34,6 +34,7 @@ _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
 _AUTHORIZATION_FAILED: Final = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
+_UNKNOWN_SERVER_ERROR: Final = -1
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _REBOOTSTRAP_REQUIRED: Final = 129
 
@@ -247,8 +248,7 @@ class Cluster:
                 f"grant DESCRIBE on it"
             )
         if found.error_code:
-            error = for_code(found.error_code)
-            kind_of_error = RetriableError if error.retriable else PermanentError
+            kind_of_error = RetriableError if is_asked_again(found.error_code) else PermanentError
             raise kind_of_error(f"cluster {self.name}: no coordinator for {what}: {error_name(found.error_code)}")
         if found.node_id not in self._brokers:
             self._brokers[found.node_id] = Broker(found.host, found.port)
@@ -362,6 +362,12 @@ class Cluster:
         del self._refreshing[key]
         if not task.cancelled():
             task.exception()  # marks it as seen, should every caller have left
+
+
+def is_asked_again(code: int) -> bool:
+    """Whether a request that changes nothing is worth making again after an answer with this code. A broker says
+    UNKNOWN_SERVER_ERROR of whatever it has no code for, such as a file that it can no longer read on its way down."""
+    return code == _UNKNOWN_SERVER_ERROR or bool(for_code(code).retriable)
 
 
 def error_name(code: int) -> str:

@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
 from connect.kafka.transactions import until
 
 Partition = tuple[str, int]
@@ -34,6 +34,8 @@ _IN_USE: Final = frozenset({25, 27, 113})
 _HAS_MEMBERS: Final = frozenset({68, 86})
 #: REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: of the whole group.
 _MAY_PASS: Final = frozenset({7, 14, 15, 16})
+#: The right that is enough for requests that change nothing.
+_LOOKING: Final = "DESCRIBE"
 _TIMEOUT_S: Final = 30.0
 #: Kafka's types of groups (KIP-848, KIP-932, KIP-1071), as ListGroups gives them from 3.8 on; all are classic before.
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
@@ -103,7 +105,7 @@ async def _listed(cluster: Cluster, node: int) -> dict[str, GroupListing]:
     connection = await cluster.connection(node)
     answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
     if answer.error_code:
-        kind = RetriableError if for_code(answer.error_code).retriable else PermanentError
+        kind = RetriableError if is_asked_again(answer.error_code) else PermanentError
         raise kind(f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}")
     return {
         one.group_id: GroupListing((one.group_type or CLASSIC).lower(), one.protocol_type, one.group_state or "")
@@ -254,8 +256,9 @@ async def described_group(cluster: Cluster, group: str) -> Any:
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
 
 
-def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = "DESCRIBE") -> HeliographError:
+def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:
     line = f"cluster {cluster.name} does not {what}: {error_name(code)}"
     if code in _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on group {group} and on its topics")
-    return RetriableError(line) if for_code(code).retriable else PermanentError(line)
+    may_pass = is_asked_again(code) if right == _LOOKING else for_code(code).retriable
+    return RetriableError(line) if may_pass else PermanentError(line)

@@ -9,7 +9,7 @@ from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata, is_asked_again
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -193,4 +193,4 @@ def _refused(partition: Partition, code: int) -> RetriableError | PermanentError
     error = for_code(code)
     topic, index = partition
     message = f"{topic}-{index}: the broker refuses to list offsets: {getattr(error, 'message', error.__name__)}"
-    return (RetriableError if getattr(error, "retriable", False) else PermanentError)(message)
+    return (RetriableError if is_asked_again(code) else PermanentError)(message)

@@ -15,7 +15,7 @@ from kafka.errors import for_code
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.cluster import Cluster, error_name, is_asked_again
 
 #: Topics in one request.
 BATCH: Final = 100
@@ -23,6 +23,8 @@ _TOPIC: Final = 2
 _SET: Final = 0
 _DELETE: Final = 1
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
+#: The right that is enough for requests that change nothing.
+_LOOKING: Final = "DESCRIBE_CONFIGS"
 
 
 class ConfigSource(IntEnum):
@@ -72,7 +74,7 @@ async def describe(cluster: Cluster, topics: Collection[str]) -> dict[str, Topic
             include_documentation=False,
         )
         for row in (await (await cluster.any_connection()).call(request)).results:
-            refused = _refusal(cluster, "describe configs of", "DESCRIBE_CONFIGS", row)
+            refused = _refusal(cluster, "describe configs of", _LOOKING, row)
             found[row.resource_name] = refused or {
                 entry.name: TopicConfig(
                     entry.value, ConfigSource(entry.config_source), bool(entry.read_only), bool(entry.is_sensitive)
@@ -125,4 +127,5 @@ def _refusal(cluster: Cluster, verb: str, right: str, row: Any) -> HeliographErr
     line = f"cluster {cluster.name}: cannot {verb} topic {topic}: {error_name(code)}{said}"
     if code in _REFUSED:
         return SecurityError(f"{line}; grant {right} on topic {topic}")
-    return RetriableError(line) if for_code(code).retriable else PermanentError(line)
+    may_pass = is_asked_again(code) if right == _LOOKING else for_code(code).retriable
+    return RetriableError(line) if may_pass else PermanentError(line)

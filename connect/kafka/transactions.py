@@ -18,7 +18,7 @@ from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
 from connect.kafka.connection import UnsupportedVersion
 
 log = logging.getLogger(__name__)
@@ -458,7 +458,7 @@ async def _describe(
         )
     if failed:
         (topic, number), code = failed
-        kind = RetriableError if for_code(code).retriable else PermanentError
+        kind = RetriableError if is_asked_again(code) else PermanentError
         raise kind(f"broker {leader} does not describe the producers of {topic}-{number}: {error_name(code)}")
 
 

@@ -129,6 +129,8 @@ class Chain:
             return Unfit(f"{doing}: {error}")
         except _Routed as routed:
             return Unfit(str(routed), stops=True)
+        except MemoryError:  # which says nothing of the record
+            raise
         except Exception as error:  # of other people; what it says may hold what stands in the record
             return Unfit(f"{doing} raised {type(error).__name__}")
 

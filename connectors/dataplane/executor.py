@@ -137,6 +137,17 @@ class Defect(RetriableError):
     """What only a mistake in this project's code explains; trying again seldom helps, and not for ever."""
 
 
+class LeaseOver(RetriableError):
+    """A slice may write no more."""
+
+    def __init__(self) -> None:
+        super().__init__("the lease ran out: nobody renewed it in time")
+
+
+class OutOfMemory(RetriableError):
+    """A slice was given no more memory, which may be there for the next."""
+
+
 class Slice:
     """One slice of a flow: several partitions in one loop, steered over its link."""
 
@@ -152,7 +163,7 @@ class Slice:
         self._writer: TargetWriter | None = None
         self._copiers: list[PartitionCopier] = []
         self._producer: ProducerIdentity | None = None
-        self._lease_until = 0.0
+        self._lease_until: float | None = None
         self._ended: asyncio.Future[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self._answered = asyncio.Event()
@@ -196,12 +207,7 @@ class Slice:
     async def _steer(self) -> None:
         try:
             while True:
-                message = await self._link.receive()
-                if message["type"] == "stop":
-                    await self._drain()
-                    self._end(None)
-                    return
-                await self._obey(message)
+                await self._obey(await self._link.receive())
         except Exception as error:
             self._end(error)
 
@@ -212,9 +218,9 @@ class Slice:
             self._link.send({"type": "alive"})
         elif kind == "config":
             self._settings = SliceSettings.from_wire(message["settings"])
-            self._renew()
             if self._settings.chain is not None:
                 self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
+            self._renew()  # not before transforms are imported, which may take longer than a lease
             self._do_beside(self._open_clusters(self._settings), "open clusters")
         elif kind == "resume":
             self._do_beside(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
@@ -225,12 +231,15 @@ class Slice:
         elif kind == "remove":
             leaving = {TopicPartition(*one) for one in message["partitions"]}
             self._do_beside(self._remove(leaving), "remove partitions")
+        elif kind == "stop":
+            self._do_beside(self._finish(), "drain")
         elif kind == "begin":
             assert self._filling, "«begin» without transactions"
             self._filling.begin(ProducerIdentity(**message["producer"]), restarts=message["restarts"])
         elif kind == "enlisted":
             assert self._filling, "«enlisted» without transactions"
-            self._filling.enlisted([TopicPartition(*one) for one in message["partitions"]])
+            added, unwritable = ({TopicPartition(*one) for one in message[name]} for name in ("partitions", "refused"))
+            self._filling.enlisted(added, unwritable)
         elif kind == "refused":
             self.is_stale = message["stale"]
             raise LinkClosed(f"the worker refused this slice: {message['reason']}")
@@ -248,11 +257,16 @@ class Slice:
             self._end(error)
 
     def _renew(self) -> None:
-        if self._settings is not None:
-            self._lease_until = time.monotonic() + self._settings.lease_ms / 1000
+        """Raises LeaseOver where there was a lease that has run out: what a slice reads that stood still was said long
+        ago, by a worker that may have given it up since."""
+        if self._settings is None:
+            return
+        if self._lease_until is not None and not self._has_lease():
+            raise LeaseOver
+        self._lease_until = time.monotonic() + self._settings.lease_ms / 1000
 
     def _has_lease(self) -> bool:
-        return time.monotonic() < self._lease_until
+        return self._lease_until is not None and time.monotonic() < self._lease_until
 
     async def _open_clusters(self, settings: SliceSettings) -> None:
         """So that «go» finds them warm."""
@@ -369,6 +383,10 @@ class Slice:
         if self._writer is not None:
             self._writer.offer(_parts(copiers))
 
+    async def _finish(self) -> None:
+        await self._drain()
+        self._end(None)
+
     async def _drain(self) -> None:
         """Read no more, wait for what is in flight, and tell where everything stands."""
         if self._reader is not None:
@@ -410,6 +428,9 @@ class Slice:
             self._ended.set_result(None)
         elif isinstance(error, HeliographError):
             self._ended.set_exception(error)
+        elif isinstance(error, MemoryError):
+            advice = "give it more (spark.executor.pyspark.memory, where that is set)"
+            self._ended.set_exception(OutOfMemory(f"a slice had no memory left{_place(error)}; {advice}"))
         else:
             log.error("a slice failed", exc_info=error)
             self._ended.set_exception(Defect(f"{type(error).__name__}: {error}{_place(error)}"))
@@ -424,7 +445,7 @@ class Slice:
                 if self._filling is None or self._filling.is_idle:
                     self._report()
                 if not self._has_lease():
-                    self._end(RetriableError("the lease ran out: nobody renewed it in time"))
+                    self._end(LeaseOver())
 
     def _report(self) -> None:
         self._link.send({"type": "progress", "partitions": self._collect()})

@@ -44,6 +44,8 @@ class HandlerPlan:
             ) from error
         try:
             made = found() if self.args is None else found(self.args)
+        except MemoryError:  # which says nothing of the handler
+            raise
         except Exception as error:
             raise HandlerUnusable(f"message handler {self.reference} cannot be made: {type(error).__name__}") from error
         if not callable(getattr(made, "handle", None)):

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from connect.core.errors import RetriableError
 from connect.wire import batch as wire
+from connectors.dataplane import codes, refusals
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.link import Message
 from connectors.dataplane.outgoing import Outgoing
@@ -57,8 +58,9 @@ class TransactionalCopier(PartitionCopier):
         self._filling = filling
 
     def next_batch(self) -> Outgoing | None:
-        is_sent_again = bool(self._queue) and self._queue[0].sent
-        if not is_sent_again and not self._filling.admits(self):
+        if not self._queue or self.stopped:
+            return None  # and its partition stays out of the transaction
+        if not self._queue[0].sent and not self._filling.admits(self):
             return None
         outgoing = super().next_batch()
         if outgoing is not None:
@@ -174,11 +176,16 @@ class Filling:
         """Answers came, or a partition was stopped."""
         self._answered.set()
 
-    def enlisted(self, targets: Collection[tuple[str, int]]) -> None:
-        """The worker added these target partitions to the transaction."""
+    def enlisted(self, targets: Collection[tuple[str, int]], refused: Collection[tuple[str, int]] = ()) -> None:
+        """The worker added these target partitions to the transaction; to those ``refused`` we may not write."""
         copiers = [copier for copier in self._copiers if copier.plan.target in targets]
-        self._wanted.difference_update(copiers)
+        unwritable = [copier for copier in self._copiers if copier.plan.target in refused]
+        for copier in unwritable:
+            code, target = codes.TOPIC_AUTHORIZATION_FAILED, copier.plan.target
+            copier.quarantine(refusals.explained(code, target, "to be part of a transaction"), codes.name(code))
+        self._wanted.difference_update(copiers, unwritable)
         self._enlisted.update(copiers)
+        self._ask_to_enlist()  # for those that came after the request
         self._offer(copiers)
 
     def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:

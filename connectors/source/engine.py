@@ -27,6 +27,9 @@ from connectors.source.spark_settings import SparkKind, SparkSettings
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 120.0
+#: A Spark that starts and says nothing for so long is taken for frozen. The packages of spark.jars.packages may take
+#: minutes to come, and so may a place in a cluster's queue.
+_START_SILENCE_S: Final = 600.0
 _STOP_MARGIN_S: Final = 1.0
 _LAST_ROWS_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
@@ -164,12 +167,15 @@ class SparkEngine:
         silent_s = time.monotonic() - self._heard_s
         if self._settings.kind is not SparkKind.LOCAL and silent_s < _SILENCE_S:
             return False
+        self._abandon(self._process.pid, "Spark does not run what it is given; starting another one")
+        return True
+
+    def _abandon(self, pid: int, why: str) -> None:
         if not self._is_abandoned:  # else another task has found it just now
-            log.warning("Spark does not run what it is given; starting another one")
+            log.warning("%s", why)
             self._is_abandoned = True
             self.patience = min(2 * self.patience, _MOST_PATIENCE)
-        _kill_group(self._process.pid)
-        return True
+        _kill_group(pid)
 
     def has_run(self) -> None:
         """A job got going: it is no frozen Spark, nor a slow one."""
@@ -214,6 +220,11 @@ class SparkEngine:
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), _START_TIMEOUT_S)
         except TimeoutError as error:
+            silent_s = time.monotonic() - self._heard_s
+            if self._process is not None and silent_s > _START_SILENCE_S * self.patience:
+                self._abandon(
+                    self._process.pid, f"Spark starts and has said nothing for {silent_s:.0f} s; starting anew"
+                )
             raise EngineLost(f"Spark was not ready within {_START_TIMEOUT_S:.0f} s") from error
 
     async def _launch(self) -> None:
@@ -305,6 +316,8 @@ class SparkEngine:
                 continue
             if not line:
                 return
+            if self._ready is not None and not self._ready.done():
+                self._heard_s = time.monotonic()  # a Spark that starts has no other way to say that it is alive
             text = line.decode(errors="replace").rstrip()
             self._printed.append(text)
             log.debug("Spark: %s", text)

@@ -18,7 +18,13 @@ from typing import Final
 
 from connect.core.errors import HeliographError
 from connect.kafka.shared_transactions import SharedTransactions
-from connect.kafka.transactions import FenceRefused, Superseded, TransactionalIdRefused, init_producer_id
+from connect.kafka.transactions import (
+    FenceRefused,
+    Superseded,
+    TopicsRefused,
+    TransactionalIdRefused,
+    init_producer_id,
+)
 from connectors.dataplane.link import Message
 from connectors.dataplane.plan import (
     PartitionPlan,
@@ -115,9 +121,7 @@ class ExactlyOnceTask(MirrorSourceTask):
             while True:
                 message = await self._told.get()
                 if message["type"] == "enlist":
-                    targets = [TopicPartition(*one) for one in message["partitions"]]
-                    await self._transactions.add(targets)
-                    handle.enlisted(targets)
+                    await self._enlist(handle, {TopicPartition(*one) for one in message["partitions"]})
                 else:
                     await self._end_transaction(message)
                     identity = ProducerIdentity(*self._transactions.identity)
@@ -132,6 +136,21 @@ class ExactlyOnceTask(MirrorSourceTask):
         except Exception as error:  # else the slice would wait for its next transaction until the epoch ends
             log.error("%s: its transaction could not be ended", self._name, exc_info=error)
             handle.give_up(SliceDefect(f"{type(error).__name__}: {error}"))
+
+    async def _enlist(self, handle: SliceHandle, targets: Collection[TopicPartition]) -> None:
+        """Take target partitions into the transaction. The slice stops those where we may not write, as it does where
+        Produce is refused."""
+        wanted, refused = set(targets), set[TopicPartition]()
+        while True:
+            try:
+                await self._transactions.add(wanted)
+                break
+            except TopicsRefused as error:  # then none of them was taken in
+                if not (ours := {target for target in wanted if target in error.partitions}):
+                    raise
+                wanted -= ours
+                refused |= ours
+        handle.enlisted(wanted, refused)
 
     async def _end_transaction(self, drained: Message) -> None:
         for partition in drained["partitions"]:

@@ -219,9 +219,10 @@ class SliceHandle:
         identity = {"producer_id": producer.producer_id, "epoch": producer.epoch}
         self._send({"type": "begin", "producer": identity, "restarts": restarts})
 
-    def enlisted(self, targets: Sequence[TopicPartition]) -> None:
-        """These target partitions belong to the transaction now."""
-        self._send({"type": "enlisted", "partitions": [list(one) for one in targets]})
+    def enlisted(self, targets: Collection[TopicPartition], refused: Collection[TopicPartition]) -> None:
+        """These target partitions belong to the transaction now; to those ``refused`` we may not write."""
+        added, unwritable = [list(one) for one in targets], [list(one) for one in refused]
+        self._send({"type": "enlisted", "partitions": added, "refused": unwritable})
 
     def give_up(self, error: HeliographError) -> None:
         """Nothing that the slice does counts any more, because of ``error``."""

@@ -79,6 +79,11 @@ class Broken(Transformation):
         raise RuntimeError(f"no place for {record.value!r}")
 
 
+class Greedy(Transformation):
+    def apply(self, record: SourceRecord) -> SourceRecord:
+        raise MemoryError
+
+
 class Short(Predicate):
     def test(self, record: SourceRecord) -> bool:
         return len(record.value or b"") < 3
@@ -115,6 +120,11 @@ def test_a_transform_sees_what_javas_task_hands_over() -> None:
         "bytes", "bytes", ["trace", "kind"],
     ]  # fmt: skip
     assert after._replace(value=b"v") == RECORD
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_record() -> None:
+    with pytest.raises(MemoryError):
+        chain(ChainStep(mine(Greedy))).transform(PLAN, RECORD)
 
 
 def test_what_no_transform_touches_is_the_same_record() -> None:

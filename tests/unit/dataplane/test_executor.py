@@ -11,7 +11,7 @@ import pytest
 
 from connectors.dataplane import executor
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.executor import Slice
+from connectors.dataplane.executor import LeaseOver, Slice
 from connectors.dataplane.link import Link
 from connectors.dataplane.outcomes import Outcome
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
@@ -80,6 +80,38 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     assert wire.said[-1] == {"type": "done", "unclean": []}
 
 
+async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.05)
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    slice_._copiers = [in_flight(0)]
+    wire.say("stop")
+    wire.say("lease")
+    await asyncio.wait_for(slice_.run(), 60)
+    assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
+    assert wire.said[-1]["unclean"] == [["t", 0]]
+
+
+async def test_a_lease_that_ran_out_is_not_renewed_by_what_a_slice_reads_when_it_thaws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    now_s = 1000.0
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    slice_._settings = SliceSettings("us->eu", 0, {}, {}, lease_ms=5000)
+    slice_._renew()
+    now_s += 4.9
+    await slice_._obey({"type": "lease"})
+    now_s += 4.9
+    assert slice_._has_lease()
+    now_s += 0.2
+    with pytest.raises(LeaseOver):
+        await slice_._obey({"type": "lease"})
+    assert not slice_._has_lease()
+    assert [message["type"] for message in wire.said] == ["alive"]
+
+
 async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,6 +126,18 @@ async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     (failed,) = (message for message in wire.said if message["type"] == "failed")
     assert failed["fault"] == "Defect"
     assert failed["error"].startswith("TypeError: spoilt (test_executor.py:")
+
+
+async def test_a_lack_of_memory_ends_the_slice_and_is_no_defect() -> None:
+    wire = Wire()
+    slice_ = Slice(cast(Link, wire))
+    running = asyncio.create_task(slice_.run())
+    await asyncio.sleep(0)
+    slice_._end(MemoryError())
+    await asyncio.wait_for(running, 60)
+    (failed,) = wire.said
+    assert failed["fault"] == "OutOfMemory"
+    assert failed["error"].startswith("a slice had no memory left; give it more")
 
 
 @pytest.mark.parametrize("stale", [True, False])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from connect.api.message_handler import MirroredRecord
-from connectors.dataplane.handling import NoTarget, answers
+from connect.api.message_handler import MessageHandler, MirroredRecord
+from connectors.dataplane.handling import HandlerPlan, NoTarget, answers
 
 RECORD = MirroredRecord("orders", 0, 7, 1_700_000_000_000, b"k", b"v", (("h", b"1"), ("none", None)))
 
@@ -88,3 +90,12 @@ def test_what_a_handler_raises_is_told_by_its_type_alone() -> None:
     with pytest.raises(NoTarget) as raised:
         answers(Raising(), RECORD)
     assert "KeyError" in str(raised.value) and "secret" not in str(raised.value)
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy() -> MessageHandler:
+        raise MemoryError
+
+    monkeypatch.setitem(sys.modules, "greedy", cast(ModuleType, SimpleNamespace(Handler=greedy)))
+    with pytest.raises(MemoryError):
+        HandlerPlan("greedy:Handler").make()

@@ -12,6 +12,7 @@ from connect.wire import batch as wire
 from connectors.dataplane import codes
 from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.plan import (
+    QUARANTINED,
     PartitionPlan,
     ProducerIdentity,
     SliceSettings,
@@ -136,6 +137,37 @@ async def test_a_partition_is_enlisted_before_its_first_batch() -> None:
     assert sorted(asked["partitions"]) == [["t", 0], ["t", 1]]
     stand.filling.enlisted([TopicPartition("t", 1)])
     assert [copier.next_batch() is None for copier in stand.copiers] == [True, False]
+
+
+async def test_a_partition_without_the_right_to_write_stops_alone() -> None:
+    stand = Stand(3, version=1)
+    refused, other, late = stand.copiers
+    for copier in (refused, other):
+        copier.take(fetched(0))
+        assert copier.next_batch() is None
+    await asyncio.sleep(0)
+    late.take(fetched(0))
+    assert late.next_batch() is None
+    stand.filling.enlisted([other.plan.target], [refused.plan.target])
+    assert (refused.state, refused.stopped_error) == (QUARANTINED, "TOPIC_AUTHORIZATION_FAILED (29)")
+    assert refused.stopped_reason == (
+        "target t-0 refuses to be part of a transaction: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE on topic t, then "
+        "start the flow again"
+    )
+    assert stand.said[1:] == [{"type": "enlist", "partitions": [["t", 2]]}], "it asked while an answer was due"
+    assert other.next_batch() is not None
+    stand.filling.begin(FIRST, restarts=False)
+    assert refused.next_batch() is None
+    await asyncio.sleep(0)
+    assert len(stand.said) == 2, "what is stopped asks for nothing more"
+
+
+async def test_a_partition_with_nothing_to_send_stays_out_of_the_transaction() -> None:
+    stand = Stand(version=1)
+    (copier,) = stand.copiers
+    assert copier.next_batch() is None
+    await asyncio.sleep(0)
+    assert stand.said == []
 
 
 async def test_a_transaction_ends_when_the_source_has_no_more() -> None:

@@ -54,6 +54,47 @@ async def test_a_child_that_ends_between_ready_and_the_first_job_is_lost_and_rep
     await engine.stop()
 
 
+async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = children(tmp_path, "")
+    frozen.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'starts'}\nexec sleep 1000\n")
+    monkeypatch.setattr(sys, "executable", str(frozen))
+    engine = SparkEngine(SparkSettings(None, {}))
+    with monkeypatch.context() as hurried:
+        hurried.setattr(engine_module, "_START_TIMEOUT_S", 0.05)
+        for _ in range(2):
+            with pytest.raises(EngineLost, match="Spark was not ready within"):
+                await engine.start_job({}, "")
+        assert engine._process is not None and not engine._is_abandoned, "it may still be at it"
+        hurried.setattr(engine_module, "_START_SILENCE_S", 0.0)
+        with pytest.raises(EngineLost, match="Spark was not ready within"):
+            await engine.start_job({}, "")
+    assert engine.patience == 2, "the next one may be as slow"
+    children(tmp_path, "read -r job")
+    await asyncio.wait_for(engine.start_job({}, ""), 60)
+    await engine.stop()
+
+
+async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
+    engine = SparkEngine(SparkSettings(None, {}))
+    engine._ready = asyncio.get_running_loop().create_future()
+
+    async def printed(line: bytes) -> None:
+        output = asyncio.StreamReader()
+        output.feed_data(line)
+        output.feed_eof()
+        engine._heard_s = 0.0
+        await engine._read_printed(cast(Any, SimpleNamespace(stderr=output)))
+
+    await printed(b"downloading a jar\n")
+    assert engine._heard_s > 0
+    engine._ready.set_result(None)
+    await printed(b"a warning\n")
+    assert engine._heard_s == 0, "later it says so by itself"
+    await engine.stop()
+
+
 def without_a_jvm(folder: Path, said: str) -> Path:
     script = folder / "spark"
     text = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."

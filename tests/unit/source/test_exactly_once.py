@@ -10,6 +10,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.transactions import ProducerIdentity as Identity
+from connect.kafka.transactions import TopicsRefused
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -41,6 +42,14 @@ class Transactions:
 
     def __init__(self) -> None:
         self.identity = Identity(5, 0)
+        self.unwritable: frozenset[TopicPartition] = frozenset()
+        self.added: set[TopicPartition] = set()
+
+    async def add(self, partitions: Collection[TopicPartition]) -> None:
+        """As AddPartitionsToTxn below version 4: all or none."""
+        if refused := self.unwritable & frozenset(partitions):
+            raise TopicsRefused("grant WRITE", refused)
+        self.added |= set(partitions)
 
     def adopt(self, producer_id: int, epoch: int) -> None:
         self.identity = Identity(producer_id, epoch)
@@ -66,6 +75,7 @@ class World:
                 self.on_transaction: Callable[[dict[str, Any]], None] | None = None
                 self.went: list[tuple[int, list[PartitionPlan]]] = []
                 self.began: list[int] = []
+                self.enlistings: list[tuple[set[TopicPartition], set[TopicPartition]]] = []
                 world.slices.append(self)
 
             async def open(self) -> None:
@@ -80,6 +90,10 @@ class World:
             def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
                 assert restarts
                 self.began.append(producer.epoch)
+                world.changed()
+
+            def enlisted(self, targets: Collection[TopicPartition], refused: Collection[TopicPartition]) -> None:
+                self.enlistings.append((set(targets), set(refused)))
                 world.changed()
 
             def give_up(self, error: Exception) -> None:
@@ -190,6 +204,21 @@ async def test_what_is_stored_counts_when_a_commit_fails(world: World, error: Ex
     assert world.loads == 2
     assert world.slices[1].went[0][1][0].next_source_offset == 0
     assert [commit.position.next_source_offset for commit in world.commits] == [0, 0]
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
+async def test_a_topic_without_the_right_to_write_is_told_and_the_others_are_taken_in(world: World) -> None:
+    fine, refused = TopicPartition("us.orders", 0), TopicPartition("us.bills", 0)
+    world.transactions.unwritable = frozenset({refused})
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: world.slices and world.slices[0].went)
+    (slice_,) = world.slices
+    slice_.on_transaction({"type": "enlist", "partitions": [list(fine), list(refused)]})
+    await world.until(lambda: slice_.enlistings or slice_.ended.done())
+    assert slice_.enlistings == [({fine}, {refused})]
+    assert world.transactions.added == {fine}
     one.stop()
     await asyncio.wait_for(running, 60)
 
