@@ -67,7 +67,7 @@ class GroupLook:
                 continue
             for place in await self._translator.translate(TopicPartition(topic, partition), at.offset):
                 checkpoint = Checkpoint(group, *place.target, at.offset, place.offset, at.metadata)
-                found.append(Found(checkpoint, place.by_map))
+                found.append(Found(checkpoint, place.by_map, self._translator.target_id(place.target.topic)))
         return self.checkpoints.look(group, found)
 
     async def _read_checkpoints(self) -> bool:

@@ -80,6 +80,10 @@ class Translator:
         self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
         await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
 
+    def target_id(self, topic: str) -> UUID | None:
+        """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
+        return self._target_ids.get(topic)
+
     async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
         """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
         nothing is known, or nothing so old.

@@ -173,3 +173,21 @@ async def test_without_a_map_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ids", [{**IDS, "orders": UUID(int=9)}, {**IDS, "us.orders": UUID(int=9)}, {}])
 async def test_topics_made_anew_tell_nothing(monkeypatch: pytest.MonkeyPatch, ids: dict[str, UUID]) -> None:
     assert await translated(monkeypatch, 120, ids=ids) == []
+
+
+async def test_the_ids_of_remote_topics_are_those_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever moves a group later can tell whether the topic is still the one."""
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(Beginnings, "follow", nothing)
+    settings: Any = SimpleNamespace(flow="us->eu")
+    ids = dict(IDS)
+    clusters: Any = Cluster(ids)
+    maps: Any = Maps(RUNS)
+    syncs: Any = Syncs()
+    translator = Translator(settings, clusters, clusters, maps, syncs)
+    await translator.follow()
+    ids["us.orders"] = UUID(int=9)
+    assert translator.target_id("us.orders") == IDS["us.orders"]
+    assert translator.target_id("us.unknown") is None

@@ -1,0 +1,93 @@
+"""``sync.group.offsets``: which groups of the target are moved where, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import HeliographError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.group_offsets import Committed, GroupListing, Partition
+from connectors.checkpoint import offset_sync
+from connectors.checkpoint.emission import Checkpoints, Found
+from connectors.checkpoint.offset_sync import GroupOffsetSync
+from connectors.mirror_records import Checkpoint
+
+THEN, NOW = UUID(int=1), UUID(int=2)
+
+
+class Target:
+    """A cluster with groups of no members. ``ids``: of its topics; None where brokers have none."""
+
+    name = "eu"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ids: Mapping[str, UUID | None]) -> None:
+        self.ids = dict(ids)
+        self.codes: dict[str, int] = {}
+        self.stored: dict[str, dict[Partition, Committed]] = {}
+        self.fails: dict[str, HeliographError] = {}
+        monkeypatch.setattr(offset_sync, "list_groups", self._list_groups)
+        monkeypatch.setattr(offset_sync, "committed", self._committed)
+        monkeypatch.setattr(offset_sync, "move", self._move)
+
+    async def metadata(self, topics: Collection[str]) -> Any:
+        there = {name: TopicMetadata(name, one, self.codes.get(name, 0), {}) for name, one in self.ids.items()}
+        return SimpleNamespace(topics={name: one for name, one in there.items() if name in topics})
+
+    async def _list_groups(self, _: Any) -> dict[str, GroupListing]:
+        return {}
+
+    async def _committed(self, _: Any, group: str) -> dict[Partition, Committed]:
+        if group in self.fails:
+            raise self.fails[group]
+        return self.stored.get(group, {})
+
+    async def _move(self, _: Any, group: str, offsets: Mapping[Partition, Committed]) -> dict[Partition, str]:
+        self.stored[group] = {**self.stored.get(group, {}), **offsets}
+        return {}
+
+
+def looked_at(group: str, topic_ids: Mapping[str, UUID | None], offset: int = 9) -> Checkpoints:
+    known = Checkpoints([group])
+    known.look(
+        group,
+        [Found(Checkpoint(group, topic, 0, offset, offset), True, topic_id) for topic, topic_id in topic_ids.items()],
+    )
+    return known
+
+
+def sync_of(target: Any, known: Checkpoints, *groups: str) -> GroupOffsetSync:
+    return GroupOffsetSync("us->eu", target, groups, known)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "code", "why"),
+    [
+        (THEN, {"us.a": THEN, "us.b": THEN}, 0, None),
+        (THEN, {"us.a": NOW, "us.b": THEN}, 0, "it was made anew since the groups of the source were looked at"),
+        (THEN, {"us.b": THEN}, 0, "UNKNOWN_TOPIC_OR_PARTITION (3)"),
+        (THEN, {"us.a": None, "us.b": THEN}, 29, "TOPIC_AUTHORIZATION_FAILED (29)"),
+        (None, {"us.a": NOW, "us.b": THEN}, 0, None),  # brokers were too old to tell
+        (THEN, {"us.a": None, "us.b": THEN}, 0, None),
+    ],
+)
+async def test_no_place_is_carried_into_a_topic_that_was_made_anew_since_the_look(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    then: UUID | None,
+    now: Mapping[str, UUID | None],
+    code: int,
+    why: str | None,
+) -> None:
+    """The source may be away since, or the connector paused: no look comes that would know better."""
+    target = Target(monkeypatch, now)
+    target.codes["us.a"] = code
+    sync = sync_of(target, looked_at("g", {"us.a": then, "us.b": THEN}), "g")
+    for _ in range(2):
+        await sync.run()
+    assert set(target.stored["g"]) == {("us.b", 0)} | (set() if why else {("us.a", 0)})
+    assert caplog.messages == ([f"us->eu: group g is left alone: us.a: {why}"] if why else [])
