@@ -4,9 +4,9 @@ those that nobody is in."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka.errors import for_code
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -17,6 +17,7 @@ from connect.kafka.cluster import Cluster, NotAuthorized, error_name
 from connect.kafka.transactions import until
 
 Partition = tuple[str, int]
+_T = TypeVar("_T")
 
 #: Later ones ask for several groups at a time, or by topic ids.
 _OFFSET_FETCH_AT_MOST: Final = 7
@@ -116,20 +117,33 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int
     return {partition: stored.offset for partition, stored in (await committed(cluster, group)).items()}
 
 
-async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> dict[Partition, Committed]:
+async def committed(
+    cluster: Cluster,
+    group: str,
+    partitions: Collection[Partition] | None = None,
+    *,
+    stable: bool = False,
+    timeout_s: float | None = None,
+    once: bool = False,
+) -> dict[Partition, Committed]:
     """What ``group`` has stored, by partition. Empty for an unknown group. Topics that we may not DESCRIBE are left out
     without a word (Kafka ``KafkaApis.fetchAllOffsetsForGroup``): nobody can tell by the answer that they are missing.
 
     Args:
-        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447).
+        partitions: Those to ask for; None for all that have an offset.
+        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447). Where it is a
+            partition's first, brokers tell of it only if they are asked for the partition.
+        timeout_s: How long to try and to wait; None for half a minute.
+        once: Ask a single time: what may pass raises as well.
 
     Raises:
         NotAuthorized: DESCRIBE on the group is missing.
-        RetriableError: its coordinator does not answer, or a transaction is not over, within half a minute.
+        RetriableError: its coordinator does not answer, or a transaction is not over, within that time.
     """
 
     async def attempt() -> dict[Partition, Committed]:
-        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=stable)
+        topics = None if partitions is None else _named(partitions)
+        request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
@@ -148,7 +162,8 @@ async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> di
                     found[topic.name, row.partition_index] = Committed(row.committed_offset, row.metadata or "")
         return found
 
-    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the offsets of group {group}", attempt)
+    what = f"asking cluster {cluster.name} for the offsets of group {group}"
+    return await _tried(what, attempt, timeout_s=timeout_s, once=once)
 
 
 async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> dict[Partition, str]:
@@ -252,6 +267,25 @@ async def described_group(cluster: Cluster, group: str) -> Any:
         return found
 
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
+
+
+def _named(partitions: Collection[Partition]) -> list[Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    one_of = OffsetFetchRequest.OffsetFetchRequestTopic
+    return [one_of(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()]
+
+
+async def _tried(what: str, attempt: Callable[[], Awaitable[_T]], *, timeout_s: float | None, once: bool) -> _T:
+    timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
+    if not once:
+        return await until(timeout_s, what, attempt)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await attempt()
+    except TimeoutError as error:
+        raise RetriableError(f"{what}: no answer within {timeout_s:g} s") from error
 
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = "DESCRIBE") -> HeliographError:

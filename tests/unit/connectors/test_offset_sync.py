@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from connect.core.errors import HeliographError
+from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.group_offsets import Committed, GroupListing, Partition
 from connectors.checkpoint import offset_sync
@@ -41,7 +41,10 @@ class Target:
     async def _list_groups(self, _: Any) -> dict[str, GroupListing]:
         return {}
 
-    async def _committed(self, _: Any, group: str) -> dict[Partition, Committed]:
+    async def _committed(
+        self, _: Any, group: str, partitions: Collection[Partition], *, stable: bool, timeout_s: float, once: bool
+    ) -> dict[Partition, Committed]:
+        assert partitions and stable and once and timeout_s <= 5
         if group in self.fails:
             raise self.fails[group]
         return self.stored.get(group, {})
@@ -91,3 +94,21 @@ async def test_no_place_is_carried_into_a_topic_that_was_made_anew_since_the_loo
         await sync.run()
     assert set(target.stored["g"]) == {("us.b", 0)} | (set() if why else {("us.a", 0)})
     assert caplog.messages == ([f"us->eu: group g is left alone: us.a: {why}"] if why else [])
+
+
+async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And holds up no other group."""
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.fails["g"] = RetriableError("a transaction holds the offset of group g")
+    known = Checkpoints(["g", "other"])
+    for group in ("g", "other"):
+        known.look(group, [Found(Checkpoint(group, "us.a", 0, 9, 9), True, THEN)])
+    sync = sync_of(target, known, "g", "other")
+    await sync.run()
+    assert target.stored == {"other": {("us.a", 0): Committed(9)}}
+    assert "group g is left alone: a transaction holds the offset of group g" in caplog.messages[0]
+    del target.fails["g"]
+    await sync.run()
+    assert target.stored["g"] == {("us.a", 0): Committed(9)}

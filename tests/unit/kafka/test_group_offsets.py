@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +23,14 @@ class Coordinator:
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
         self.asked: list[bool] = []
+        self.topics: list[tuple[str, list[int]]] | None = []
 
     async def coordinator(self, *_: Any) -> Coordinator:
         return self
 
     async def call(self, request: Any, **_: Any) -> Any:
         self.asked.append(request.require_stable)
+        self.topics = request.topics and [(topic.name, topic.partition_indexes) for topic in request.topics]
         code = self.codes.pop(0) if self.codes else 0
         row = SimpleNamespace(partition_index=0, error_code=code, committed_offset=-1 if code else 40, metadata="note")
         return SimpleNamespace(error_code=0, topics=[SimpleNamespace(name="orders", partitions=[row])])
@@ -52,3 +55,30 @@ async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatc
         RetriableError, match=r"transaction that is not over holds the offset of group readers in orders-0"
     ):
         await committed(us, "readers", stable=True)
+
+
+async def test_a_group_can_be_asked_for_a_single_time() -> None:
+    us: Any = Coordinator(UNSTABLE)
+    with pytest.raises(RetriableError, match=r"^cluster us: a producer's transaction that is not over"):
+        await committed(us, "readers", stable=True, once=True)
+    assert us.asked == [True]
+
+
+async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+    class Silent(Coordinator):
+        async def call(self, *_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+    us: Any = Silent()
+    for once, line in ((True, "no answer within 0.01 s"), (False, "not done within 0.01 s; no answer")):
+        with pytest.raises(RetriableError, match=f"^asking cluster us for the offsets of group readers: {line}"):
+            await committed(us, "readers", timeout_s=0.01, once=once)
+
+
+async def test_a_commit_that_is_a_partitions_first_is_asked_for_by_name() -> None:
+    """Asked for all, brokers tell of those partitions only that have an offset that is not pending."""
+    us: Any = Coordinator()
+    await committed(us, "readers", stable=True)
+    assert us.topics is None
+    await committed(us, "readers", [("orders", 1), ("bills", 0), ("orders", 0)], stable=True)
+    assert us.topics == [("bills", [0]), ("orders", [0, 1])]
