@@ -142,8 +142,9 @@ async def committed(
     """
 
     async def attempt() -> dict[Partition, Committed]:
-        topics = None if partitions is None else _named(partitions)
-        request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=stable)
+        one_of = OffsetFetchRequest.OffsetFetchRequestTopic
+        named = [one_of(name=one, partition_indexes=indexes) for one, indexes in _by_topic(partitions or ()).items()]
+        request = OffsetFetchRequest(group, None if partitions is None else named, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
@@ -166,15 +167,23 @@ async def committed(
     return await _tried(what, attempt, timeout_s=timeout_s, once=once)
 
 
-async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> dict[Partition, str]:
+async def move(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[Partition, Committed],
+    *,
+    timeout_s: float | None = None,
+    once: bool = False,
+) -> dict[Partition, str]:
     """Store offsets for a group that has no members, which is made where it is missing (``alterConsumerGroupOffsets``).
 
-    Returns why, by partition, of those that were refused.
+    Returns why, by partition, of those that were refused. ``timeout_s`` and ``once`` as in :func:`committed`: who moves
+    a group by what was stored before tries once, for members may come, move on and go while this is tried again.
 
     Raises:
         GroupInUse: it has members; nothing was stored.
         NotAuthorized: READ on the group, or on a topic, is missing.
-        RetriableError: its coordinator does not answer within half a minute. Some may be stored.
+        RetriableError: its coordinator does not answer within that time. Some may be stored.
     """
 
     async def attempt() -> dict[Partition, str]:
@@ -216,7 +225,7 @@ async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committ
                     refused[topic.name, row.partition_index] = error_name(row.error_code)
         return refused
 
-    return await until(_TIMEOUT_S, f"moving group {group} on cluster {cluster.name}", attempt)
+    return await _tried(f"moving group {group} on cluster {cluster.name}", attempt, timeout_s=timeout_s, once=once)
 
 
 async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
@@ -224,9 +233,6 @@ async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]
     nothing to take away. Returns and raises as :func:`move`; the right is DELETE on the group, READ on the topics."""
 
     async def attempt() -> dict[Partition, str]:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
         one_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
         request = OffsetDeleteRequest(
             group_id=group,
@@ -235,7 +241,7 @@ async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]
                     name=topic,
                     partitions=[one_of.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for topic, indexes in topics.items()
+                for topic, indexes in _by_topic(partitions).items()
             ],
         )
         answer = await (await cluster.coordinator(group, "group")).call(request)
@@ -269,12 +275,11 @@ async def described_group(cluster: Cluster, group: str) -> Any:
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
 
 
-def _named(partitions: Collection[Partition]) -> list[Any]:
+def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
-    one_of = OffsetFetchRequest.OffsetFetchRequestTopic
-    return [one_of(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()]
+    return topics
 
 
 async def _tried(what: str, attempt: Callable[[], Awaitable[_T]], *, timeout_s: float | None, once: bool) -> _T:

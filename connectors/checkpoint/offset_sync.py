@@ -127,7 +127,7 @@ class GroupOffsetSync:
         if not wanted:
             return ""
         try:
-            refused = await move(self._target, group, wanted)
+            refused = await move(self._target, group, wanted, timeout_s=_CALL_S, once=True)
         except GroupInUse as error:
             return str(error)
         if done := len(wanted) - len(refused):

@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka import group_offsets, transactions
-from connect.kafka.group_offsets import Committed, committed
+from connect.kafka.group_offsets import Committed, committed, move
 
 UNSTABLE = 88
 
@@ -82,3 +82,24 @@ async def test_a_commit_that_is_a_partitions_first_is_asked_for_by_name() -> Non
     assert us.topics is None
     await committed(us, "readers", [("orders", 1), ("bills", 0), ("orders", 0)], stable=True)
     assert us.topics == [("bills", [0]), ("orders", [0, 1])]
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -> None:
+    """Between two attempts somebody may have moved it further."""
+
+    class Moving(Coordinator):
+        async def call(self, *_: Any, **__: Any) -> Any:
+            self.asked.append(True)
+            rows = [SimpleNamespace(partition_index=0, error_code=self.codes.pop(0))]
+            return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=rows)])
+
+    not_coordinator = 16
+    us: Any = Moving(not_coordinator, 0)
+    moving = move(us, "readers", {("orders", 0): Committed(40)}, once=once)
+    if once:
+        with pytest.raises(RetriableError, match="NOT_COORDINATOR"):
+            await moving
+    else:
+        assert await moving == {}
+    assert len(us.asked) == (1 if once else 2)
