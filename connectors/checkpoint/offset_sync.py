@@ -6,6 +6,7 @@ Java looks at the group an interval before it writes; here both are one step, an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -29,6 +30,8 @@ from connectors.mirror_records import Checkpoint
 log = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+#: So many groups are moved at a time.
+_AT_ONCE: Final = 16
 #: What does not work by then comes again with the next run.
 _CALL_S: Final = 5.0
 
@@ -83,9 +86,14 @@ class GroupOffsetSync:
         listed = await list_groups(self._target)
         standing = {group: found for group in self._groups if (found := self._checkpoints.standing(group))}
         elsewhere = await self._elsewhere(standing)
-        for group, checkpoints in standing.items():
-            why = why_left(listed.get(group)) or await self._sync(group, checkpoints, elsewhere[group])
+        moving = asyncio.Semaphore(_AT_ONCE)
+
+        async def sync(group: str) -> None:
+            async with moving:
+                why = why_left(listed.get(group)) or await self._sync(group, standing[group], elsewhere[group])
             self._tell(group, why)
+
+        await asyncio.gather(*map(sync, standing))
 
     async def _elsewhere(self, groups: Collection[str]) -> dict[str, dict[str, str]]:
         """By group: the topics in which its places mean nothing now, and why.

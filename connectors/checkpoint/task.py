@@ -61,7 +61,8 @@ class MirrorCheckpointTask(SourceTask):
         self._look = GroupLook(settings, self._groups, source, reading, syncs)
         if settings.sync_interval_s is not None:
             sync = GroupOffsetSync(settings.flow, target, self._groups, self._look.checkpoints)
-            self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
+            # Not ``admin.timeout.ms``: groups that cannot be asked would take the time of those behind them.
+            self._schedule = Schedule(settings.flow, timeout_s=None)
             self._schedule.add(_SYNC, sync.run, settings.sync_interval_s)
         log.info("%s: checkpoints of %d groups: %s", settings.flow, len(self._groups), ", ".join(self._groups))
 
@@ -76,8 +77,8 @@ class MirrorCheckpointTask(SourceTask):
             await asyncio.sleep(_AGAIN_S)
             return None
         now_ms = wall_ms()
-        found = [one for group in self._groups for one in self._records(await self._newer(group), now_ms)]
-        return found or None
+        newer = await asyncio.gather(*map(self._newer, self._groups))
+        return [record for checkpoints in newer for record in self._records(checkpoints, now_ms)] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if metadata is not None:

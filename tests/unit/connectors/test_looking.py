@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -62,3 +63,34 @@ async def test_a_look_keeps_which_topic_it_was_at(monkeypatch: pytest.MonkeyPatc
     (found,) = await look.newer("g")
     assert (found.topic, found.downstream_offset) == ("us.orders", 5)
     assert look.checkpoints.topic_ids("g") == {"us.orders": ID}
+
+
+async def test_groups_are_asked_for_side_by_side_and_translated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up may read on in the map, and there is one map for all."""
+    asked: set[str] = set()
+    all_asked = asyncio.Event()
+    at_once = [0]
+
+    async def committed(_: Any, group: str, *, timeout_s: float) -> dict[Partition, Committed]:
+        assert timeout_s <= 5
+        asked.add(group)
+        if len(asked) == 16:
+            all_asked.set()
+        await all_asked.wait()
+        return {("orders", 0): Committed(5)}
+
+    class Slow(Translator):
+        async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
+            at_once[0] += 1
+            assert at_once[0] == 1
+            await asyncio.sleep(0)
+            at_once[0] -= 1
+            return await super().translate(source, offset)
+
+    monkeypatch.setattr(looking, "committed", committed)
+    monkeypatch.setattr(looking, "Translator", Slow)
+    groups = [f"g{number}" for number in range(40)]
+    look = look_at(*groups)
+    await look.begin()
+    found = await asyncio.gather(*map(look.newer, groups))
+    assert [one.group for (one,) in found] == groups

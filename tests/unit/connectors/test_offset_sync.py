@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from connectors.checkpoint import offset_sync
 from connectors.checkpoint.emission import Checkpoints, Found
 from connectors.checkpoint.offset_sync import GroupOffsetSync
 from connectors.mirror_records import Checkpoint
+from tests.kit import virtual_time
 
 THEN, NOW = UUID(int=1), UUID(int=2)
 
@@ -30,6 +32,7 @@ class Target:
         self.codes: dict[str, int] = {}
         self.stored: dict[str, dict[Partition, Committed]] = {}
         self.fails: dict[str, HeliographError] = {}
+        self.takes_s = self.fails_after_s = 0.0
         monkeypatch.setattr(offset_sync, "list_groups", self._list_groups)
         monkeypatch.setattr(offset_sync, "committed", self._committed)
         monkeypatch.setattr(offset_sync, "move", self._move)
@@ -45,6 +48,7 @@ class Target:
         self, _: Any, group: str, partitions: Collection[Partition], *, stable: bool, timeout_s: float, once: bool
     ) -> dict[Partition, Committed]:
         assert partitions and stable and once and timeout_s <= 5
+        await asyncio.sleep(self.fails_after_s if group in self.fails else self.takes_s)
         if group in self.fails:
             raise self.fails[group]
         return self.stored.get(group, {})
@@ -57,12 +61,11 @@ class Target:
         return {}
 
 
-def looked_at(group: str, topic_ids: Mapping[str, UUID | None], offset: int = 9) -> Checkpoints:
-    known = Checkpoints([group])
-    known.look(
-        group,
-        [Found(Checkpoint(group, topic, 0, offset, offset), True, topic_id) for topic, topic_id in topic_ids.items()],
-    )
+def looked_at(topic_ids: Mapping[str, UUID | None], *groups: str) -> Checkpoints:
+    known = Checkpoints(groups)
+    for group in groups:
+        found = [Found(Checkpoint(group, topic, 0, 9, 9), True, topic_id) for topic, topic_id in topic_ids.items()]
+        known.look(group, found)
     return known
 
 
@@ -92,11 +95,28 @@ async def test_no_place_is_carried_into_a_topic_that_was_made_anew_since_the_loo
     """The source may be away since, or the connector paused: no look comes that would know better."""
     target = Target(monkeypatch, now)
     target.codes["us.a"] = code
-    sync = sync_of(target, looked_at("g", {"us.a": then, "us.b": THEN}), "g")
+    sync = sync_of(target, looked_at({"us.a": then, "us.b": THEN}, "g"), "g")
     for _ in range(2):
         await sync.run()
     assert set(target.stored["g"]) == {("us.b", 0)} | (set() if why else {("us.a", 0)})
     assert caplog.messages == ([f"us->eu: group g is left alone: us.a: {why}"] if why else [])
+
+
+def test_groups_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do many of them, far away, one another."""
+    groups = [f"g{number}" for number in range(160)]
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.fails = dict.fromkeys(groups[:4], RetriableError("its coordinator does not answer"))
+    target.takes_s, target.fails_after_s = 1.0, 5.0
+
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        await sync_of(target, looked_at({"us.a": THEN}, *groups), *groups).run()
+        return clock() - began_s
+
+    assert virtual_time.run(run()) < 15
+    assert set(target.stored) == set(groups[4:])
 
 
 async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
@@ -105,10 +125,7 @@ async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
     """And holds up no other group."""
     target = Target(monkeypatch, {"us.a": THEN})
     target.fails["g"] = RetriableError("a transaction holds the offset of group g")
-    known = Checkpoints(["g", "other"])
-    for group in ("g", "other"):
-        known.look(group, [Found(Checkpoint(group, "us.a", 0, 9, 9), True, THEN)])
-    sync = sync_of(target, known, "g", "other")
+    sync = sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other")
     await sync.run()
     assert target.stored == {"other": {("us.a", 0): Committed(9)}}
     assert "group g is left alone: a transaction holds the offset of group g" in caplog.messages[0]
