@@ -10,6 +10,7 @@ from typing import Final
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Committed, Partition, committed
+from connect.kafka.known_topic import known_topic
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.emission import Checkpoints, Found
 from connectors.checkpoint.settings import CheckpointSettings
@@ -91,8 +92,7 @@ class GroupLook:
         """Whether they could be read. Without them a group might be sent back, so only the newest sync is used then."""
         topic = self._settings.checkpoints_topic
         try:
-            known = (await self._target.metadata({topic})).topics.get(topic)
-            if known is not None and known.partitions:
+            if await known_topic(self._target, topic) is not None:
                 await read_to_end(self._target, topic, self._take, read_committed=True)
         except HeliographError as error:
             log.warning(

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.group_offsets import Committed, Partition
 from connectors.checkpoint import looking
 from connectors.checkpoint.looking import GroupLook
@@ -94,3 +95,28 @@ async def test_groups_are_asked_for_side_by_side_and_translated_one_by_one(monke
     await look.begin()
     found = await asyncio.gather(*map(look.newer, groups))
     assert [one.group for (one,) in found] == groups
+
+
+@pytest.mark.parametrize(("code", "only_last"), [(3, False), (29, True)])
+async def test_checkpoints_that_cannot_be_seen_are_not_none(
+    monkeypatch: pytest.MonkeyPatch, code: int, only_last: bool
+) -> None:
+    """By older offset syncs a group might be sent back behind one that was written."""
+    given: list[bool] = []
+
+    class Unseen(Target):
+        async def metadata(self, topics: set[str]) -> Any:
+            return SimpleNamespace(topics={name: TopicMetadata(name, None, code, {}) for name in topics})
+
+        async def topics(self, names: set[str]) -> Any:
+            unseen: Any = self
+            return await Cluster.topics(unseen, names)
+
+    def syncs(*_: Any, only_last: bool) -> None:
+        given.append(only_last)
+
+    monkeypatch.setattr(looking, "OffsetSyncs", syncs)
+    monkeypatch.setattr(looking, "Translator", Translator)
+    cluster: Any = Unseen()
+    await GroupLook(SETTINGS, ["g"], cluster, cluster, cluster).begin()
+    assert given == [only_last]
