@@ -103,20 +103,27 @@ class Translator:
         pair = Pair.of(position)
         if not self._is_current(pair):
             return None
-        target = TopicPartition(pair.target_topic, pair.target_partition)
         found = await self._maps.forward(pair, offset)
         if found is not None and found.place is not Place.BELOW:
-            return Translated(target, self._beginnings.readable(target, found.offset), by_map=True)
+            return self._readable(pair, found.offset)
         begin = found.offset if found is not None else position.target_end
         if await self._beginnings.is_bare_before(pair, begin):
             # What the group has not read yet and is no longer on the target never was there, or is gone.
-            return Translated(target, self._beginnings.readable(target, begin), by_map=True)
+            return self._readable(pair, begin)
         by_syncs = self._by_syncs(source, offset)
         if by_syncs is None or by_syncs.target.topic != pair.target_topic:
             # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
             return None
         # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
         return by_syncs._replace(offset=min(by_syncs.offset, begin))
+
+    def _readable(self, pair: Pair, offset: int) -> Translated | None:
+        """What the map says, unless nobody has told yet where the log begins: it may be behind that."""
+        place, target = (
+            self._beginnings.readable(pair, offset),
+            TopicPartition(pair.target_topic, pair.target_partition),
+        )
+        return None if place is None else Translated(target, place, by_map=True)
 
     def _is_current(self, pair: Pair) -> bool:
         """Whether its topics are those that are there; brokers without ids cannot tell."""

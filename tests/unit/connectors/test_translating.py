@@ -75,13 +75,13 @@ async def translated(
     monkeypatch: pytest.MonkeyPatch,
     offset: int,
     *,
-    log_start: int = 0,
+    log_start: int | None = 0,
     bare: bool = False,
     runs: list[Run] = RUNS,
     ids: dict[str, UUID] = IDS,
 ) -> list[Translated]:
     async def follow(self: Beginnings, pairs: list[Pair]) -> None:
-        self._starts = {(pair.target_topic, pair.target_partition): log_start for pair in pairs}
+        self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
 
     async def has_nothing(self: Beginnings, pair: Pair, begin: int, end: int) -> bool:
         return bare
@@ -191,3 +191,9 @@ async def test_the_ids_of_remote_topics_are_those_of_the_look(monkeypatch: pytes
     ids["us.orders"] = UUID(int=9)
     assert translator.target_id("us.orders") == IDS["us.orders"]
     assert translator.target_id("us.unknown") is None
+
+
+@pytest.mark.parametrize("offset", [120, 150, 250])
+async def test_a_log_of_which_nobody_has_told_where_it_begins(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """A place before it would leave the group to ``auto.offset.reset``."""
+    assert await translated(monkeypatch, offset, log_start=None) == []
