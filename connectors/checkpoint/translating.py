@@ -111,19 +111,16 @@ class Translator:
             # What the group has not read yet and is no longer on the target never was there, or is gone.
             return self._readable(pair, begin)
         by_syncs = self._by_syncs(source, offset)
-        if by_syncs is None or by_syncs.target.topic != pair.target_topic:
+        if by_syncs is None or by_syncs.target != _target(pair):
             # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
             return None
         # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
-        return by_syncs._replace(offset=min(by_syncs.offset, begin))
+        return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
 
-    def _readable(self, pair: Pair, offset: int) -> Translated | None:
-        """What the map says, unless nobody has told yet where the log begins: it may be behind that."""
-        place, target = (
-            self._beginnings.readable(pair, offset),
-            TopicPartition(pair.target_topic, pair.target_partition),
-        )
-        return None if place is None else Translated(target, place, by_map=True)
+    def _readable(self, pair: Pair, offset: int, *, by_map: bool = True) -> Translated | None:
+        """None where nobody has told yet where the log begins: it may be behind ``offset``."""
+        place = self._beginnings.readable(pair, offset)
+        return None if place is None else Translated(_target(pair), place, by_map)
 
     def _is_current(self, pair: Pair) -> bool:
         """Whether its topics are those that are there; brokers without ids cannot tell."""
@@ -149,6 +146,10 @@ class Translator:
             return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
         except PermanentError:  # the connector of the records has said that it is not mirrored
             return None
+
+
+def _target(pair: Pair) -> TopicPartition:
+    return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:

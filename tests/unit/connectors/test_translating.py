@@ -154,6 +154,7 @@ async def test_by_the_map(monkeypatch: pytest.MonkeyPatch, offset: int, log_star
         (50, 30, False, Translated(TARGET, 30, by_map=True)),
         (50, 0, False, Translated(TARGET, 5, by_map=False)),  # Java copied before: by its syncs
         (40, 0, False, Translated(TARGET, 4, by_map=False)),
+        (50, 8, False, Translated(TARGET, 8, by_map=False)),  # and the target's retention has passed that
         (39, 0, False, None),  # too old for these
     ],
 )
