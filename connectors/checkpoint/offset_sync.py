@@ -29,6 +29,7 @@ from connectors.mirror_records import Checkpoint
 
 log = logging.getLogger(__name__)
 
+AHEAD: Final = "it is ahead, and no group is moved back"
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 #: So many groups are moved at a time.
 _AT_ONCE: Final = 16
@@ -45,6 +46,12 @@ def to_move(
         for place, checkpoint in checkpoints.items()
         if (known := present.get((place.topic, place.partition))) is None or known.offset < checkpoint.downstream_offset
     }
+
+
+def count_ahead(checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]) -> int:
+    """In how many partitions a group stands behind its checkpoint: somebody has read there. Pure."""
+    found = {place: present.get((place.topic, place.partition)) for place in checkpoints}
+    return sum(one is not None and one.offset > checkpoints[place].downstream_offset for place, one in found.items())
 
 
 def why_left(group: GroupListing | None) -> str:
@@ -76,6 +83,7 @@ class GroupOffsetSync:
         self._groups = groups
         self._checkpoints = checkpoints
         self._left: dict[str, str] = {}
+        self._ahead: set[str] = set()
 
     async def run(self) -> None:
         """Once for every group. One that fails does not hold up the others. Raises as ``list_groups``.
@@ -131,6 +139,7 @@ class GroupOffsetSync:
             timeout_s=_CALL_S,
             once=True,
         )
+        self._tell_ahead(group, count_ahead(checkpoints, present))
         wanted = to_move(checkpoints, present)
         if not wanted:
             return ""
@@ -146,3 +155,11 @@ class GroupOffsetSync:
         if why and self._left.get(group) != why:
             log.warning("%s: group %s is left alone: %s", self._flow, group, why)
         self._left[group] = why
+
+    def _tell_ahead(self, group: str, partitions: int) -> None:
+        """Once, however many partitions there are of them later; again after there were none."""
+        if not partitions:
+            self._ahead.discard(group)
+        elif group not in self._ahead:
+            self._ahead.add(group)
+            log.warning("%s: group %s is left as it is in %d partitions: %s", self._flow, group, partitions, AHEAD)

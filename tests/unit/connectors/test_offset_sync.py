@@ -132,3 +132,16 @@ async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
     del target.fails["g"]
     await sync.run()
     assert target.stored["g"] == {("us.a", 0): Committed(9)}
+
+
+async def test_a_group_that_is_ahead_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is no longer: how many partitions there are of them changes with each step of the source."""
+    target = Target(monkeypatch, {"us.a": THEN, "us.b": THEN, "us.c": THEN})
+    sync = sync_of(target, looked_at(dict.fromkeys(target.ids, THEN), "g"), "g")
+    for ahead in (["us.a", "us.b"], ["us.a"], [], ["us.b"]):
+        target.stored["g"] = {(topic, 0): Committed(10 if topic in ahead else 9) for topic in target.ids}
+        await sync.run()
+    line = "us->eu: group g is left as it is in %d partitions: it is ahead, and no group is moved back"
+    assert caplog.messages == [line % 2, line % 1]
