@@ -45,19 +45,21 @@ class GroupLook:
         self._source = source
         self._target = target
         self._syncs = syncs
+        self._maps = MapReader(target, settings.map_topic, connector=None)
         self._translator: Translator | None = None
+        self._knows_before = False
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._translating = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again."""
-        settings = self._settings
-        knows_before = await self._read_checkpoints()
-        maps = MapReader(self._target, settings.map_topic, connector=None)
-        syncs = OffsetSyncs(self._syncs, settings.offset_syncs_topic, only_last=not knows_before)
-        translator = Translator(settings, self._source, self._target, maps, syncs)
-        await translator.follow()
-        self._translator = translator
+        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again, where
+        what was read by then stays."""
+        if self._translator is None or not self._knows_before:
+            self._knows_before = await self._read_checkpoints()
+            topic = self._settings.offset_syncs_topic
+            syncs = OffsetSyncs(self._syncs, topic, only_last=not self._knows_before)
+            self._translator = Translator(self._settings, self._source, self._target, self._maps, syncs)
+        await self._translator.follow()
 
     async def follow(self) -> None:
         """Take in what was copied since. Errors as :meth:`begin`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -272,3 +273,25 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
 
     assert virtual_time.run(play()) < 6
     assert moved
+
+
+def test_a_source_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+
+    async def away(_: GroupLook) -> None:
+        tries.append(asyncio.get_running_loop().time())
+        raise RetriableError("cluster us: no broker answers")
+
+    monkeypatch.setattr(GroupLook, "begin", away)
+
+    async def play() -> None:
+        task = MirrorCheckpointConnector().make_task()
+        await task.start({**CHECKPOINT, "task.assigned.groups": "g"})
+        while asyncio.get_running_loop().time() < 600:
+            assert await task.poll() is None
+        await task.stop()
+
+    virtual_time.run(play())
+    assert tries[1] < 2, "a leader may just be elected"
+    assert len(tries) < 40
+    assert max(later - earlier for earlier, later in pairwise(tries)) < 40

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.group_offsets import Committed, Partition
 from connectors.checkpoint import looking
@@ -120,3 +121,41 @@ async def test_checkpoints_that_cannot_be_seen_are_not_none(
     cluster: Any = Unseen()
     await GroupLook(SETTINGS, ["g"], cluster, cluster, cluster).begin()
     assert given == [only_last]
+
+
+@pytest.mark.parametrize("knows_before", [True, False])
+async def test_what_was_read_stays_while_the_source_is_away(
+    monkeypatch: pytest.MonkeyPatch, knows_before: bool
+) -> None:
+    """The map of a flow may be long. Checkpoints that could not be read are tried again."""
+    reads = {"checkpoints": 0, "map": 0, "syncs": 0}
+    maps: set[Any] = set()
+
+    async def read_checkpoints(_: GroupLook) -> bool:
+        reads["checkpoints"] += 1
+        return knows_before
+
+    def made(what: str) -> Any:
+        reads[what] += 1
+        return object()
+
+    class Away(Translator):
+        def __init__(self, *parts: Any) -> None:
+            maps.add(parts[3])
+
+        async def follow(self) -> None:
+            if len(tries) < 4:
+                raise RetriableError("cluster us: no broker answers")
+
+    monkeypatch.setattr(GroupLook, "_read_checkpoints", read_checkpoints)
+    monkeypatch.setattr(looking, "MapReader", lambda *_, **__: made("map"))
+    monkeypatch.setattr(looking, "OffsetSyncs", lambda *_, **__: made("syncs"))
+    monkeypatch.setattr(looking, "Translator", Away)
+    look, tries = look_at("g"), [0]
+    while len(tries) < 4:
+        with pytest.raises(RetriableError):
+            await look.begin()
+        tries.append(0)
+    await look.begin()
+    again = 1 if knows_before else 4
+    assert reads == {"checkpoints": again, "map": 1, "syncs": again} and len(maps) == 1
