@@ -20,6 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.known_topic import known_topic
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.clients import properties_with_prefix
@@ -137,8 +138,7 @@ class MirrorClient:
 
         try:
             async with asyncio.timeout(timeout_s):
-                known = (await self._consumer.metadata({topic})).topics.get(topic)
-                if known is not None and known.partitions:
+                if await known_topic(self._consumer, topic) is not None:
                     await read_to_end(self._consumer, topic, take, partitions=[0], timeout_s=timeout_s)
         except TimeoutError:
             raise RetriableError(f"cluster {self._consumer.name}: no answer within {timeout_s:g} s") from None

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.producer import partition_of
 from connect.kafka.topiclog import LogRecord, read_to_end
@@ -169,8 +170,8 @@ class MapReader:
             SecurityError: READ or DESCRIBE on the topic is missing.
             UnknownFormat: a later version, or something else, wrote into the topic.
         """
-        known = (await self._cluster.metadata({self._topic})).topics.get(self._topic)
-        if known is None or not known.partitions:
+        known = await known_topic(self._cluster, self._topic)
+        if known is None:
             self._forget()
             return 0
         if known.topic_id != self._topic_id or len(known.partitions) != self._partition_count:

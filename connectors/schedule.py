@@ -27,10 +27,11 @@ class Schedule:
     """Jobs of one connector (Kafka ``connect.mirror.Scheduler``).
 
     One at a time, so that two never work on the same topics. What fails, or takes longer than ``timeout_s``, is logged
-    and comes again at its interval. ``label`` begins every line of the log.
+    and comes again at its interval; None where each part of a job has a limit of its own. ``label`` begins every line
+    of the log.
     """
 
-    def __init__(self, label: str, timeout_s: float) -> None:
+    def __init__(self, label: str, timeout_s: float | None) -> None:
         self._label = label
         self._timeout_s = timeout_s
         self._jobs: list[_Job] = []

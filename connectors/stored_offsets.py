@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
+from connect.kafka.known_topic import known_topic
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
 
 
 async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOffsets:
-    """What ``topic`` says; nothing where it is not there. Raises as :func:`connect.kafka.topiclog.read_to_end`."""
+    """What ``topic`` says; nothing where it is not there. Raises as :func:`connect.kafka.topiclog.read_to_end`, and
+    NotAuthorized where DESCRIBE on it is missing."""
     state = offsetlog.SourceOffsets()
-    known = (await store.metadata({topic})).topics.get(topic)
-    if known is None or not known.partitions:
+    if await known_topic(store, topic) is None:
         return state
 
     def fold(record: LogRecord) -> None:
@@ -41,8 +42,7 @@ async def _read_positions(
     store: Cluster, topic: str, wanted: Callable[[str], bool]
 ) -> dict[tuple[str, TopicPartition], Position]:
     found: dict[tuple[str, TopicPartition], Position] = {}
-    known = (await store.metadata({topic})).topics.get(topic)
-    if known is None or not known.partitions:
+    if await known_topic(store, topic) is None:
         return found
 
     def fold(record: LogRecord) -> None:

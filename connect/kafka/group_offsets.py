@@ -4,9 +4,9 @@ those that nobody is in."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka.errors import for_code
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -17,6 +17,7 @@ from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_a
 from connect.kafka.transactions import until
 
 Partition = tuple[str, int]
+_T = TypeVar("_T")
 
 #: Later ones ask for several groups at a time, or by topic ids.
 _OFFSET_FETCH_AT_MOST: Final = 7
@@ -118,20 +119,34 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int
     return {partition: stored.offset for partition, stored in (await committed(cluster, group)).items()}
 
 
-async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> dict[Partition, Committed]:
+async def committed(
+    cluster: Cluster,
+    group: str,
+    partitions: Collection[Partition] | None = None,
+    *,
+    stable: bool = False,
+    timeout_s: float | None = None,
+    once: bool = False,
+) -> dict[Partition, Committed]:
     """What ``group`` has stored, by partition. Empty for an unknown group. Topics that we may not DESCRIBE are left out
     without a word (Kafka ``KafkaApis.fetchAllOffsetsForGroup``): nobody can tell by the answer that they are missing.
 
     Args:
-        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447).
+        partitions: Those to ask for; None for all that have an offset.
+        stable: Wait for offsets that a producer has sent with a transaction that is not over (KIP-447). Where it is a
+            partition's first, brokers tell of it only if they are asked for the partition.
+        timeout_s: How long to try and to wait; None for half a minute.
+        once: Ask a single time: what may pass raises as well.
 
     Raises:
         NotAuthorized: DESCRIBE on the group is missing.
-        RetriableError: its coordinator does not answer, or a transaction is not over, within half a minute.
+        RetriableError: its coordinator does not answer, or a transaction is not over, within that time.
     """
 
     async def attempt() -> dict[Partition, Committed]:
-        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=stable)
+        one_of = OffsetFetchRequest.OffsetFetchRequestTopic
+        named = [one_of(name=one, partition_indexes=indexes) for one, indexes in _by_topic(partitions or ()).items()]
+        request = OffsetFetchRequest(group, None if partitions is None else named, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
         answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
@@ -150,18 +165,27 @@ async def committed(cluster: Cluster, group: str, *, stable: bool = False) -> di
                     found[topic.name, row.partition_index] = Committed(row.committed_offset, row.metadata or "")
         return found
 
-    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the offsets of group {group}", attempt)
+    what = f"asking cluster {cluster.name} for the offsets of group {group}"
+    return await _tried(what, attempt, timeout_s=timeout_s, once=once)
 
 
-async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> dict[Partition, str]:
+async def move(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[Partition, Committed],
+    *,
+    timeout_s: float | None = None,
+    once: bool = False,
+) -> dict[Partition, str]:
     """Store offsets for a group that has no members, which is made where it is missing (``alterConsumerGroupOffsets``).
 
-    Returns why, by partition, of those that were refused.
+    Returns why, by partition, of those that were refused. ``timeout_s`` and ``once`` as in :func:`committed`: who moves
+    a group by what was stored before tries once, for members may come, move on and go while this is tried again.
 
     Raises:
         GroupInUse: it has members; nothing was stored.
         NotAuthorized: READ on the group, or on a topic, is missing.
-        RetriableError: its coordinator does not answer within half a minute. Some may be stored.
+        RetriableError: its coordinator does not answer within that time. Some may be stored.
     """
 
     async def attempt() -> dict[Partition, str]:
@@ -203,7 +227,7 @@ async def move(cluster: Cluster, group: str, offsets: Mapping[Partition, Committ
                     refused[topic.name, row.partition_index] = error_name(row.error_code)
         return refused
 
-    return await until(_TIMEOUT_S, f"moving group {group} on cluster {cluster.name}", attempt)
+    return await _tried(f"moving group {group} on cluster {cluster.name}", attempt, timeout_s=timeout_s, once=once)
 
 
 async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
@@ -211,9 +235,6 @@ async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]
     nothing to take away. Returns and raises as :func:`move`; the right is DELETE on the group, READ on the topics."""
 
     async def attempt() -> dict[Partition, str]:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
         one_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
         request = OffsetDeleteRequest(
             group_id=group,
@@ -222,7 +243,7 @@ async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]
                     name=topic,
                     partitions=[one_of.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for topic, indexes in topics.items()
+                for topic, indexes in _by_topic(partitions).items()
             ],
         )
         answer = await (await cluster.coordinator(group, "group")).call(request)
@@ -254,6 +275,24 @@ async def described_group(cluster: Cluster, group: str) -> Any:
         return found
 
     return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for the members of group {group}", attempt)
+
+
+def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics
+
+
+async def _tried(what: str, attempt: Callable[[], Awaitable[_T]], *, timeout_s: float | None, once: bool) -> _T:
+    timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
+    if not once:
+        return await until(timeout_s, what, attempt)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await attempt()
+    except TimeoutError as error:
+        raise RetriableError(f"{what}: no answer within {timeout_s:g} s") from error
 
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:

@@ -13,7 +13,6 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topiclog import reader, reading
-from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import Pair
 
 log = logging.getLogger(__name__)
@@ -27,30 +26,32 @@ class Beginnings:
 
     def __init__(self, target: Cluster) -> None:
         self._target = target
-        self._starts: dict[tuple[str, int], int] = {}
+        self._starts: dict[Pair, int] = {}
         self._bare: dict[Pair, tuple[int, bool]] = {}
 
     async def follow(self, pairs: Collection[Pair]) -> None:
         """Look where they begin now. Raises RetriableError where the cluster does not answer; of a partition without a
-        leader nothing is known."""
-        self._starts, missing = await told_offsets(
-            self._target, [(pair.target_topic, pair.target_partition) for pair in pairs], EARLIEST
-        )
+        leader what was known before counts."""
+        places = {pair: (pair.target_topic, pair.target_partition) for pair in pairs}
+        found, missing = await told_offsets(self._target, set(places.values()), EARLIEST)
+        starts = {pair: found.get(place, self._starts.get(pair)) for pair, place in places.items()}
+        self._starts = {pair: start for pair, start in starts.items() if start is not None}
         for why in missing.values():
             log.debug("cluster %s: %s", self._target.name, why)
         self._bare = {pair: known for pair, known in self._bare.items() if pair in pairs}
 
-    def readable(self, target: TopicPartition, offset: int) -> int:
+    def readable(self, pair: Pair, offset: int) -> int | None:
         """``offset``, or where the log begins behind it: a group that stands before its log is reset by its consumers'
-        ``auto.offset.reset``, which may skip all of it."""
-        return max(offset, self._starts.get((target.topic, target.partition), 0))
+        ``auto.offset.reset``, which may skip all of it. None where nobody has told yet where it begins."""
+        start = self._starts.get(pair)
+        return None if start is None else max(offset, start)
 
     async def is_bare_before(self, pair: Pair, offset: int) -> bool:
         """Whether a reader of committed records gets none before ``offset``; False where that cannot be told.
 
         Raises RetriableError, SecurityError: the log cannot be read.
         """
-        start = self._starts.get((pair.target_topic, pair.target_partition))
+        start = self._starts.get(pair)
         if start is None or start >= offset:
             return start is not None
         known = self._bare.get(pair)

@@ -13,12 +13,10 @@ from connect.kafka.group_offsets import Committed, Partition, committed, list_gr
 from connectors.changes import MoveGroup
 from connectors.checkpoint.groups import GroupFinder
 from connectors.checkpoint.looking import GroupLook
-from connectors.checkpoint.offset_sync import to_move, why_left
+from connectors.checkpoint.offset_sync import AHEAD, to_move, why_left
 from connectors.checkpoint.settings import CheckpointSettings
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
-
-AHEAD = "it is ahead, and no group is moved back"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import committed
+from connect.kafka.group_offsets import Committed, Partition, committed
+from connect.kafka.known_topic import known_topic
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.emission import Checkpoints, Found
 from connectors.checkpoint.settings import CheckpointSettings
@@ -18,6 +21,11 @@ from connectors.map_reader import MapReader
 from connectors.mirror_records import Checkpoint, MalformedRecord
 
 log = logging.getLogger(__name__)
+
+#: So many groups are asked for at a time,
+_AT_ONCE: Final = 16
+#: and so long: the checkpoints of all others wait for one that is not told of.
+_CALL_S: Final = 5.0
 
 
 class GroupLook:
@@ -37,17 +45,21 @@ class GroupLook:
         self._source = source
         self._target = target
         self._syncs = syncs
+        self._maps = MapReader(target, settings.map_topic, connector=None)
         self._translator: Translator | None = None
+        self._knows_before = False
+        self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._translating = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again."""
-        settings = self._settings
-        knows_before = await self._read_checkpoints()
-        maps = MapReader(self._target, settings.map_topic, connector=None)
-        syncs = OffsetSyncs(self._syncs, settings.offset_syncs_topic, only_last=not knows_before)
-        translator = Translator(settings, self._source, self._target, maps, syncs)
-        await translator.follow()
-        self._translator = translator
+        """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again, where
+        what was read by then stays."""
+        if self._translator is None or not self._knows_before:
+            self._knows_before = await self._read_checkpoints()
+            topic = self._settings.offset_syncs_topic
+            syncs = OffsetSyncs(self._syncs, topic, only_last=not self._knows_before)
+            self._translator = Translator(self._settings, self._source, self._target, self._maps, syncs)
+        await self._translator.follow()
 
     async def follow(self) -> None:
         """Take in what was copied since. Errors as :meth:`begin`."""
@@ -55,27 +67,34 @@ class GroupLook:
         await self._translator.follow()
 
     async def newer(self, group: str) -> list[Checkpoint]:
-        """The checkpoints of a group that say more than those before, which count as written from now on.
+        """The checkpoints of a group that say more than those before, which count as written from now on. Many groups
+        may be looked at side by side.
 
         Raises:
             HeliographError: the group cannot be asked for, or its offsets not be looked up.
         """
+        async with self._asking:
+            stored = await committed(self._source, group, timeout_s=_CALL_S)
+        # A look-up may read on in the map, which is one for all groups.
+        async with self._translating:
+            return self.checkpoints.look(group, await self._translated(group, stored))
+
+    async def _translated(self, group: str, stored: Mapping[Partition, Committed]) -> list[Found]:
         assert self._translator is not None, "it has begun"
         found = []
-        for (topic, partition), at in (await committed(self._source, group)).items():
+        for (topic, partition), at in stored.items():
             if not self._settings.topic_filter.should_replicate_topic(topic):
                 continue
             for place in await self._translator.translate(TopicPartition(topic, partition), at.offset):
                 checkpoint = Checkpoint(group, *place.target, at.offset, place.offset, at.metadata)
-                found.append(Found(checkpoint, place.by_map))
-        return self.checkpoints.look(group, found)
+                found.append(Found(checkpoint, place.by_map, self._translator.target_id(place.target.topic)))
+        return found
 
     async def _read_checkpoints(self) -> bool:
         """Whether they could be read. Without them a group might be sent back, so only the newest sync is used then."""
         topic = self._settings.checkpoints_topic
         try:
-            known = (await self._target.metadata({topic})).topics.get(topic)
-            if known is not None and known.partitions:
+            if await known_topic(self._target, topic) is not None:
                 await read_to_end(self._target, topic, self._take, read_committed=True)
         except HeliographError as error:
             log.warning(

@@ -6,11 +6,14 @@ Java looks at the group an interval before it writes; here both are one step, an
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+from uuid import UUID
 
 from connect.core.errors import HeliographError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata, error_name
 from connect.kafka.group_offsets import (
     Committed,
     GroupInUse,
@@ -26,6 +29,13 @@ from connectors.mirror_records import Checkpoint
 
 log = logging.getLogger(__name__)
 
+AHEAD: Final = "it is ahead, and no group is moved back"
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+#: So many groups are moved at a time.
+_AT_ONCE: Final = 16
+#: What does not work by then comes again with the next run.
+_CALL_S: Final = 5.0
+
 
 def to_move(
     checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]
@@ -36,6 +46,12 @@ def to_move(
         for place, checkpoint in checkpoints.items()
         if (known := present.get((place.topic, place.partition))) is None or known.offset < checkpoint.downstream_offset
     }
+
+
+def count_ahead(checkpoints: Mapping[TopicPartition, Checkpoint], present: Mapping[Partition, Committed]) -> int:
+    """In how many partitions a group stands behind its checkpoint: somebody has read there. Pure."""
+    found = {place: present.get((place.topic, place.partition)) for place in checkpoints}
+    return sum(one is not None and one.offset > checkpoints[place].downstream_offset for place, one in found.items())
 
 
 def why_left(group: GroupListing | None) -> str:
@@ -49,6 +65,15 @@ def why_left(group: GroupListing | None) -> str:
     return ""
 
 
+def why_elsewhere(looked_at: UUID | None, now: TopicMetadata | None) -> str:
+    """Why a remote topic is not the one that a place was found in, as far as ids tell; empty where it is. Pure."""
+    if now is None or now.error_code:
+        return error_name(_UNKNOWN_TOPIC_OR_PARTITION if now is None else now.error_code)
+    if looked_at is not None and now.topic_id is not None and looked_at != now.topic_id:
+        return "it was made anew since the groups of the source were looked at"
+    return ""
+
+
 class GroupOffsetSync:
     """Moves ``groups``, those of one task; says of each that is left alone why, once until that changes."""
 
@@ -58,28 +83,68 @@ class GroupOffsetSync:
         self._groups = groups
         self._checkpoints = checkpoints
         self._left: dict[str, str] = {}
+        self._ahead: set[str] = set()
 
     async def run(self) -> None:
-        """Once for every group. One that fails does not hold up the others. Raises as ``list_groups``."""
+        """Once for every group. One that fails does not hold up the others. Raises as ``list_groups``.
+
+        A place may be older than its topic, where that was made anew and the source has not been looked at since. The
+        target alone is asked for that: with the source gone it goes on.
+        """
         listed = await list_groups(self._target)
-        for group in self._groups:
-            if not (checkpoints := self._checkpoints.standing(group)):
-                continue
-            why = why_left(listed.get(group))
-            if not why:
-                try:
-                    why = await self._move(group, checkpoints)
-                except HeliographError as error:
-                    why = str(error)
+        standing = {group: found for group in self._groups if (found := self._checkpoints.standing(group))}
+        elsewhere = await self._elsewhere(standing)
+        moving = asyncio.Semaphore(_AT_ONCE)
+
+        async def sync(group: str) -> None:
+            async with moving:
+                why = why_left(listed.get(group)) or await self._sync(group, standing[group], elsewhere[group])
             self._tell(group, why)
+
+        await asyncio.gather(*map(sync, standing))
+
+    async def _elsewhere(self, groups: Collection[str]) -> dict[str, dict[str, str]]:
+        """By group: the topics in which its places mean nothing now, and why.
+
+        They are asked of the target alone: with the source gone no look follows, and groups are still to be moved.
+        """
+        looked_at = {group: self._checkpoints.topic_ids(group) for group in groups}
+        topics = {topic for ids in looked_at.values() for topic in ids}
+        there = (await self._target.metadata(topics)).topics if topics else {}
+        return {
+            group: {topic: why for topic, one in sorted(ids.items()) if (why := why_elsewhere(one, there.get(topic)))}
+            for group, ids in looked_at.items()
+        }
+
+    async def _sync(
+        self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], elsewhere: Mapping[str, str]
+    ) -> str:
+        """As :meth:`_move`, of what lies not ``elsewhere``."""
+        kept = {place: one for place, one in checkpoints.items() if place.topic not in elsewhere}
+        whys = [f"{topic}: {why}" for topic, why in elsewhere.items()]
+        try:
+            whys.append(await self._move(group, kept) if kept else "")
+        except HeliographError as error:
+            whys.append(str(error))
+        return ", ".join(filter(None, whys))
 
     async def _move(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> str:
         """Returns why it was left alone, in full or in part; empty where it was not."""
-        wanted = to_move(checkpoints, await committed(self._target, group))
+        # A commit that hangs in a transaction may be ahead of what is stored; to store anything would undo it.
+        present = await committed(
+            self._target,
+            group,
+            [(place.topic, place.partition) for place in checkpoints],
+            stable=True,
+            timeout_s=_CALL_S,
+            once=True,
+        )
+        self._tell_ahead(group, count_ahead(checkpoints, present))
+        wanted = to_move(checkpoints, present)
         if not wanted:
             return ""
         try:
-            refused = await move(self._target, group, wanted)
+            refused = await move(self._target, group, wanted, timeout_s=_CALL_S, once=True)
         except GroupInUse as error:
             return str(error)
         if done := len(wanted) - len(refused):
@@ -90,3 +155,11 @@ class GroupOffsetSync:
         if why and self._left.get(group) != why:
             log.warning("%s: group %s is left alone: %s", self._flow, group, why)
         self._left[group] = why
+
+    def _tell_ahead(self, group: str, partitions: int) -> None:
+        """Once, however many partitions there are of them later; again after there were none."""
+        if not partitions:
+            self._ahead.discard(group)
+        elif group not in self._ahead:
+            self._ahead.add(group)
+            log.warning("%s: group %s is left as it is in %d partitions: %s", self._flow, group, partitions, AHEAD)

@@ -6,6 +6,7 @@ import logging
 from uuid import UUID
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.mirror_records import MalformedRecord, OffsetSync
@@ -34,8 +35,8 @@ class OffsetSyncs:
             RetriableError: the cluster does not answer, or not in time.
             SecurityError: READ or DESCRIBE on the topic is missing.
         """
-        known = (await self._cluster.metadata({self._topic})).topics.get(self._topic)
-        if known is None or not known.partitions:
+        known = await known_topic(self._cluster, self._topic)
+        if known is None:
             return
         if known.topic_id != self._topic_id or await list_offset(self._cluster, (self._topic, 0), LATEST) < self._next:
             if self._next:

@@ -15,6 +15,7 @@ from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import HeliographError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
+from connect.kafka.patience import Patience
 from connectors.checkpoint.groups import decode
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import GroupOffsetSync
@@ -27,7 +28,8 @@ from connectors.schedule import Schedule
 log = logging.getLogger(__name__)
 
 _SYNC: Final = "sync group offsets"
-_AGAIN_S: Final = 1.0
+_AGAIN_FIRST_MS: Final = 1_000
+_AGAIN_LAST_MS: Final = 30_000
 
 
 class MirrorCheckpointTask(SourceTask):
@@ -48,6 +50,7 @@ class MirrorCheckpointTask(SourceTask):
         that were written are known."""
         settings = self._settings = checkpoint_settings(props)
         self._interval_s = settings.emit_interval_s or 0
+        self._again = Patience(log, f"{settings.flow}: no checkpoints now", _AGAIN_FIRST_MS, _AGAIN_LAST_MS)
         self._groups = decode(props.get(ASSIGNED_GROUPS, ""))
         index = props.get("task.index", "0")
         self._name = Task(settings.source_alias, settings.target_alias, index)
@@ -61,7 +64,8 @@ class MirrorCheckpointTask(SourceTask):
         self._look = GroupLook(settings, self._groups, source, reading, syncs)
         if settings.sync_interval_s is not None:
             sync = GroupOffsetSync(settings.flow, target, self._groups, self._look.checkpoints)
-            self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
+            # Not ``admin.timeout.ms``: groups that cannot be asked would take the time of those behind them.
+            self._schedule = Schedule(settings.flow, timeout_s=None)
             self._schedule.add(_SYNC, sync.run, settings.sync_interval_s)
         log.info("%s: checkpoints of %d groups: %s", settings.flow, len(self._groups), ", ".join(self._groups))
 
@@ -72,12 +76,12 @@ class MirrorCheckpointTask(SourceTask):
             await asyncio.sleep(self._interval_s)
             await self._look.follow()
         except HeliographError as error:
-            log.warning("%s: no checkpoints now: %s", self._settings.flow, error)
-            await asyncio.sleep(_AGAIN_S)
+            await self._again.after(error)
             return None
+        self._again.over()
         now_ms = wall_ms()
-        found = [one for group in self._groups for one in self._records(await self._newer(group), now_ms)]
-        return found or None
+        newer = await asyncio.gather(*map(self._newer, self._groups))
+        return [record for checkpoints in newer for record in self._records(checkpoints, now_ms)] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if metadata is not None:

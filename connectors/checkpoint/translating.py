@@ -80,6 +80,10 @@ class Translator:
         self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
         await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
 
+    def target_id(self, topic: str) -> UUID | None:
+        """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
+        return self._target_ids.get(topic)
+
     async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
         """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
         nothing is known, or nothing so old.
@@ -99,20 +103,42 @@ class Translator:
         pair = Pair.of(position)
         if not self._is_current(pair):
             return None
-        target = TopicPartition(pair.target_topic, pair.target_partition)
         found = await self._maps.forward(pair, offset)
+        if found is not None and found.place is Place.GAP:
+            return self._readable(pair, await self._in_gap(source, offset, pair, found.offset))
         if found is not None and found.place is not Place.BELOW:
-            return Translated(target, self._beginnings.readable(target, found.offset), by_map=True)
+            return self._readable(pair, found.offset)
         begin = found.offset if found is not None else position.target_end
         if await self._beginnings.is_bare_before(pair, begin):
             # What the group has not read yet and is no longer on the target never was there, or is gone.
-            return Translated(target, self._beginnings.readable(target, begin), by_map=True)
+            return self._readable(pair, begin)
         by_syncs = self._by_syncs(source, offset)
-        if by_syncs is None or by_syncs.target.topic != pair.target_topic:
+        if by_syncs is None or by_syncs.target != _target(pair):
             # The copy has begun anew elsewhere; syncs do not say of which topic they tell.
             return None
         # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
-        return by_syncs._replace(offset=min(by_syncs.offset, begin))
+        return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
+
+    async def _in_gap(self, source: TopicPartition, offset: int, pair: Pair, begin: int) -> int:
+        """Between two runs, the first of which ends at ``begin``: there, or where syncs say if Java copied in between.
+
+        Only a sync that lies between these runs on both sides counts. One of a topic that was there before does not:
+        its upstream offset is lower, or the first sync of the run before has put it away (``OffsetSyncStore.take``).
+        """
+        by_syncs, sync = self._by_syncs(source, offset), None
+        if by_syncs is not None and by_syncs.target == _target(pair):
+            sync = self._syncs.store.nearest(source, offset)
+        if by_syncs is None or sync is None:
+            return begin
+        gap = await self._maps.reverse(pair, begin)
+        if gap is None or gap.place is not Place.GAP or sync.upstream_offset < gap.offset:
+            return begin
+        return max(begin, by_syncs.offset) if await self._maps.reverse(pair, sync.downstream_offset) == gap else begin
+
+    def _readable(self, pair: Pair, offset: int, *, by_map: bool = True) -> Translated | None:
+        """None where nobody has told yet where the log begins: it may be behind ``offset``."""
+        place = self._beginnings.readable(pair, offset)
+        return None if place is None else Translated(_target(pair), place, by_map)
 
     def _is_current(self, pair: Pair) -> bool:
         """Whether its topics are those that are there; brokers without ids cannot tell."""
@@ -138,6 +164,10 @@ class Translator:
             return TopicPartition(policy.format_remote_topic(self._settings.source_alias, topic), source.partition)
         except PermanentError:  # the connector of the records has said that it is not mirrored
             return None
+
+
+def _target(pair: Pair) -> TopicPartition:
+    return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 async def _ids(cluster: Cluster, topics: Collection[str]) -> dict[str, UUID | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -70,3 +71,27 @@ async def test_what_is_left_decides_where_retention_has_passed_the_beginning(
     found = Beginnings(cast(Any, SimpleNamespace(name="eu")))
     await found.follow([PAIR])
     assert await found.is_bare_before(PAIR, 100) == is_bare
+
+
+async def test_a_leader_that_is_missing_for_a_moment_takes_no_beginning_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ("us.orders", 0)
+    answers: list[Any] = [
+        ({}, {place: "no leader"}),
+        ({place: 900}, {}),
+        ({}, {place: "no leader"}),
+        ({place: 950}, {}),
+    ]
+
+    async def told_offsets(*_: Any) -> Any:
+        return answers.pop(0)
+
+    monkeypatch.setattr(beginnings, "told_offsets", told_offsets)
+    found, seen = Beginnings(cast(Any, SimpleNamespace(name="eu"))), []
+    while answers:
+        await found.follow([PAIR])
+        seen.append(found.readable(PAIR, 100))
+    assert seen == [None, 900, 900, 950]
+    answers = [({}, {place: "no leader"})]
+    anew = replace(PAIR, target_topic_id=UUID(int=3))
+    await found.follow([anew])
+    assert found.readable(anew, 100) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
 from connectors.checkpoint import groups as finding
 from connectors.checkpoint.connector import MirrorCheckpointConnector
 from connectors.checkpoint.emission import Checkpoints, Found
-from connectors.checkpoint.group_plan import AHEAD, groups_left
+from connectors.checkpoint.group_plan import groups_left
 from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.looking import GroupLook
-from connectors.checkpoint.offset_sync import to_move, why_left
+from connectors.checkpoint.offset_sync import AHEAD, GroupOffsetSync, to_move, why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
+from tests.kit import virtual_time
 
 CHECKPOINT = {
     "name": "MirrorCheckpointConnector",
@@ -231,3 +234,64 @@ async def test_a_text_too_long_for_a_checkpoint_holds_up_no_other(
     assert record.source_partition["group"] == "g"
     assert "group long gets no checkpoint of us.t-0" in caplog.text
     assert "longer than the 32767 bytes" in caplog.text
+
+
+def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its checkpoints, nor, however many there are, the moves of groups."""
+    groups = [f"g{number}" for number in range(16)]
+    moved: list[bool] = []
+
+    async def nothing(_: GroupLook) -> None:
+        return
+
+    async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
+        await asyncio.sleep(5)
+        if group != "g9":
+            raise RetriableError("its coordinator does not answer")
+        return [checkpoint(1, 1)]
+
+    async def run(_: GroupOffsetSync) -> None:
+        await asyncio.sleep(100)
+        moved.append(True)
+
+    monkeypatch.setattr(GroupLook, "begin", nothing)
+    monkeypatch.setattr(GroupLook, "follow", nothing)
+    monkeypatch.setattr(GroupLook, "newer", newer)
+    monkeypatch.setattr(GroupOffsetSync, "run", run)
+
+    async def play() -> float:
+        task = MirrorCheckpointConnector().make_task()
+        of_sync = {"sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": "1"}
+        of_task = {"emit.checkpoints.interval.seconds": "0", "task.assigned.groups": encode(groups)}
+        await task.start({**CHECKPOINT, **of_sync, **of_task})
+        (record,) = await task.poll() or []
+        took_s = asyncio.get_running_loop().time()
+        assert record.source_partition["group"] == "g"
+        await asyncio.sleep(200)
+        await task.stop()
+        return took_s
+
+    assert virtual_time.run(play()) < 6
+    assert moved
+
+
+def test_a_source_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+
+    async def away(_: GroupLook) -> None:
+        tries.append(asyncio.get_running_loop().time())
+        raise RetriableError("cluster us: no broker answers")
+
+    monkeypatch.setattr(GroupLook, "begin", away)
+
+    async def play() -> None:
+        task = MirrorCheckpointConnector().make_task()
+        await task.start({**CHECKPOINT, "task.assigned.groups": "g"})
+        while asyncio.get_running_loop().time() < 600:
+            assert await task.poll() is None
+        await task.stop()
+
+    virtual_time.run(play())
+    assert tries[1] < 2, "a leader may just be elected"
+    assert len(tries) < 40
+    assert max(later - earlier for earlier, later in pairwise(tries)) < 40

@@ -83,6 +83,17 @@ def test_turns_that_were_missed_are_not_made_up_for() -> None:
     assert played.times == {"topics": [10, 35, 60]}
 
 
+def test_jobs_whose_parts_have_limits_of_their_own_take_the_time_that_they_need() -> None:
+    played = Played()
+
+    async def play() -> bool:
+        schedule = Schedule("us->eu", None)
+        schedule.add("groups", played.job("groups", takes_s=1000), None)
+        return await schedule.run_once("groups")
+
+    assert virtual_time.run(play())
+
+
 def test_what_fails_or_hangs_is_said_and_comes_again(caplog: pytest.LogCaptureFixture) -> None:
     played = Played()
 

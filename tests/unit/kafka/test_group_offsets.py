@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka import group_offsets, transactions
-from connect.kafka.group_offsets import Committed, committed
+from connect.kafka.group_offsets import Committed, committed, move
 
 UNSTABLE = 88
 
@@ -22,12 +23,14 @@ class Coordinator:
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
         self.asked: list[bool] = []
+        self.topics: list[tuple[str, list[int]]] | None = []
 
     async def coordinator(self, *_: Any) -> Coordinator:
         return self
 
     async def call(self, request: Any, **_: Any) -> Any:
         self.asked.append(request.require_stable)
+        self.topics = request.topics and [(topic.name, topic.partition_indexes) for topic in request.topics]
         code = self.codes.pop(0) if self.codes else 0
         row = SimpleNamespace(partition_index=0, error_code=code, committed_offset=-1 if code else 40, metadata="note")
         return SimpleNamespace(error_code=0, topics=[SimpleNamespace(name="orders", partitions=[row])])
@@ -52,3 +55,51 @@ async def test_a_transaction_that_does_not_end_is_told_with_its_group(monkeypatc
         RetriableError, match=r"transaction that is not over holds the offset of group readers in orders-0"
     ):
         await committed(us, "readers", stable=True)
+
+
+async def test_a_group_can_be_asked_for_a_single_time() -> None:
+    us: Any = Coordinator(UNSTABLE)
+    with pytest.raises(RetriableError, match=r"^cluster us: a producer's transaction that is not over"):
+        await committed(us, "readers", stable=True, once=True)
+    assert us.asked == [True]
+
+
+async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_was_said() -> None:
+    class Silent(Coordinator):
+        async def call(self, *_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+    us: Any = Silent()
+    for once, line in ((True, "no answer within 0.01 s"), (False, "not done within 0.01 s; no answer")):
+        with pytest.raises(RetriableError, match=f"^asking cluster us for the offsets of group readers: {line}"):
+            await committed(us, "readers", timeout_s=0.01, once=once)
+
+
+async def test_a_commit_that_is_a_partitions_first_is_asked_for_by_name() -> None:
+    """Asked for all, brokers tell of those partitions only that have an offset that is not pending."""
+    us: Any = Coordinator()
+    await committed(us, "readers", stable=True)
+    assert us.topics is None
+    await committed(us, "readers", [("orders", 1), ("bills", 0), ("orders", 0)], stable=True)
+    assert us.topics == [("bills", [0]), ("orders", [0, 1])]
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -> None:
+    """Between two attempts somebody may have moved it further."""
+
+    class Moving(Coordinator):
+        async def call(self, *_: Any, **__: Any) -> Any:
+            self.asked.append(True)
+            rows = [SimpleNamespace(partition_index=0, error_code=self.codes.pop(0))]
+            return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=rows)])
+
+    not_coordinator = 16
+    us: Any = Moving(not_coordinator, 0)
+    moving = move(us, "readers", {("orders", 0): Committed(40)}, once=once)
+    if once:
+        with pytest.raises(RetriableError, match="NOT_COORDINATOR"):
+            await moving
+    else:
+        assert await moving == {}
+    assert len(us.asked) == (1 if once else 2)

@@ -1,0 +1,147 @@
+"""``sync.group.offsets``: which groups of the target are moved where, and what is said of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import HeliographError, RetriableError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.group_offsets import Committed, GroupListing, Partition
+from connectors.checkpoint import offset_sync
+from connectors.checkpoint.emission import Checkpoints, Found
+from connectors.checkpoint.offset_sync import GroupOffsetSync
+from connectors.mirror_records import Checkpoint
+from tests.kit import virtual_time
+
+THEN, NOW = UUID(int=1), UUID(int=2)
+
+
+class Target:
+    """A cluster with groups of no members. ``ids``: of its topics; None where brokers have none."""
+
+    name = "eu"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ids: Mapping[str, UUID | None]) -> None:
+        self.ids = dict(ids)
+        self.codes: dict[str, int] = {}
+        self.stored: dict[str, dict[Partition, Committed]] = {}
+        self.fails: dict[str, HeliographError] = {}
+        self.takes_s = self.fails_after_s = 0.0
+        monkeypatch.setattr(offset_sync, "list_groups", self._list_groups)
+        monkeypatch.setattr(offset_sync, "committed", self._committed)
+        monkeypatch.setattr(offset_sync, "move", self._move)
+
+    async def metadata(self, topics: Collection[str]) -> Any:
+        there = {name: TopicMetadata(name, one, self.codes.get(name, 0), {}) for name, one in self.ids.items()}
+        return SimpleNamespace(topics={name: one for name, one in there.items() if name in topics})
+
+    async def _list_groups(self, _: Any) -> dict[str, GroupListing]:
+        return {}
+
+    async def _committed(
+        self, _: Any, group: str, partitions: Collection[Partition], *, stable: bool, timeout_s: float, once: bool
+    ) -> dict[Partition, Committed]:
+        assert partitions and stable and once and timeout_s <= 5
+        await asyncio.sleep(self.fails_after_s if group in self.fails else self.takes_s)
+        if group in self.fails:
+            raise self.fails[group]
+        return self.stored.get(group, {})
+
+    async def _move(
+        self, _: Any, group: str, offsets: Mapping[Partition, Committed], *, timeout_s: float, once: bool
+    ) -> dict[Partition, str]:
+        assert once and timeout_s <= 5, "what is stored by then may be ahead"
+        self.stored[group] = {**self.stored.get(group, {}), **offsets}
+        return {}
+
+
+def looked_at(topic_ids: Mapping[str, UUID | None], *groups: str) -> Checkpoints:
+    known = Checkpoints(groups)
+    for group in groups:
+        found = [Found(Checkpoint(group, topic, 0, 9, 9), True, topic_id) for topic, topic_id in topic_ids.items()]
+        known.look(group, found)
+    return known
+
+
+def sync_of(target: Any, known: Checkpoints, *groups: str) -> GroupOffsetSync:
+    return GroupOffsetSync("us->eu", target, groups, known)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "code", "why"),
+    [
+        (THEN, {"us.a": THEN, "us.b": THEN}, 0, None),
+        (THEN, {"us.a": NOW, "us.b": THEN}, 0, "it was made anew since the groups of the source were looked at"),
+        (THEN, {"us.b": THEN}, 0, "UNKNOWN_TOPIC_OR_PARTITION (3)"),
+        (THEN, {"us.a": None, "us.b": THEN}, 29, "TOPIC_AUTHORIZATION_FAILED (29)"),
+        (None, {"us.a": NOW, "us.b": THEN}, 0, None),  # brokers were too old to tell
+        (THEN, {"us.a": None, "us.b": THEN}, 0, None),
+    ],
+)
+async def test_no_place_is_carried_into_a_topic_that_was_made_anew_since_the_look(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    then: UUID | None,
+    now: Mapping[str, UUID | None],
+    code: int,
+    why: str | None,
+) -> None:
+    """The source may be away since, or the connector paused: no look comes that would know better."""
+    target = Target(monkeypatch, now)
+    target.codes["us.a"] = code
+    sync = sync_of(target, looked_at({"us.a": then, "us.b": THEN}, "g"), "g")
+    for _ in range(2):
+        await sync.run()
+    assert set(target.stored["g"]) == {("us.b", 0)} | (set() if why else {("us.a", 0)})
+    assert caplog.messages == ([f"us->eu: group g is left alone: us.a: {why}"] if why else [])
+
+
+def test_groups_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do many of them, far away, one another."""
+    groups = [f"g{number}" for number in range(160)]
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.fails = dict.fromkeys(groups[:4], RetriableError("its coordinator does not answer"))
+    target.takes_s, target.fails_after_s = 1.0, 5.0
+
+    async def run() -> float:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        await sync_of(target, looked_at({"us.a": THEN}, *groups), *groups).run()
+        return clock() - began_s
+
+    assert virtual_time.run(run()) < 15
+    assert set(target.stored) == set(groups[4:])
+
+
+async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And holds up no other group."""
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.fails["g"] = RetriableError("a transaction holds the offset of group g")
+    sync = sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other")
+    await sync.run()
+    assert target.stored == {"other": {("us.a", 0): Committed(9)}}
+    assert "group g is left alone: a transaction holds the offset of group g" in caplog.messages[0]
+    del target.fails["g"]
+    await sync.run()
+    assert target.stored["g"] == {("us.a", 0): Committed(9)}
+
+
+async def test_a_group_that_is_ahead_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is no longer: how many partitions there are of them changes with each step of the source."""
+    target = Target(monkeypatch, {"us.a": THEN, "us.b": THEN, "us.c": THEN})
+    sync = sync_of(target, looked_at(dict.fromkeys(target.ids, THEN), "g"), "g")
+    for ahead in (["us.a", "us.b"], ["us.a"], [], ["us.b"]):
+        target.stored["g"] = {(topic, 0): Committed(10 if topic in ahead else 9) for topic in target.ids}
+        await sync.run()
+    line = "us->eu: group g is left as it is in %d partitions: it is ahead, and no group is moved back"
+    assert caplog.messages == [line % 2, line % 1]
