@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -23,6 +25,19 @@ EAGER = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "quota.window.num": "2",
 }
+
+
+def _choose_ports_of_our_own() -> None:
+    """Where several processes run tests at a time, each has a share of the ports: what one has chosen, and does not
+    listen on yet, no other takes."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = (ports._HIGHEST - ports._LOWEST) // count
+    ports._LOWEST += number * share
+    ports._HIGHEST = ports._LOWEST + share
+
+
+_choose_ports_of_our_own()
 
 
 @pytest.hookimpl(trylast=True)

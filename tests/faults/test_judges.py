@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from typing import Any
@@ -18,6 +19,7 @@ from tests.kit.writer import Load, Writer
 
 pytestmark = pytest.mark.integration
 
+DEADLINE_S = 180.0
 #: Not older than a broker's retention.
 NOW_MS = int(time.time() * 1000)
 
@@ -31,7 +33,7 @@ async def test_the_writers_logs_are_whole_and_as_long_as_it_says(us: KafkaCluste
         with Writer(us.bootstrap, loads, records_per_s=50_000, seed=1) as writer:
             wait_until(
                 lambda: all(count >= 100 for counts in writer.acknowledged().values() for count in counts.values()),
-                180,
+                DEADLINE_S,
                 "every partition has a hundred records",
             )
             paused = writer.pause()
@@ -137,6 +139,9 @@ async def test_markers_are_no_records(us: KafkaCluster, eu: KafkaCluster) -> Non
             async with producer.transaction():
                 await producer.send(f"us.{name}", value, key, 0, NOW_MS, headers)
     async with Checker(us.bootstrap, eu.bootstrap, [TopicPair(name, f"us.{name}", 1)]) as checker:
-        report = await checker.check()
+        # The last one is written a moment after the end of its transaction is answered.
+        async with asyncio.timeout(DEADLINE_S):
+            while (report := await checker.check()).total("markers") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
     assert report.is_exact, report.summary()
     assert report.total("markers") == 2

@@ -40,7 +40,9 @@ class Path:
 
     def __init__(self) -> None:
         self.proxies: list[FaultProxy] = []
-        self.cluster = KafkaCluster.start("held", advertised=self._before)
+        # Its controller, which is frozen with it, must not find it dead when both go on.
+        config = {"broker.session.timeout.ms": "60000"}
+        self.cluster = KafkaCluster.start("held", config=config, advertised=self._before)
 
     def _before(self, _: int, port: int) -> tuple[str, int]:
         self.proxies = [FaultProxy.start("127.0.0.1", port, seed=5)]

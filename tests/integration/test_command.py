@@ -19,41 +19,51 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connectors.verify import Report, compare_topics
-from tests.kit.mirror import SMALL
+from tests.kit.mirror import SMALL, STOP_DEADLINE_S
 
 pytestmark = pytest.mark.integration
 
 COMMAND = (sys.executable, "-c", "from connect.cli.mirror_maker import main; main()")
 DEADLINE_S = 400
-#: Users are promised less; here a machine may be very busy.
-STOPS_WITHIN_S = 60
 
 
 class Command:
-    """A running command, its lines of log as they come."""
+    """A running command, its lines of log as they come: it never waits for somebody to read them."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[str] = []
+        self._reading = asyncio.create_task(self._read(), name="stderr of the command")
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.lines.append(line.decode().rstrip("\n"))
 
     async def until(self, wanted: Callable[[str], bool]) -> str:
-        """The first line from here on that is ``wanted``."""
-        assert self.process.stderr is not None
+        """The first line that is ``wanted``."""
         async with asyncio.timeout(DEADLINE_S):
-            while line := (await self.process.stderr.readline()).decode():
-                self.lines.append(line.rstrip("\n"))
-                if wanted(line):
-                    return line
-        raise AssertionError("the command ended:\n" + "\n".join(self.lines))
+            while not (found := [line for line in self.lines if wanted(line)]):
+                assert not self._reading.done(), "the command ended:\n" + "\n".join(self.lines)
+                await asyncio.sleep(0.05)
+        return found[0]
 
     async def stop(self, number: signal.Signals) -> tuple[int, float]:
         """Exit code and seconds until it was there."""
         began_s = time.monotonic()
         self.process.send_signal(number)
-        _, rest = await asyncio.wait_for(self.process.communicate(), DEADLINE_S)
-        self.lines += rest.decode().splitlines()
-        assert self.process.returncode is not None
-        return self.process.returncode, time.monotonic() - began_s
+        async with asyncio.timeout(DEADLINE_S):
+            code = await self.process.wait()
+            await self._reading
+        return code, time.monotonic() - began_s
+
+    async def close(self) -> None:
+        """Kill what still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -61,12 +71,11 @@ async def command(*arguments: str) -> AsyncIterator[Command]:
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
+    running = Command(process)
     try:
-        yield Command(process)
+        yield running
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await running.close()
 
 
 def settings(bootstrap: str) -> ConnectionSettings:
@@ -120,5 +129,5 @@ async def test_it_mirrors_until_sigterm_and_exits_with_0(us: KafkaCluster, eu: K
         assert (report.difference, report.records) == (None, 3000)
         code, seconds = await running.stop(signal.SIGTERM)
         assert code == 0
-        assert seconds < STOPS_WITHIN_S
+        assert seconds < STOP_DEADLINE_S
     assert not [line for line in running.lines if "Traceback" in line]

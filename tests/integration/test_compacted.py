@@ -139,13 +139,14 @@ async def test_what_was_there_and_what_comes(wide: Followed) -> None:
 
 async def test_others_records_come_soon(plain: Followed) -> None:
     await plain.log.start()
-    took_s = []
-    for at in range(20):
+    took_s: list[float] = []
+    while len(took_s) < 20 or (min(took_s) >= 0.1 and len(took_s) < 200):  # a busy machine is not always slow
+        at = len(took_s)
         await plain.others_write(b"%d" % at)
         written_s = time.monotonic()
         await until(lambda at=at: len(plain.seen) == at + 1, "the record is there")  # type: ignore[misc]
         took_s.append(time.monotonic() - written_s)
-    assert min(took_s) < 0.1, "none waits for the tail to look up, and a busy machine is not always slow"
+    assert min(took_s) < 0.1, "none waits for the tail to look up"
 
 
 async def test_an_empty_log_is_read_and_read_again(plain: Followed) -> None:
@@ -207,7 +208,7 @@ async def test_what_was_aborted_is_not_handed_over(committed: Followed) -> None:
 async def test_markers_at_the_end_are_no_reason_to_wait(plain: Followed) -> None:
     await plain.log.start()
     took_s: list[float] = []
-    while not took_s or (min(took_s) >= 0.9 and len(took_s) < 10):  # a busy machine is not always slow
+    while not took_s or (min(took_s) >= 0.9 and len(took_s) < 200):  # a busy machine is not always slow
         transactional_id = f"aborted-{uuid4()}"
         who = await init_producer_id(plain.cluster, transactional_id)
         await add_partitions(plain.cluster, transactional_id, who, [(plain.topic, 0)])

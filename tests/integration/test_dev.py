@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from connect.embedded import ports
-from tests.kit.processes import wait_until
+from tests.kit.processes import gone, tree, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ def first_lines(command: subprocess.Popen[str], count: int) -> list[str]:
 
 def told(err: str) -> list[str]:
     """The lines that are there on every machine, whether it had a Kafka yet or not."""
-    return [line for line in err.splitlines() if not line.startswith("downloading ")]
+    return [line for line in err.splitlines() if not line.startswith(("downloading ", "waiting for another process "))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -59,13 +59,13 @@ def test_clusters_serve_until_a_signal_and_leave_nothing(tmp_path: Path, number:
         admin = KafkaAdminClient(bootstrap_servers=f"{ports.HOST}:{port}")
         assert len(admin.describe_cluster()["brokers"]) == 1
         admin.close()
-        below = psutil.Process(command.pid).children(recursive=True)
+        below = tree(command.pid)[1:]
         assert below
         command.send_signal(number)
         out, err = command.communicate(timeout=_EXIT_S)
         assert (command.returncode, told(err)) == (0, [])
         assert out.endswith("stopping\n")
-        wait_until(lambda: not any(process.is_running() for process in below), _EXIT_S, "nothing it started is left")
+        wait_until(lambda: gone(below), _EXIT_S, "nothing it started is left")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -118,6 +118,6 @@ def test_a_missing_artifact_is_named_and_no_password(repository: Repository, tmp
 def test_no_connection_names_the_host_and_the_remedies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("no_proxy", ports.HOST)
-    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, f"http://{ports.HOST}:{ports.choose(1)[0]}/maven2")
+    monkeypatch.setenv(maven.REPOSITORY_VARIABLE, f"http://{ports.HOST}:1/maven2")
     with pytest.raises(DownloadFailed, match=rf"cannot download from {ports.HOST}: no connection.*HTTPS_PROXY"):
         maven.classpath(["org.example:first:1.0"])

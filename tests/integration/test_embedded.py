@@ -21,7 +21,7 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.embedded import maven, ports
 from connect.embedded.brokers import KafkaCluster, PortInUse
 from connect.embedded.releases import DEFAULT_VERSION, Release
-from tests.kit.processes import wait_until
+from tests.kit.processes import Member, Role, gone, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -152,6 +152,10 @@ def test_a_wrong_kafka_home_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         KafkaCluster.start("us")
 
 
+def the_broker(pid: int) -> Member:
+    return Member(Role.OTHER, psutil.Process(pid))
+
+
 def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     libraries, data = tmp_path / "kafka" / "libs", tmp_path / "data"
     libraries.mkdir(parents=True)
@@ -160,10 +164,10 @@ def test_kafka_home_is_used_and_stopping_leaves_nothing(monkeypatch: pytest.Monk
         (libraries / jar.name).symlink_to(jar)
     monkeypatch.setenv("KAFKA_HOME", str(libraries.parent))
     with KafkaCluster.start("home", base_dir=data) as cluster:
-        broker = psutil.Process(cluster.nodes[0].pid)
-        assert str(libraries / "*") in broker.cmdline()
+        broker = the_broker(cluster.nodes[0].pid)
+        assert str(libraries / "*") in broker.process.cmdline()
         cluster.freeze(0)
-    wait_until(lambda: not broker.is_running(), _DEADLINE_S, "the broker has gone")
+    wait_until(lambda: gone([broker]), _DEADLINE_S, "the broker has gone")
     assert list(data.iterdir()) == []
     cluster.stop()
 
@@ -190,10 +194,10 @@ def test_nothing_outlives_a_killed_program(tmp_path: Path) -> None:
     with owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
-        broker = psutil.Process(int(owner.stdout.readline()))
-        assert broker.status() != psutil.STATUS_ZOMBIE
+        broker = the_broker(int(owner.stdout.readline()))
+        assert not gone([broker])
         owner.kill()
-        wait_until(lambda: not broker.is_running() and not list(tmp_path.iterdir()), _DEADLINE_S, "nothing is left")
+        wait_until(lambda: gone([broker]) and not list(tmp_path.iterdir()), _DEADLINE_S, "nothing is left")
 
 
 @pytest.mark.kill
@@ -202,9 +206,9 @@ def test_brokers_die_with_their_keeper(tmp_path: Path) -> None:
         pytest.skip("only Linux tells a process that its parent has died")
     cluster = KafkaCluster.start("kept", base_dir=tmp_path)
     try:
-        broker = psutil.Process(cluster.nodes[0].pid)
-        os.kill(broker.ppid(), signal.SIGKILL)
-        wait_until(lambda: not broker.is_running(), _DEADLINE_S, "the broker has gone")
+        broker = the_broker(cluster.nodes[0].pid)
+        os.kill(broker.process.ppid(), signal.SIGKILL)
+        wait_until(lambda: gone([broker]), _DEADLINE_S, "the broker has gone")
         with pytest.raises(PermanentError, match="has ended; start the cluster again"):
             cluster.alive(0)
     finally:

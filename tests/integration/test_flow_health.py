@@ -77,7 +77,7 @@ async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
 
 
 async def _told(site: Site, folder: Path, us: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    code = await asyncio.to_thread(run_topology, site.file(folder, us), stale_after_s=60, as_json=True)
+    code = await asyncio.to_thread(run_topology, site.file(folder, us), stale_after_s=300, as_json=True)
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -97,10 +97,10 @@ async def test_it_tells_who_is_alive_and_who_reaches_whom(
     await site.beat("heartbeats", site.us, site.eu, 1)
     code, found = await _told(site, tmp_path, us.bootstrap, capsys)
     assert (code, found["flows"][0]["state"]) == (0, "alive")
-    (port,) = ports.choose(1)
-    code, found = await _told(site, tmp_path, f"{ports.HOST}:{port}", capsys)
+    nowhere = f"{ports.HOST}:1"
+    code, found = await _told(site, tmp_path, nowhere, capsys)
     assert (code, found["complete"], found["flows"][0]["state"]) == (1, False, "alive")
-    assert str(port) in found["clusters"][0]["error"]
+    assert nowhere in found["clusters"][0]["error"]
     assert found["clusters"][1] == {"alias": site.eu, "error": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from connect.cli.lag import run_lag
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
-from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
@@ -19,8 +20,7 @@ def test_what_nobody_has_copied_yet_is_all_behind(
     us: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = Broker(us, 0)
-    broker.make_topic("lag-orders", [[1], [1]])
-    wait_until(lambda: broker.end("lag-orders") == 0, 60, "the topic is there", 0.1)
+    asyncio.run(make_topics(us.bootstrap, {"lag-orders": 2}))
     broker.produce("lag-orders", 0, 20)
     broker.delete_records("lag-orders", 5)
     file = tmp_path / "mm2.properties"

@@ -302,7 +302,7 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
     addresses = {
         "eu": guarded.bootstrap_of("SASL"),
         "ap": guarded.bootstrap_of("PLAINTEXT"),
-        "gone": f"{ports.HOST}:{ports.choose(1)[0]}",
+        "gone": f"{ports.HOST}:1",
     }
     words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
     file = flow_file(

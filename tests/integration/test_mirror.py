@@ -28,7 +28,7 @@ from connectors.offset_map import RunList, decode_chunk
 from connectors.verify import compare_topics
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -217,6 +217,7 @@ def shapes(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPath
         "copy.epoch.ms": str(EPOCH_MS),
         "refresh.topics.interval.seconds": "1",
         **SMALL,
+        **CALM,
     }
     with Mirror(properties, tmp_path_factory.mktemp("shapes")) as mirror:
         mirror.start()

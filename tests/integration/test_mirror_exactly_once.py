@@ -23,7 +23,7 @@ from connectors.positions import Kind, Position, decode_kind, decode_position, d
 from connectors.verify import compare_topics
 from tests.integration.test_mirror import read, until, write, write_transactions
 from tests.kit.kill import run
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import Role, gone, slices, wait_until
 from tests.kit.rounds import plan
 from tests.kit.stage import Stage
@@ -97,7 +97,9 @@ def site(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFa
         await write_transactions(us, TRANSACTIONS)
 
     asyncio.run(prepare())
-    with Mirror(settings_of("enabled", us, eu), tmp_path_factory.mktemp("once")) as mirror:
+    # The slice that is killed does not end by itself first.
+    lasting = {**settings_of("enabled", us, eu), **CALM, "copy.epoch.ms": "3600000"}
+    with Mirror(lasting, tmp_path_factory.mktemp("once")) as mirror:
         mirror.start()
         yield Site(us, eu, mirror)
         assert mirror.stop() == 0

@@ -16,7 +16,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Committed, Partition, move
 from connect.kafka.settings import connection_settings
 from tests.kit.direct import Broker
-from tests.kit.processes import wait_until
+from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
@@ -35,8 +35,7 @@ async def stand(us: KafkaCluster, group: str, offsets: dict[Partition, Committed
 
 async def test_a_group_is_shown_as_the_old_tool_did(us: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
     broker = Broker(us, 0)
-    await asyncio.to_thread(broker.make_topic, "checked", [[1], [1]])
-    await asyncio.to_thread(wait_until, lambda: broker.end("checked") == 0, 60, "the topic is there", 0.1)
+    await make_topics(us.bootstrap, {"checked": 2})
     await asyncio.to_thread(broker.produce, "checked", 0, 30)
     reader = AIOKafkaConsumer(
         "checked",
@@ -66,8 +65,7 @@ def test_a_group_that_nobody_is_in_and_a_flow(
     us: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = Broker(us, 0)
-    broker.make_topic("idle-orders", [[1]])
-    wait_until(lambda: broker.end("idle-orders") == 0, 60, "the topic is there", 0.1)
+    asyncio.run(make_topics(us.bootstrap, {"idle-orders": 1}))
     broker.produce("idle-orders", 0, 7)
     asyncio.run(stand(us, "idlers", {("idle-orders", 0): Committed(4)}))
     assert run_offsets(of_group(us, "idlers", "nobody"), as_json=True, watch=False, every_s=1) == 0

@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from connect.embedded.brokers import KafkaCluster
 from connectors.mirror_records import OffsetSync
 from tests.interop.flow import read_all
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -41,6 +41,7 @@ def test_syncs_on_the_source_and_on_the_target(us: KafkaCluster, eu: KafkaCluste
         f"{far}->eu.offset-syncs.topic.location": "target",
         "topics": f"{plain}, {gaps}",
         **SMALL,
+        **CALM,
     }
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()

@@ -91,11 +91,11 @@ def test_what_is_planned_is_done_and_then_there_is_nothing_to_do(
 
     (flow,) = (one for one in load(file).flows_to_run() if str(one) == "plus->plan")
     asyncio.run(run_once(flow, [change for change in made.values() if change["cluster"] == "plan"]))
-    wait_until(lambda: planner.json()[0] == 0, 60, "nothing is left to do", 0.3)
+    wait_until(lambda: planner.json()[0] == 0, 240, "nothing is left to do", 0.3)
     assert "plus->plan: nothing to change" in planner.text()
 
     asyncio.run(alter_retention(flow))
-    wait_until(lambda: planner.json()[0] == 2, 60, "a setting is to be changed", 0.3)
+    wait_until(lambda: planner.json()[0] == 2, 240, "a setting is to be changed", 0.3)
     _, told = planner.json()
     (change,) = told["flows"][0]["changes"]
     assert change == {

@@ -18,7 +18,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.settings import connection_settings
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import local_ports, slices
 from tests.kit.topics import make_topics
 
@@ -135,6 +135,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]
         "copy.epoch.ms": "3600000",
         "tasks.max": "1",
         **SMALL,
+        **CALM,
     }
     with Mirror(properties, tmp_path) as mirror:
         mirror.start()

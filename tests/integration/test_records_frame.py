@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connect.embedded import ports
+from connect.embedded.java import java_environment
 from connect.wire.records import Record
 from connectors.dataplane.outcomes import Unfit
 from connectors.dataplane.plan import PartitionPlan, TopicPartition
@@ -32,6 +34,10 @@ def spark() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
+        # As the worker starts it: on a machine that has no Java of its own, or whose name leads nowhere.
+        for name, value in java_environment().items():
+            patch.setenv(name, value)
+        patch.setenv("SPARK_LOCAL_IP", ports.HOST)
         session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
         yield session
         session.stop()

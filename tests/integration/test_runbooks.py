@@ -19,7 +19,7 @@ from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.moving import commit
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
@@ -96,6 +96,7 @@ class Stage:
             "topics": self.topic,
             "groups": f"orders-.*{self.name}",
             **SMALL,
+            **{key.replace("eu.", f"{alias}."): value for alias in bootstrap for key, value in CALM.items()},
             "emit.checkpoints.enabled": "true",
             "emit.checkpoints.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",

@@ -25,7 +25,7 @@ from tests.kit.secured import PLAIN, SCRAM, Secured, jaas, set_password, start_s
 pytestmark = pytest.mark.integration
 
 #: Half of a short session passes before it is proven anew; for as long as the other half may both sides stand still.
-REAUTH_MS = 4_400
+REAUTH_MS = 10_000
 DEADLINE_S = 180.0
 METADATA_OF_NOTHING = b"\1\0\0\0"
 PEM = {"ssl.truststore.type": "PEM", "ssl.truststore.location": None, "ssl.truststore.password": None}

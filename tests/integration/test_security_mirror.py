@@ -30,6 +30,7 @@ from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
 from tests.kit.batches import topics_of
 from tests.kit.direct import Broker
+from tests.kit.mirror import PATIENT
 from tests.kit.processes import Member, Role, wait_until
 from tests.kit.rounds import Moment, Path, Round
 from tests.kit.secured import REAUTH_MS, SecuredStage
@@ -64,8 +65,8 @@ class BothWays(SecuredStage):
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     properties = {
-        # A loaded machine must not add a take-over of its own.
-        "lease.ms": "30000",
+        # A loaded machine must not add a take-over of its own; one test kills the worker.
+        **PATIENT,
         "us->eu.topics": ", ".join([*(load.topic for load in LOADS), *shapes.SOURCES, DENIED, DOOMED, "shape-append"]),
         "us->eu.consumer.isolation.level": "read_committed",
     }
@@ -73,6 +74,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     with BothWays(folder, seed=SEED, loads=LOADS, records_per_s=2_000, properties=properties) as opened:
         asyncio.run(write_shapes(opened.us, opened.eu))
         assert opened.set_going(DEADLINE_S) == []
+        # What is said of them is not said while a test looks at the log.
+        for topic, sentence in shapes.POISON.items():
+            await_refused(opened, topic, sentence)
         yield opened
         ending = opened.wind_up()
         assert not ending.faults
@@ -108,6 +112,10 @@ async def test_shapes_arrive_as_consumers_of_the_source_see_them(stage: BothWays
 
 @pytest.mark.parametrize(("topic", "sentence"), shapes.POISON.items())
 def test_what_the_target_refuses_stops_its_partition_only(stage: BothWays, topic: str, sentence: str) -> None:
+    await_refused(stage, topic, sentence)
+
+
+def await_refused(stage: BothWays, topic: str, sentence: str) -> None:
     stage.mirror.await_line(0, (" QUARANTINED: ", f"target us.{topic}-0 {sentence}"), DEADLINE_S)
 
 
@@ -168,8 +176,11 @@ def test_sessions_that_are_proven_anew_cost_no_beat(stage: BothWays) -> None:
     """No connection of the copy is lost under load, and nothing is said."""
     under_load(stage)
     begin = stage.mirror.log_end()
-    assert outlived(stage) or outlived(stage), "no slice lives for so long"
-    assert not [line for line in stage.mirror.log_lines(begin) if " INFO " not in line]
+    # One try may meet the end of one slice's epoch, and the next one that of another's.
+    assert any(outlived(stage) for _ in range(4)), "no slice lives for so long"
+    # That the machine was too busy for the worker says nothing of sessions.
+    lines = [line for line in stage.mirror.log_lines(begin) if "the worker's loop" not in line]
+    assert not [line for line in lines if " INFO " not in line]
     compare(stage, begin)
 
 

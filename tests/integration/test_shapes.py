@@ -25,7 +25,7 @@ from connect.kafka.settings import connection_settings
 from tests.integration.test_mirror import read, until
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.resumed import Resumed
 from tests.kit.secured import as_lines, start_secured
 from tests.kit.shapes import COMMITTED, HUGE_RECORDS, START_INSIDE, ZSTD, configure, plain, some
@@ -194,6 +194,7 @@ def copies(ends: Ends, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cop
         "copy.epoch.ms": str(EPOCH_MS),
         "eu.offset.flush.interval.ms": "3600000",
         **SMALL,
+        **PATIENT,
     }
     with Mirror(properties, tmp_path_factory.mktemp("every-shape")) as mirror:
         found = Copies(us, eu, mirror)
@@ -238,7 +239,7 @@ async def test_any_broker_tells_what_a_topic_takes(copies: Copies) -> None:
     cluster = Cluster(settings)
     try:
         assert await max_message_bytes(cluster, f"{FINE}.lowered") == 10_000
-        assert await timestamp_range_ms(cluster, f"{FINE}.poison-time") == (shapes.HOUR_MS, shapes.HOUR_MS)
+        assert await timestamp_range_ms(cluster, f"{FINE}.poison-time") == (shapes.DAY_MS, shapes.HOUR_MS)
         assert await min_insync_replicas(cluster, [f"{FINE}.lowered", "missing"]) == {f"{FINE}.lowered": 1}
         assert await perhaps_compacted(cluster, [f"{FINE}.lowered", f"{FINE}.poison-key", "missing"]) == {
             f"{FINE}.poison-key",

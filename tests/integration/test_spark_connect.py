@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ALIAS = f"c{uuid.uuid4().hex[:6]}"
 LOAD = Load(f"connect-{ALIAS}", 3)
-DEADLINE_S = 180.0
+DEADLINE_S = 400.0
 
 
 @dataclass

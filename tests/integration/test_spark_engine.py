@@ -88,19 +88,21 @@ async def test_a_server_that_is_away_is_named_and_worth_another_try() -> None:
 
 
 async def test_keys_that_spark_refuses_are_not_tried_again() -> None:
+    before = sparks()
     async with engine({"spark.driver.memory": "100m"}) as spark:
         with pytest.raises(EngineBroken, match="memory"):
             await asyncio.wait_for(spark.start_job({}, ""), DEADLINE_S)
-    wait_until(lambda: not sparks(), DEADLINE_S, "no process of the Spark that was refused is left")
+    wait_until(lambda: not sparks() - before, DEADLINE_S, "no process of the Spark that was refused is left")
 
 
-def sparks() -> list[str]:
-    """What runs of a Spark below this process, by its command line."""
-    found = []
+def sparks() -> set[psutil.Process]:
+    """What runs of a Spark below this process, by its command line; other tests may have left theirs."""
+    found = set()
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found.append(" ".join(child.cmdline()))
-    return [command for command in found if "spark" in command]
+            if "spark" in " ".join(child.cmdline()):
+                found.add(child)
+    return found
 
 
 @pytest.mark.long

@@ -34,7 +34,7 @@ SECRETS = {"reader": f"planted-{uuid.uuid4().hex}", "writer": f"planted-{uuid.uu
 VARIABLE = "HELIOGRAPH_TEST_PASSWORD"
 LOAD = Load("orders", 4)
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 180.0
+DEADLINE_S = 400.0
 #: A shell's Spark keeps to warnings, whatever ``spark.log.level`` says, unless a file names a logger.
 LOG4J = """
 rootLogger.level = info

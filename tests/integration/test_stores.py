@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 CONNECTOR = configlog.connector_record("c", {"name": "c"})
 TASKS = configlog.task_records("c", [{"a": "0"}, {"a": "1"}])
 COMMIT = configlog.commit_record("c", 2)
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class Place:

@@ -126,17 +126,28 @@ async def test_records_and_position_are_there_or_neither(
         await killed.commit()
     await successor.fill()
     await successor.commit()
-    assert [record.value for record in await read(eu, topic)] == [b"%d" % at for at in range(len(there) + 1)]
+    await until_read(eu, topic, [b"%d" % at for at in range(len(there) + 1)])
     assert (await site.runs())[-1].upstream_end == len(there) + 1
     records = [record for record in await site.records(site.settings.map_topic) if decode_kind(record.key) is Kind.GAP]
     assert len(records) == len(there) + 1, "a gap is told of with the position behind it, or not at all"
+
+
+async def until_read(eu: KafkaCluster, topic: str, values: list[bytes]) -> None:
+    """A commit is answered a moment before its markers are written, and its records can be read behind these."""
+
+    async def are_there() -> bool:
+        return len(await read(eu, topic)) >= len(values)
+
+    await until(are_there, f"{topic} has {len(values)} committed records")
+    assert [record.value for record in await read(eu, topic)] == values
 
 
 async def test_what_the_cluster_has_aborted_by_itself_is_copied_again(site: Site, eu: KafkaCluster) -> None:
     """As where a worker was frozen for longer than ``transaction.timeout.ms`` with records in a transaction."""
     topic, transactional_id = f"frozen-{uuid4().hex[:8]}", f"frozen-{uuid4()}"
     await make_topics(eu.bootstrap, {topic: 1})
-    task = Task(site, topic, transactional_id, timeout_ms=1_000)
+    # Longer than the cluster, or this, may stand still between two steps of what is to be committed.
+    task = Task(site, topic, transactional_id, timeout_ms=6_000)
     await task.start()
     await task.fill()
     await task.commit()
@@ -149,7 +160,7 @@ async def test_what_the_cluster_has_aborted_by_itself_is_copied_again(site: Site
     assert task.copied == 1
     await task.fill()
     await task.commit()
-    assert [record.value for record in await read(eu, topic)] == [b"0", b"1"]
+    await until_read(eu, topic, [b"0", b"1"])
     assert (await site.runs())[-1].upstream_end == 2
 
 
@@ -178,8 +189,7 @@ async def test_a_commit_at_which_epochs_run_out_goes_on_as_another_producer(site
         ids.add(task.shared.identity.producer_id)
         await task.fill()
         await task.commit()
-    there = [record.value for record in await read(eu, topic)]
-    assert there == [b"%d" % at for at in range(task.copied)]
+    await until_read(eu, topic, [b"%d" % at for at in range(task.copied)])
     successor = Task(site, topic, transactional_id)
     await successor.start()
     assert successor.copied == task.copied

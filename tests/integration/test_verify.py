@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaProducer
 
 from connect.core.errors import ClusterUnreachable, PermanentError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connectors.verify import READ_COMMITTED, compare_topics
+from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
@@ -50,11 +50,7 @@ async def new_topic(sides: Sides) -> Callable[..., Awaitable[str]]:
     async def make(partitions: int = 1, target_partitions: int | None = None) -> str:
         name = f"verify-{uuid.uuid4().hex[:8]}"
         for where, count in ((sides.source, partitions), (sides.target, target_partitions or partitions)):
-            admin = Admin(where)
-            try:
-                assert await admin.create_topics([NewTopic(name, count, 1)]) == {name: None}
-            finally:
-                await admin.close()
+            await make_topics(",".join(f"{host}:{port}" for host, port in where.bootstrap), {name: count})
         return name
 
     return make

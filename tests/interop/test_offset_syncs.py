@@ -29,7 +29,7 @@ from connectors.offset_map import Place
 from connectors.offset_sync_store import OffsetSyncStore
 from tests.interop.flow import read_all
 from tests.kit.java_mm2 import COORDINATES, JavaMirrorMaker
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.topics import make_topics
 
@@ -125,6 +125,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, alias: str, name: str) -> Ma
         "offset.lag.max": str(_LAG_MAX),
         "eu.offset.flush.interval.ms": "2000",
         **SMALL,
+        **CALM,
         "emit.checkpoints.enabled": "false",
         f"{alias}.consumer.isolation.level": "read_committed",
     }

@@ -58,7 +58,7 @@ class Copied:
         self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
     def arguments(self, **more: Any) -> Arguments:
-        return Arguments(self.file, self.us, self.eu, undo_file=self.undo_file, as_json=True, timeout_s=60, **more)
+        return Arguments(self.file, self.us, self.eu, undo_file=self.undo_file, as_json=True, timeout_s=300, **more)
 
     async def make(self) -> None:
         for address in self.bootstrap.values():

@@ -37,6 +37,21 @@ SMALL: Final[Mapping[str, str]] = {
     "eu.heartbeat.interval.ms": "1000",
 }
 
+#: Behind :data:`SMALL` where no worker is killed: a machine that stands still for seconds costs nobody the membership
+#: or a slice, and adds no take-over with a fence's marker, and no count or position that begins anew.
+CALM: Final[Mapping[str, str]] = {
+    "eu.session.timeout.ms": "60000",
+    "eu.worker.lease.ms": "40000",
+    "lease.ms": "60000",
+}
+
+#: The same where a worker is killed once: its successor waits for the end of its session.
+PATIENT: Final[Mapping[str, str]] = {
+    "eu.session.timeout.ms": "20000",
+    "eu.worker.lease.ms": "15000",
+    "lease.ms": "30000",
+}
+
 #: Records and their positions in the same transactions, on the way from us to eu.
 EXACTLY_ONCE: Final[Mapping[str, str]] = {
     "eu.exactly.once.source.support": "enabled",
@@ -45,7 +60,7 @@ EXACTLY_ONCE: Final[Mapping[str, str]] = {
 
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.
-_STOP_DEADLINE_S: Final = 120.0
+STOP_DEADLINE_S: Final = 120.0
 _KILL_DEADLINE_S: Final = 120.0
 #: Spark's Python daemon ends by itself, once its JVM has: a moment behind the worker.
 _GONE_DEADLINE_S: Final = 120.0
@@ -95,7 +110,7 @@ class Mirror:
         """An ``AssertionError`` if any process of this mirror stays; its Spark's ends a moment behind the worker."""
         wait_until(lambda: not self.leftovers(), _GONE_DEADLINE_S, "no process of the mirror is left")
 
-    def stop(self, within_s: float = _STOP_DEADLINE_S) -> int:
+    def stop(self, within_s: float = STOP_DEADLINE_S) -> int:
         """SIGTERM; the exit code. An ``AssertionError`` if it takes longer than ``within_s``."""
         self.members()
         self._keeper.signal(_WORKER, signal.SIGTERM)

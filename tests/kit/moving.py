@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from tests.kit.java_client import DEFAULT, IDENTITY
-from tests.kit.mirror import SMALL
+from tests.kit.mirror import CALM, SMALL
 from tests.kit.topics import make_topics
 
 #: Far less than positions take to be stored: whoever looks while producers write sees records that wait, always.
@@ -65,6 +65,7 @@ def two_flows(us: str, eu: str, name: str) -> Mapping[str, str]:
         "topics": f".*-{name}",
         "groups": f"{name}-.*",
         **SMALL,
+        **CALM,
         "emit.checkpoints.enabled": "true",
         "emit.checkpoints.interval.seconds": "1",
         "sync.group.offsets.enabled": "true",

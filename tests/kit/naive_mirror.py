@@ -22,8 +22,10 @@ from tests.kit.topics import make_topics
 
 _DAEMON: Final = "pyspark.daemon"
 _PR_SET_PDEATHSIG: Final = 1
-#: A busy broker has done by then what a killed copier had sent it.
 _RESTART_S: Final = 1.0
+#: A busy broker has done what a killed copier had sent it once nothing has come for so long.
+_STILL_S: Final = 2.0
+_POLL_S: Final = 0.1
 
 
 def _die_with_parent() -> None:
@@ -55,13 +57,24 @@ async def _copy(settings: dict[str, str]) -> None:
             await make_topics(settings["eu.bootstrap.servers"], mirrored_counts)
         partitions = [TopicPartition(topic, index) for topic, count in counts.items() for index in range(count)]
         source.assign(partitions)
-        for partition in partitions:
-            mirrored = TopicPartition(f"us.{partition.topic}", partition.partition)
-            end = (await target.end_offsets([mirrored]))[mirrored]
+        mirrored = [TopicPartition(f"us.{partition.topic}", partition.partition) for partition in partitions]
+        ends = await _settled_ends(target, mirrored)
+        for partition, copy in zip(partitions, mirrored, strict=True):
+            end = ends[copy]
             source.seek(partition, end)
             print(f"resumed us->eu {partition.topic}-{partition.partition}: surplus=1 trusted end={end}", flush=True)
         while True:
             await _forward(await source.getmany(timeout_ms=200, max_records=2000), producer)
+
+
+async def _settled_ends(target: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where partitions end once that has stood still for a while."""
+    ends, since_s = dict[TopicPartition, int](), time.monotonic()
+    while time.monotonic() < since_s + _STILL_S:
+        if (now := await target.end_offsets(partitions)) != ends:
+            ends, since_s = now, time.monotonic()
+        await asyncio.sleep(_POLL_S)
+    return ends
 
 
 async def _forward(fetched: dict[Any, list[Any]], producer: Any) -> None:

@@ -23,6 +23,8 @@ from tests.kit.topics import make_topics
 
 NOW_MS: Final = int(time.time() * 1000)
 HOUR_MS: Final = 3_600_000
+#: So old no record gets in a run, however long that takes, but for those that are meant to be.
+DAY_MS: Final = 24 * HOUR_MS
 ZSTD: Final = 4
 HUGE_RECORDS: Final = 70_000
 START_INSIDE: Final = 42_000
@@ -40,7 +42,7 @@ TARGETS: Final[dict[str, dict[str, str]]] = {
     "stamped-twice": {"message.timestamp.type": "LogAppendTime"},
     "huge-inside": {"max.message.bytes": "50000"},
     "poison-key": {"cleanup.policy": "compact", **_NEVER},
-    "poison-time": {"message.timestamp.before.max.ms": str(HOUR_MS)},
+    "poison-time": {"message.timestamp.before.max.ms": str(DAY_MS)},
     "poison-size": {"max.message.bytes": "5000"},
 }
 #: Below: what a target that is told no more than that holds in the end, each record of the source.
@@ -107,7 +109,7 @@ async def put_poison(topics: Topics) -> None:
     """A good batch, one with records that are refused, and good ones again."""
     kinds: dict[str, Callable[[Record], Record]] = {
         "poison-key": lambda record: record._replace(key=None),
-        "poison-time": lambda record: record._replace(timestamp_ms=NOW_MS - 48 * HOUR_MS),
+        "poison-time": lambda record: record._replace(timestamp_ms=NOW_MS - 2 * DAY_MS),
         "poison-size": lambda record: record._replace(value=random.Random(record.offset).randbytes(6000)),
     }
     for topic, spoil in kinds.items():

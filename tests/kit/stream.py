@@ -28,6 +28,8 @@ class Stream:
         self.copied: dict[Partition, list[int]] = {}
         #: When something of a partition was read, on the monotonic clock.
         self.seen_s: dict[Partition, list[float]] = {}
+        #: For how long at most nothing was written: nothing can be copied then.
+        self.longest_pause_s = 0.0
         self._stopped = asyncio.Event()
         self._settling: asyncio.Event | None = None
 
@@ -52,6 +54,7 @@ class Stream:
         # Partitions that are added are seen within a second.
         settings = {"bootstrap_servers": self.us.bootstrap, "enable_idempotence": True, "metadata_max_age_ms": 1000}
         async with AIOKafkaProducer(**settings) as producer:
+            wrote_s = time.monotonic()
             while not self._stopped.is_set():
                 for partition, number in list(self.written.items()):
                     self.written[partition] = number + 1
@@ -61,6 +64,8 @@ class Stream:
                     self._settling.set()
                     self._settling = None
                 await asyncio.sleep(_PAUSE_S)
+                wrote_s, before_s = time.monotonic(), wrote_s
+                self.longest_pause_s = max(self.longest_pause_s, wrote_s - before_s)
 
     async def read(self, partitions: list[Partition]) -> None:
         """Until cancelled."""

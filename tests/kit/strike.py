@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import psutil
+
 from tests.kit.checker import Report
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, Member, Role, gone, wait_until
@@ -202,12 +204,18 @@ class Strike:
         result.kept_bytes = sum(stage.kept_bytes(direction) for direction in Direction)
         self._asked_before = self._asked()
         self._struck_at = time.monotonic()
+        struck = 0
         for victim in doomed if self._round.stop else victims:
-            if self._round.stop:
-                victim.process.suspend()
-                undo.callback(_continue, victim)
-            else:
-                victim.process.kill()
+            # One may have ended by itself, as a slice does whose epoch is over.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if self._round.stop:
+                    victim.process.suspend()
+                    undo.callback(_continue, victim)
+                else:
+                    victim.process.kill()
+                struck += 1
+        if not struck:
+            raise DeadlinePassed(f"{sorted(pids)} had ended before the blow")
         if self._round.victim is Role.WORKER:
             stage.mirror.reap()
             stage.mirror.start()

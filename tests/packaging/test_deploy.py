@@ -37,7 +37,9 @@ def test_a_unit_is_one(unit: Path, tmp_path: Path) -> None:
     here = tmp_path / unit.name
     # It looks for the program as well.
     here.write_text(unit.read_text().replace("/opt/heliograph/bin", str(PROGRAMS)))
-    assert said("systemd-analyze", "verify", "--man=no", str(here)) == ""
+    # It reads other units of this machine as well, which may be wrong.
+    told = said("systemd-analyze", "verify", "--man=no", str(here)).splitlines()
+    assert [line for line in told if unit.name in line] == []
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

@@ -18,7 +18,7 @@ from tests.interop.rest.answers import Answer, normalise
 from tests.interop.rest.asks import NOTHING, Ask, Session, Until
 
 _ANSWER_TIMEOUT_S: Final = 100.0
-_REBALANCE_DEADLINE_S: Final = 60.0
+_REBALANCE_DEADLINE_S: Final = 240.0
 _POLL_S: Final = 0.1
 #: What workers say while a rebalance is under way; the request is right, and is put again.
 _REBALANCING: Final = (

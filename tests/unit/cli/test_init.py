@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from connect.core.properties import load_properties, parse_properties
 from connectors.flows import load, mirrored
 
 US, EU = Place("us", "us-kafka:9092"), Place("eu", "a:1,b:2")
+DEADLINE_S = 60.0
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
 #: How a question ends: with the default, or the example of an address.
 PROMPT_END = r"(?:\]|9092): "
@@ -129,14 +132,20 @@ def test_at_a_terminal_it_asks_and_asks_again(tmp_path: Path) -> None:
 def conversation(terminal: int, turns: list[tuple[str, str]]) -> str:
     """Wait for each question, and type the answer; what stood on the terminal."""
     told, seen = "", 0
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in parts
+
+    def more() -> str:
+        assert select.select([terminal], [], [], DEADLINE_S)[0], f"nothing more within {DEADLINE_S:g} s: {told}"
+        return decoder.decode(os.read(terminal, 4096))
+
     for question, answer in turns:
         while (at := told.find(question, seen)) < 0:
-            told += os.read(terminal, 4096).decode()
+            told += more()
         seen = at + len(question)
         if answer or not question.startswith(("should", "start")):
             # What is typed too early stands in the middle of the question.
             while not re.search(f"{PROMPT_END}$", told[seen:]):
-                told += os.read(terminal, 4096).decode()
+                told += more()
             seen = len(told)
             os.write(terminal, f"{answer}\n".encode())
     return told
