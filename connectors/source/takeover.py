@@ -112,6 +112,7 @@ async def take_over(
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
     if passer is not None:
+        passer.heal(entries)
         known |= await passer.begin(clusters.source, entries, known)
     entries = await _within_reach(clusters, [entry for entry in entries if not entry.is_stopped], known)
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.

@@ -15,8 +15,10 @@ from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, T
 from connect.kafka.transactions import ProducerIdentity, ProducersRefused, TopicsRefused, TransactionalIdRefused
 from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import GapPolicy, OnTopicRecreated
 from connectors.positions import Position
-from connectors.source import reach, standing, takeover
+from connectors.source import gap_policy, reach, standing, takeover
+from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, Takeover, take_over
@@ -164,6 +166,31 @@ async def test_under_another_name_the_target_has_nothing_to_prove(target: Target
 async def test_a_topic_made_anew_is_refused(target: Target) -> None:
     found = await target.take(OWN, {A: stored(A, target_topic_id=UUID(int=9)), B: stored(B)})
     assert [plan.source for plan in found.plans] == [B]
+
+
+@pytest.mark.parametrize("policy", OnTopicRecreated)
+async def test_what_a_policy_lets_go_on_is_begun_by_the_next_attempt_where_one_fails(
+    target: Target, monkeypatch: pytest.MonkeyPatch, policy: OnTopicRecreated
+) -> None:
+    ledger, starts = Ledger([pair(A), pair(B)]), {A: stored(A, clean=True, source_topic_id=UUID(int=9)), B: stored(B)}
+    passer = GapPasser("us->eu", GapPolicy(on_topic_recreated=policy), lambda _: (), 1234)
+    answers = iter([False, True])
+
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
+        seen.append([entry.state for entry in ledger.entries.values()])
+        if not next(answers):
+            raise RetriableError("orders-0 has no leader")
+        return dict.fromkeys(partitions, 3)
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
+    goes_on = policy is not OnTopicRecreated.FAIL
+    if goes_on:
+        with pytest.raises(RetriableError):
+            await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
+    found = await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
+    assert {plan.source: plan.next_source_offset for plan in found.plans} == ({A: 3} if goes_on else {}) | {B: 100}
+    assert seen == ([["healing", "starting"]] * 2 if goes_on else []), "nobody takes it for stopped meanwhile"
 
 
 async def test_a_running_sequence_does_not_say_that_the_leader_knows_us(target: Target) -> None:
