@@ -333,8 +333,7 @@ class MirrorSourceTask:
         self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdentity | None = None
     ) -> Takeover:
         known = ledger.going()
-        await self._pairing.renew(known, starts)
-        entries = [entry for entry in known if not entry.is_stopped]
+        entries = await self._pairing.renew(known, starts)
         passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, time.time_ns() // 1_000_000)
         takeover = await take_over(
             self._services.clusters,
