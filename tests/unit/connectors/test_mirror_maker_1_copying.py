@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from connect.core.errors import PermanentError, SecurityError
+from connect.kafka.admin import NewTopic
 from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
+from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
+from connectors.dataplane import lost
 from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_maker_1 import copying
+from connectors.mirror_maker_1 import copying, source_topics, target_topics
 from connectors.mirror_maker_1.copying import Copying
 from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent, SendFailed
+from connectors.mirror_maker_1.target_topics import Refused
 from connectors.positions import Position
 from connectors.source import gap_policy
 from connectors.source.gap_policy import GapPasser
@@ -23,6 +29,7 @@ from connectors.source.ledger import Ledger, Pair
 from connectors.source.progress import PartitionView
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, take_over
+from tests.kit.members import until
 
 ONE = TopicPartition("orders", 0)
 OLD, NEW, THERE = (UUID(int=number) for number in (1, 2, 3))
@@ -40,6 +47,9 @@ class Brokers:
 
     def __init__(self, *topics: TopicMetadata) -> None:
         self.known = {one.name: one for one in topics}
+
+    async def topics(self, names: Collection[str]) -> Any:
+        return await self.metadata(names)
 
     async def metadata(self, names: Collection[str] | None) -> Any:
         found = {name: one for name, one in self.known.items() if names is None or name in names}
@@ -64,10 +74,118 @@ class Copied:
         return [entry.view(now_ms) for entry in self._ledger.entries.values()]
 
 
+class Target(Brokers):
+    """Makes what it does not refuse."""
+
+    def __init__(self, *topics: TopicMetadata) -> None:
+        super().__init__(*topics)
+        self.refuses: dict[str, Exception] = {}
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.asked = 0
+
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Exception | None]:
+        self.asked += 1
+        return {one.name: self._made(one) for one in topics}
+
+    def _made(self, one: NewTopic) -> Exception | None:
+        if "remote.storage.enable" in one.configs:
+            return PermanentError("INVALID_CONFIG: Unknown topic config name: remote.storage.enable")
+        if one.name not in self.refuses:
+            self.known[one.name], self.configs[one.name] = topic(one.name, one.partitions), one.configs
+        return self.refuses.get(one.name)
+
+
+class Group:
+    async def read(self) -> dict[TopicPartition, object]:
+        return {}
+
+
 def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
     options = SimpleNamespace(aborts=True, handler=None)
-    lent = SimpleNamespace(name="stream 0", clusters=clusters, settings=SimpleNamespace(options=options))
-    return Copying(cast(Lent, lent), cast(GroupOffsets, None), partitions)
+    lent = SimpleNamespace(
+        name="stream 0", clusters=clusters, admin=clusters.target, settings=SimpleNamespace(options=options)
+    )
+    return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"))
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The partitions that tasks copy, spread ones with a plus; brokers are asked twice for topics, at once."""
+    found: list[str] = []
+
+    class Task(Copied):
+        def __init__(self, partitions: Sequence[TopicPartition], mark: str = "") -> None:
+            super().__init__(Ledger(()))
+            self._stopping = asyncio.Event()
+            self._names = [f"{one}{mark}" for one in partitions]
+
+        async def run(self) -> None:
+            found.extend(self._names)
+            await self._stopping.wait()
+
+        def stop(self) -> None:
+            self._stopping.set()
+
+    async def nothing(*_: object, **__: object) -> dict[str, object]:
+        return {}
+
+    async def describe(_: object, topics: Collection[str]) -> dict[str, TopicConfigs]:
+        both = {"retention.ms": "5", "remote.storage.enable": "false"}
+        return {name: {key: TopicConfig(value, ConfigSource.TOPIC) for key, value in both.items()} for name in topics}
+
+    monkeypatch.setattr(copying, "shut_out", nothing)
+    monkeypatch.setattr(copying, "writers_of", nothing)
+    monkeypatch.setattr(copying, "_LEFT_OUT_S", 0.01)
+    monkeypatch.setattr(copying, "SpreadTask", lambda _, __, partitions: Task(partitions, "+"))
+    monkeypatch.setattr(Copying, "_pair_task", lambda _, partitions: Task(partitions))
+    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
+    monkeypatch.setattr(target_topics, "describe", describe)
+    return found
+
+
+ORDERS, CLICKS, LOGS = (TopicPartition(name, 0) for name in ("orders", "clicks", "logs"))
+
+
+async def test_a_topic_that_the_target_refuses_holds_up_no_other(
+    copied: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    source, target = Brokers(topic("orders"), topic("clicks"), topic("logs")), Target(topic("logs", 2))
+    target.refuses = {"orders": PermanentError("cluster target: cannot create topic orders: POLICY_VIOLATION")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS, LOGS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: target.asked >= 3, "it is tried again", WITHIN_S)
+    assert sorted(copied) == ["clicks-0", "logs-0+"]
+    assert not running.done()
+    target.refuses = {}
+    await asyncio.wait_for(running, WITHIN_S)
+    assert "stream 0: orders can be copied now" in caplog.text
+    told = [one.getMessage() for one in caplog.records if "POLICY_VIOLATION" in one.getMessage()]
+    assert len(told) == 1
+    assert "make the topic there yourself, or leave it out with --include or --exclude" in told[0]
+    assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
+
+
+async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) -> None:
+    source, target = Brokers(topic("orders"), topic("clicks")), Target()
+    target.refuses = {"orders": SecurityError("grant CREATE on topic orders")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    with pytest.raises(SecurityError, match="grant CREATE"):
+        await asyncio.wait_for(here.run(), WITHIN_S)
+    assert not copied
+
+
+async def test_a_topic_that_was_deleted_holds_up_no_other(copied: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    source, target = Brokers(topic("clicks")), Target()
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: bool(copied), "the other is copied", WITHIN_S)
+    assert copied == ["clicks-0"]
+    assert "the source does not have orders now" in caplog.text
+    source.known["orders"] = topic("orders")
+    await asyncio.wait_for(running, WITHIN_S)
+    assert "orders" in target.known
 
 
 @pytest.mark.parametrize("is_source", [True, False])
