@@ -59,6 +59,8 @@ class Copying:
         self._offsets = offsets
         self._partitions = sorted(partitions)
         self._refused = refused
+        #: The partitions of the target's topics by which is decided how each is copied.
+        self.target_counts: dict[str, int] = {}
         #: Topics that one of the clusters does not have.
         self._left_out: set[str] = set()
         self._stopping = asyncio.Event()
@@ -158,7 +160,8 @@ class Copying:
             log.warning("%s: the source does not have %s now; the other topics are copied", self._name, _named(gone))
         target = await make_missing(lent.clusters, lent.admin, source, self._refused)
         self._left_out = names - target.keys()
-        alike = {name for name, topic in target.items() if _count(source[name]) == _count(topic)}
+        self.target_counts = {name: _count(topic) for name, topic in target.items()}
+        alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
         return (
             [one for one in self._partitions if one.topic in alike],
             [one for one in self._partitions if one.topic in target.keys() - alike],

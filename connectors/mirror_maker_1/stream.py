@@ -199,8 +199,10 @@ class Stream:
         return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
 
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
-        """Whether a target topic that was there has another number of partitions; one made since is ours."""
-        before = self._present.there
+        """Whether a target topic has another number of partitions than when was decided how it is copied, or when we
+        joined; one made since is ours."""
+        decided = self._copying.target_counts if self._copying is not None else {}
+        before = {**self._present.there, **decided}
         return any(counts[name] != count for name, count in before.items() if name in counts)
 
     async def _looked(self) -> Look:

@@ -157,6 +157,7 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
     running = asyncio.create_task(here.run(), name="copying")
     await until(lambda: target.asked >= 3, "it is tried again", WITHIN_S)
     assert sorted(copied) == ["clicks-0", "logs-0+"]
+    assert here.target_counts == {"clicks": 1, "logs": 2}
     assert not running.done()
     target.refuses = {}
     await asyncio.wait_for(running, WITHIN_S)
