@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connectors.dataplane.plan import (
     RUNNING,
     PartitionPlan,
@@ -33,6 +33,7 @@ from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.source_topics import shown
 from connectors.mirror_maker_1.spread_standing import Begin, Standing, begin_of, begun, stop_told
 from connectors.source.defects import Defects
+from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly
@@ -210,7 +211,10 @@ class SpreadTask:
                 log.warning("%s: source %s was made anew: it is copied from its beginning", self._name, one)
         unknown = [one for one in partitions if one not in found]
         resets = await list_offsets(source, unknown, reset_to) if unknown else {}
-        found.update((TopicPartition(*one), Begin(offset)) for one, offset in resets.items())
+        begins = {TopicPartition(*one): offset for one, offset in resets.items()}
+        if reset_to == LATEST:
+            await warn_of_left_behind(source, begins)
+        found.update((one, Begin(offset)) for one, offset in begins.items())
         anew = [one for one, begin in found.items() if begin.offset < 0]
         starts = await list_offsets(source, anew, EARLIEST) if anew else {}
         return {one: replace(found[one], offset=starts.get(one, found[one].offset)) for one in partitions}

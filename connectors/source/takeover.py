@@ -32,6 +32,7 @@ from connectors.positions import Position
 from connectors.source.first_offsets import Begin, first_offsets, warn_of_members
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
+from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.reach import out_of_reach, target_of
 from connectors.source.second_line import Resumes, SecondLine, go_on, prove
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
@@ -357,6 +358,8 @@ async def _plans_afresh(
     resets = await first_offsets(clusters.source, unknown, first)
     if unknown and first.group:
         await warn_of_members(clusters.source, first.group)
+    elif first.reset_to == LATEST:
+        await warn_of_left_behind(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
     for entry in entries:

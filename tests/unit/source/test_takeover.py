@@ -12,12 +12,13 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import ProducerIdentity, ProducersRefused, TopicsRefused, TransactionalIdRefused
 from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapPolicy, OnTopicRecreated
 from connectors.positions import Position
-from connectors.source import gap_policy, reach, standing, takeover
+from connectors.source import first_offsets, gap_policy, left_behind, reach, standing, takeover
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
@@ -32,6 +33,7 @@ class Target:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fenced: list[tuple[str, list[TopicPartition]]] = []
+        self.name = "us"
         self.at_once = self.most_at_once = 0
         self.refused: set[str] = set()
         self.denied: set[TopicPartition] = set()
@@ -284,6 +286,21 @@ async def test_where_all_would_wait_the_takeover_is_tried_again(target: Target) 
     with pytest.raises(RetriableError, match=r"us\.orders-0 has no leader; target us\.orders-1 has no leader"):
         await target.take(OWN, {A: stored(A), B: stored(B)})
     assert target.fenced == []
+
+
+@pytest.mark.parametrize("reset_to", [EARLIEST, LATEST])
+async def test_it_is_told_where_what_is_there_already_is_left_out(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reset_to: int
+) -> None:
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], at: int, *__: int) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 9 if at == LATEST else 2)
+
+    for module in (first_offsets, left_behind):
+        monkeypatch.setattr(module, "list_offsets", list_offsets)
+    starts = {A: Start(None, None, False), B: stored(B, clean=True)}
+    found = await take_over(target.clusters, OWN, [Entry(pair(A)), Entry(pair(B))], starts, reset_to=reset_to)
+    assert {plan.source: plan.next_source_offset for plan in found.plans} == {A: 9 if reset_to == LATEST else 2, B: 100}
+    assert ("leaves these records out: orders-0 at offset 9; with earliest" in caplog.text) is (reset_to == LATEST)
 
 
 async def test_without_the_right_to_read_its_target_a_partition_is_quarantined(target: Target) -> None:
