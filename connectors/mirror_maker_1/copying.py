@@ -13,8 +13,9 @@ from typing import Final, Protocol
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.transactions import Superseded
-from connectors.dataplane.plan import QUARANTINED, TopicPartition
+from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.mirror_maker_1 import remedies
 from connectors.mirror_maker_1.fences import shut_out, writers_of
 from connectors.mirror_maker_1.group_store import GroupOffsets, GroupPositionStore
 from connectors.mirror_maker_1.lent import Lent, SendFailed
@@ -191,6 +192,7 @@ class Copying:
             reset_to=lent.source.reset_to,
             logs_skipped=True,
             gap_policy=_GAPS,
+            told=lambda entry: remedies.told(entry.state, entry.pair.source, entry.reason, self._group_id),
         )
         services = TaskServices(lent.engine, lent.links, lent.clusters, lent.admin)
         return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
@@ -204,7 +206,17 @@ class Copying:
             for one in self.view():
                 # Who deletes a topic that is copied wants it gone.
                 if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
-                    raise SendFailed(_told(one))
+                    raise SendFailed(self._told(one))
+
+    def _told(self, one: PartitionView) -> str:
+        source = TopicPartition(one.source_topic, one.source_partition)
+        # It may have stopped this moment, and its task not have worded it yet.
+        reason = remedies.told_at_end(one.state, source, one.reason, self._group_id)
+        return f"{source} cannot be copied on from source offset {one.next_source_offset}: {reason}"
+
+    @property
+    def _group_id(self) -> str:
+        return self._lent.source.group.group_id
 
     @property
     def _name(self) -> str:
@@ -219,14 +231,6 @@ def _named(topics: Collection[str]) -> str:
     names = sorted(topics)
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _told(one: PartitionView) -> str:
-    advice = "; with --abort.on.send.failure false such records are left out, named and counted"
-    return (
-        f"{one.source_topic}-{one.source_partition} cannot be copied on from source offset {one.next_source_offset}: "
-        f"{one.reason}{advice if one.state == QUARANTINED else ''}"
-    )
 
 
 def _first(failed: ExceptionGroup[Exception]) -> Exception:

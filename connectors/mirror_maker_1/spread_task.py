@@ -30,8 +30,9 @@ from connectors.gaps import GapKind
 from connectors.mirror_maker_1.fences import new_writer, shut_out, writers_of
 from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.remedies import spread_told
 from connectors.mirror_maker_1.source_topics import shown
-from connectors.mirror_maker_1.spread_standing import Begin, Standing, begin_of, begun, stop_told
+from connectors.mirror_maker_1.spread_standing import Begin, Standing, begin_of, begun
 from connectors.source.defects import Defects
 from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.progress import PartitionView, is_stopped
@@ -191,7 +192,7 @@ class SpreadTask:
 
     def _stopped(self, source: TopicPartition, begin: Begin) -> Standing:
         """A partition that stopped under another process, or in another generation: its note stays as it is."""
-        reason = stop_told(begin.state, source, "", self._lent.source.group.group_id)
+        reason = spread_told(begin.state, source, "", self._lent.source.group.group_id)
         log.error("%s: %s: %s", self._name, source, reason)
         return Standing(begin.offset, state=begin.state, reason=reason, is_dirty=False)
 
@@ -247,7 +248,7 @@ class SpreadTask:
             self._is_broken.set()
             return
         one.state = gap.state if gap else progress.state
-        one.reason = stop_told(one.state, progress.source, facts(progress.reason), self._lent.source.group.group_id)
+        one.reason = spread_told(one.state, progress.source, progress.reason, self._lent.source.group.group_id)
         log.error("%s: %s stopped: %s", self._name, progress.source, one.reason)
 
     # -- storing ----------------------------------------------------------------------------------

@@ -355,8 +355,11 @@ class MirrorSourceTask:
         return takeover
 
     def _tell_stopped(self, entry: Entry) -> None:
-        source = entry.pair.source
-        more = f"; {advice(self._settings.connector, self._source_alias, source)}" if entry.gap else ""
+        source, more = entry.pair.source, ""
+        if self._settings.told is not None:
+            entry.reason = self._settings.told(entry)
+        elif entry.gap:
+            more = f"; {advice(self._settings.connector, self._source_alias, source)}"
         log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
 
     async def _load(

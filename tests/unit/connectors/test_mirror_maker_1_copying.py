@@ -15,8 +15,8 @@ from connect.core.errors import PermanentError, SecurityError
 from connect.kafka.admin import NewTopic
 from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
-from connectors.dataplane import lost
-from connectors.dataplane.plan import TopicPartition
+from connectors.dataplane import lost, verdicts
+from connectors.dataplane.plan import SliceSettings, TopicPartition
 from connectors.mirror_maker_1 import copying, source_topics, target_topics
 from connectors.mirror_maker_1.copying import Copying
 from connectors.mirror_maker_1.group_store import GroupOffsets
@@ -25,7 +25,7 @@ from connectors.mirror_maker_1.target_topics import Refused
 from connectors.positions import Position
 from connectors.source import gap_policy
 from connectors.source.gap_policy import GapPasser
-from connectors.source.ledger import Ledger, Pair
+from connectors.source.ledger import Entry, Ledger, Pair
 from connectors.source.progress import PartitionView
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, take_over
@@ -101,9 +101,17 @@ class Group:
 
 
 def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
-    options = SimpleNamespace(aborts=True, handler=None)
+    options = SimpleNamespace(aborts=True, handler=None, commit_interval_ms=1000)
     lent = SimpleNamespace(
-        name="stream 0", clusters=clusters, admin=clusters.target, settings=SimpleNamespace(options=options)
+        name="stream 0",
+        clusters=clusters,
+        admin=clusters.target,
+        settings=SimpleNamespace(options=options),
+        source=SimpleNamespace(flow="source->target", reset_to=0, group=SimpleNamespace(group_id="g")),
+        engine=None,
+        links=None,
+        transactional_id=lambda: "id",
+        slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
     )
     return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"))
 
@@ -166,6 +174,19 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
     assert len(told) == 1
     assert "make the topic there yourself, or leave it out with --include or --exclude" in told[0]
     assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
+
+
+def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(caplog: pytest.LogCaptureFixture) -> None:
+    here = a_copying(Clusters(Brokers().cluster, Brokers().cluster))
+    entry = Entry(Pair(ONE, OLD, ONE, THERE))
+    verdict = verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
+    entry.stop(verdict.reason, gap=verdict.gap)
+    here._pair_task([ONE])._tell_stopped(entry)
+    assert "kafka-consumer-groups --reset-offsets" in caplog.text
+    assert "PUT" not in caplog.text
+    assert entry.reason in caplog.text
+    told = here._told(entry.view(0))
+    assert told.count("--reset-offsets") == 1, "who is told at the end of the process is told the same"
 
 
 async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) -> None:
