@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from connect.core.cipher_suites import suites_notice
 from connect.core.security_defs import SECURITY
+from connect.core.unheeded import UNHEEDED
 from connect.core.worker_defs import WORKER
 from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SUPPORTED_SECURITY
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
@@ -198,6 +199,8 @@ def _place(key: str, clusters: Sequence[str]) -> _Word | None:
 def _of_all(key: str, clusters: Sequence[str]) -> _Word | None:
     if key in _TOP_KNOWN:
         return None
+    if key in UNHEEDED:
+        return _Word("pointless", UNHEEDED[key])
     if key in _FLOW_ONLY or (_client_kind(key) is not None and key not in _CONNECTOR_KNOWN):
         flow = f"{clusters[0]}->{clusters[-1]}"
         return _Word("misplaced", f"has no effect at the top, as in Java; write it for a flow, such as {flow}.{key}")
@@ -220,6 +223,8 @@ def _of_cluster(rest: str) -> _Word | None:
         return _of_client(kind, rest.partition(".")[2])
     if rest in _WORKER_UNSUPPORTED:
         return _UNSUPPORTED
+    if rest in UNHEEDED:
+        return _Word("pointless", UNHEEDED[rest])
     if rest in _WORKER_KNOWN or rest.startswith(_WORKER_PREFIXES) or _is_connection(rest):
         return _of_connection(rest)
     return _unknown(rest, _WORKER_KNOWN)

@@ -15,6 +15,7 @@ from connect.core.errors import ConfigError
 from connect.core.properties import Properties
 from connect.core.providers import NOTHING, ConfigTransformer, ProviderFactory
 from connect.core.rest_defs import Listener, parse_listener
+from connect.core.unheeded import UNHEEDED
 from connect.core.worker_defs import WORKER, WORKER_PREFIXES
 
 #: A worker's clients: those of connectors by kind, its own by what they are for.
@@ -341,6 +342,8 @@ def _notices(props: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} has no effect: JsonConverter without schemas is used"
         elif key in ("plugin.path", "plugin.discovery"):
             yield f"{key} has no effect: plugins here are Python packages, found by their entry points"
+        elif key in UNHEEDED:
+            yield f"{key} {UNHEEDED[key]}"
         elif key not in WORKER and key not in ADMIN and not key.startswith(WORKER_PREFIXES):
             close = get_close_matches(key, WORKER.settings, 1, 0.8)
             yield f"{key} is not known and has no effect" + "".join(f"; is {name} meant?" for name in close)

@@ -38,6 +38,7 @@ _NOT_AUTHENTICATED: Final = (
 )
 
 
+_FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
 #: The client is only made once a broker has answered; what then still takes this long is broken.
 _BOOTSTRAP_TIMEOUT_MS: Final = 10_000
 
@@ -73,16 +74,20 @@ class _AdminClient(KafkaAdminClient):  # type: ignore[misc]  # the library ships
 
 
 class Admin:
-    """One admin client, made when first needed and closed with ``close``. ``name`` is what messages call the cluster.
+    """One admin client, made when first needed and closed with ``close``. ``name`` is what messages call the cluster,
+    ``fewer_replicas`` how they say that a topic is made with fewer.
 
     Every method raises ClusterUnreachable where no broker answers, SecurityError where one refuses us, else
     RetriableError or PermanentError as Kafka tells.
     """
 
-    def __init__(self, settings: ConnectionSettings, name: str | None = None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, name: str | None = None, fewer_replicas: str = _FEWER_REPLICAS
+    ) -> None:
         addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
         self.name = f"{name} ({addresses})" if name else addresses
         self._settings = settings
+        self._fewer_replicas = fewer_replicas
         self._client: KafkaAdminClient | None = None
         self._lock = asyncio.Lock()
         # One call at a time: the library's client is not made for several threads.
@@ -224,7 +229,7 @@ class Admin:
         if code == _TOPIC_ALREADY_EXISTS:
             return TopicExists(line)
         if code == _INVALID_REPLICATION_FACTOR:
-            line += "; start more brokers, or set replication.factor and offset.storage.replication.factor lower"
+            line += f"; start more brokers, or {self._fewer_replicas}"
         if code in _REFUSED:
             return SecurityError(f"{line}; grant {right} topic {topic}")
         return RetriableError(line) if kafka.errors.for_code(code).retriable else PermanentError(line)

@@ -8,24 +8,26 @@ from typing import Final
 from connectors.dataplane import codes
 from connectors.dataplane.plan import Skip, TopicPartition
 
-_SKIP: Final = "or set errors.tolerance = all to leave out what is refused"
-_AGAIN: Final = "then start the flow again"
+#: Words of what a connector's user does; another command has its own in their place.
+SKIP: Final = "or set errors.tolerance = all to leave out what is refused"
+LEAVE_OUT: Final = "leave it out of topics"
+AGAIN: Final = "then start the flow again"
 #: What to do, by code; ``{topic}`` is the target's.
 _ADVICE: Final = {
-    codes.MESSAGE_TOO_LARGE: f"raise max.message.bytes of topic {{topic}}, {_SKIP}; {_AGAIN}",
-    codes.RECORD_LIST_TOO_LARGE: f"raise segment.bytes of topic {{topic}}, {_SKIP}; {_AGAIN}",
+    codes.MESSAGE_TOO_LARGE: f"raise max.message.bytes of topic {{topic}}, {SKIP}; {AGAIN}",
+    codes.RECORD_LIST_TOO_LARGE: f"raise segment.bytes of topic {{topic}}, {SKIP}; {AGAIN}",
     codes.INVALID_TIMESTAMP: "raise message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic "
-    f"{{topic}}, {_SKIP}; {_AGAIN}",
+    f"{{topic}}, {SKIP}; {AGAIN}",
     codes.INVALID_RECORD: "a compacted topic takes no record without a key: change cleanup.policy of topic {topic}, "
-    f"{_SKIP}; {_AGAIN}",
-    codes.TOPIC_AUTHORIZATION_FAILED: f"grant WRITE on topic {{topic}}, {_AGAIN}",
-    codes.CLUSTER_AUTHORIZATION_FAILED: f"grant IDEMPOTENT_WRITE on the target cluster, {_AGAIN}",
-    codes.UNKNOWN_TOPIC_ID: f"the topic was deleted: make {{topic}} again, {_AGAIN}",
-    codes.INVALID_TOPIC: f"the target lets nobody write to {{topic}}: leave it out of topics, {_AGAIN}",
-    codes.UNSUPPORTED_COMPRESSION: f"the target does not know the codec: upgrade its brokers, {_AGAIN}",
-    codes.POLICY_VIOLATION: f"a policy of the target forbids it: ask who runs the cluster, {_AGAIN}",
+    f"{SKIP}; {AGAIN}",
+    codes.TOPIC_AUTHORIZATION_FAILED: f"grant WRITE on topic {{topic}}, {AGAIN}",
+    codes.CLUSTER_AUTHORIZATION_FAILED: f"grant IDEMPOTENT_WRITE on the target cluster, {AGAIN}",
+    codes.UNKNOWN_TOPIC_ID: f"the topic was deleted: make {{topic}} again, {AGAIN}",
+    codes.INVALID_TOPIC: f"the target lets nobody write to {{topic}}: {LEAVE_OUT}, {AGAIN}",
+    codes.UNSUPPORTED_COMPRESSION: f"the target does not know the codec: upgrade its brokers, {AGAIN}",
+    codes.POLICY_VIOLATION: f"a policy of the target forbids it: ask who runs the cluster, {AGAIN}",
 }
-_ADVICE_ELSE: Final = f"see the log of the target's leader, {_AGAIN}"
+_ADVICE_ELSE: Final = f"see the log of the target's leader, {AGAIN}"
 
 
 @dataclass(frozen=True, slots=True)

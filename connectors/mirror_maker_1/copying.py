@@ -13,13 +13,15 @@ from typing import Final, Protocol
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.transactions import Superseded
-from connectors.dataplane.plan import QUARANTINED, TopicPartition
+from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
+from connectors.mirror_maker_1 import remedies
 from connectors.mirror_maker_1.fences import shut_out, writers_of
 from connectors.mirror_maker_1.group_store import GroupOffsets, GroupPositionStore
 from connectors.mirror_maker_1.lent import Lent, SendFailed
+from connectors.mirror_maker_1.source_topics import shown
 from connectors.mirror_maker_1.spread_task import SpreadTask
-from connectors.mirror_maker_1.target_topics import make_missing
+from connectors.mirror_maker_1.target_topics import Refused, make_missing
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.slice import SliceFenced
 from connectors.source.state_notes import PartitionsStopped
@@ -31,6 +33,10 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 5.0
+#: How often is looked whether topics that were left out can be copied.
+_LEFT_OUT_S: Final = 30.0
+#: So many topics are named in a line of the log.
+_MOST_NAMED: Final = 5
 #: As a consumer goes on behind what it cannot have any more; at the first record that is left, so as to lose least.
 _GAPS: Final = GapPolicy(OnSourceGap.SKIP, OnTopicRecreated.RESTART)
 
@@ -44,12 +50,20 @@ class _Task(Protocol):
 
 
 class Copying:
-    """Of one member and one generation. ``partitions`` are what the leader gave it."""
+    """Of one member and one generation. ``partitions`` are what the leader gave it; ``refused`` knows what was said of
+    topics that the target refused to make."""
 
-    def __init__(self, lent: Lent, offsets: GroupOffsets, partitions: Collection[TopicPartition]) -> None:
+    def __init__(
+        self, lent: Lent, offsets: GroupOffsets, partitions: Collection[TopicPartition], refused: Refused
+    ) -> None:
         self._lent = lent
         self._offsets = offsets
         self._partitions = sorted(partitions)
+        self._refused = refused
+        #: The partitions of the target's topics by which is decided how each is copied.
+        self.target_counts: dict[str, int] = {}
+        #: Topics that one of the clusters does not have.
+        self._left_out: set[str] = set()
         self._stopping = asyncio.Event()
         self._makers: list[Callable[[], _Task]] = []
         self._tasks: dict[int, _Task] = {}
@@ -66,7 +80,8 @@ class Copying:
         return [one for task in self._tasks.values() for one in task.view(now_ms)]
 
     async def run(self) -> None:
-        """Until :meth:`stop`. Cancelled, it ends at once and stores nothing: the partitions are somebody else's.
+        """Until :meth:`stop`, or until a topic can be copied that had to be left out. Cancelled, it ends at once and
+        stores nothing: the partitions are somebody else's.
 
         Raises:
             SendFailed: a record can never be sent, and the process is to end of that.
@@ -82,6 +97,9 @@ class Copying:
                     group.create_task(self._keep(number), name=f"copy of {self._name}")
                     for number in range(len(self._makers))
                 ]
+                if self._left_out:
+                    looking = self._look_for_left_out()
+                    running.append(group.create_task(looking, name=f"topics left out of {self._name}"))
                 watching = group.create_task(self._watch(), name=f"refusals of {self._name}")
                 if running:
                     await asyncio.wait(running)
@@ -138,13 +156,29 @@ class Copying:
         names = {partition.topic for partition in self._partitions}
         if lent.settings.options.handler is not None:
             return [], self._partitions
-        source = (await lent.clusters.source.topics(names)).topics
-        target = await make_missing(lent.clusters, lent.admin, {name: source[name] for name in names})
-        alike = {name for name in names if _count(source[name]) == _count(target[name])}
+        source = await shown(lent.clusters.source, names)
+        if gone := names - source.keys():
+            log.warning("%s: the source does not have %s now; the other topics are copied", self._name, _named(gone))
+        target = await make_missing(lent.clusters, lent.admin, source, self._refused)
+        self._left_out = names - target.keys()
+        self.target_counts = {name: _count(topic) for name, topic in target.items()}
+        alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
         return (
             [one for one in self._partitions if one.topic in alike],
-            [one for one in self._partitions if one.topic not in alike],
+            [one for one in self._partitions if one.topic in target.keys() - alike],
         )
+
+    async def _look_for_left_out(self) -> None:
+        """End this generation in order once both clusters have one of them: the next shares it out."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LEFT_OUT_S)
+                return
+            with contextlib.suppress(RetriableError):
+                source = await shown(self._lent.clusters.source, self._left_out)
+                if found := await make_missing(self._lent.clusters, self._lent.admin, source, self._refused):
+                    log.info("%s: %s can be copied now", self._name, _named(found))
+                    self.stop()
 
     def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
         lent, options = self._lent, self._lent.settings.options
@@ -158,6 +192,7 @@ class Copying:
             reset_to=lent.source.reset_to,
             logs_skipped=True,
             gap_policy=_GAPS,
+            told=lambda entry: remedies.told(entry.state, entry.pair.source, entry.reason, self._group_id),
         )
         services = TaskServices(lent.engine, lent.links, lent.clusters, lent.admin)
         return MirrorSourceTask(settings, services, GroupPositionStore(self._offsets))
@@ -171,7 +206,17 @@ class Copying:
             for one in self.view():
                 # Who deletes a topic that is copied wants it gone.
                 if is_stopped(one.state) and one.state != GapKind.SOURCE_DELETED.label:
-                    raise SendFailed(_told(one))
+                    raise SendFailed(self._told(one))
+
+    def _told(self, one: PartitionView) -> str:
+        source = TopicPartition(one.source_topic, one.source_partition)
+        # It may have stopped this moment, and its task not have worded it yet.
+        reason = remedies.told_at_end(one.state, source, one.reason, self._group_id)
+        return f"{source} cannot be copied on from source offset {one.next_source_offset}: {reason}"
+
+    @property
+    def _group_id(self) -> str:
+        return self._lent.source.group.group_id
 
     @property
     def _name(self) -> str:
@@ -182,12 +227,10 @@ def _count(topic: TopicMetadata) -> int:
     return len(topic.partitions)
 
 
-def _told(one: PartitionView) -> str:
-    advice = "; with --abort.on.send.failure false such records are left out, named and counted"
-    return (
-        f"{one.source_topic}-{one.source_partition} cannot be copied on from source offset {one.next_source_offset}: "
-        f"{one.reason}{advice if one.state == QUARANTINED else ''}"
-    )
+def _named(topics: Collection[str]) -> str:
+    names = sorted(topics)
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _first(failed: ExceptionGroup[Exception]) -> Exception:

@@ -46,7 +46,7 @@ class MirrorMaker1:
             links = LinkServer(LinkSettings(), self._engine.code)
             await links.start()
             closing.push_async_callback(links.stop)
-            admin = Admin(self._settings.target, "target")
+            admin = Admin(self._settings.target, "target", fewer_replicas="set their default.replication.factor lower")
             closing.push_async_callback(admin.close)
             # Each by itself: one that does not answer keeps none of the others waiting.
             sources = [

@@ -10,7 +10,6 @@ from uuid import UUID
 from connect.kafka.group_offsets import Committed
 from connectors.dataplane import shape
 from connectors.dataplane.plan import RUNNING, PartitionPlan, PartitionProgress, ProducerIdentity, TopicPartition
-from connectors.gaps import GapKind
 from connectors.mirror_maker_1.notes import STOPS, Note, Spread, decode, encode_spread
 from connectors.positions import Position
 from connectors.source.progress import PartitionView
@@ -159,16 +158,3 @@ def begin_of(partition: TopicPartition, stored: Committed, topic_id: UUID | None
 def is_another(note: Position | Spread, topic_id: UUID | None) -> bool:
     """Whether the source's topic was deleted and made anew since."""
     return note.source_topic_id is not None and topic_id is not None and note.source_topic_id != topic_id
-
-
-def stop_told(state: str, source: TopicPartition, facts: str, group_id: str) -> str:
-    """Why a partition stays where it is, and what to do: a sentence for people. ``facts``: what happened, where that is
-    still known."""
-    if state not in STOPS:
-        return facts
-    what = facts or f"what was copied of {source} is not all at the target any more ({state})"
-    again = " (the same again, if the target is as it should be)" if state != GapKind.TARGET_DELETED.label else ""
-    return (
-        f"{what}; nothing more of {source} is copied until group {group_id} is without members and its offset of "
-        f"{source} was set with kafka-consumer-groups --reset-offsets to where the copy is to go on{again}"
-    )

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connectors.dataplane.plan import (
     RUNNING,
     PartitionPlan,
@@ -30,8 +30,11 @@ from connectors.gaps import GapKind
 from connectors.mirror_maker_1.fences import new_writer, shut_out, writers_of
 from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
-from connectors.mirror_maker_1.spread_standing import Begin, Standing, begin_of, begun, stop_told
+from connectors.mirror_maker_1.remedies import spread_told
+from connectors.mirror_maker_1.source_topics import shown
+from connectors.mirror_maker_1.spread_standing import Begin, Standing, begin_of, begun
 from connectors.source.defects import Defects
+from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly
@@ -42,6 +45,8 @@ _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
 #: A slice is ended in order and begun anew so often, so that what it holds of topics and leaders grows no older.
 _SLICE_S: Final = 600.0
+#: The same while a topic is left out that the source does not have.
+_SHORT_SLICE_S: Final = 60.0
 #: Where a copy goes on by itself, as a consumer would.
 _GOES_ON: Final = (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED, GapKind.SOURCE_RECREATED)
 
@@ -59,6 +64,8 @@ class SpreadTask:
         self._standing: dict[TopicPartition, Standing] = {}
         self._moved: dict[TopicPartition, int] = {}
         self._is_broken = asyncio.Event()
+        #: Whether the source lacks a topic of the present slice's partitions.
+        self._has_left_out = False
         self._storing = asyncio.Lock()
         self._skip_log = SkipLog(lent.source.flow, each=True)
         self._epoch = 0
@@ -145,12 +152,13 @@ class SpreadTask:
         # What the slice before has told is not to be copied again, and not to be stored over what is stored below.
         await self._commit()
         stored = await self._offsets.read()
-        mine = {partition: stored[partition] for partition in self._partitions if partition in stored}
+        topics = await shown(lent.clusters.source, {partition.topic for partition in self._partitions})
+        there = self._those_of(topics)
+        mine = {partition: stored[partition] for partition in there if partition in stored}
         for spreads in (True, False):
             await shut_out(lent.clusters, await writers_of(lent.clusters.target, mine, spreads=spreads))
-        topics = (await lent.clusters.source.topics({partition.topic for partition in self._partitions})).topics
         plans, standing = [], {}
-        for partition, begin in (await self._begins(mine, topics)).items():
+        for partition, begin in (await self._begins(there, mine, topics)).items():
             before = self._standing.get(partition)
             if before is not None and is_stopped(before.state):
                 standing[partition] = before
@@ -163,6 +171,8 @@ class SpreadTask:
                 one = standing[partition] = begun(before, begin, topic_id, [partition.topic], writer)
                 plans.append(one.plan(partition, producer))
         self._standing = standing
+        if not plans and self._has_left_out:
+            raise RetriableError("no partition can be copied now")
         if not plans:
             await self._stopping.wait()
             raise SliceLost("every partition has stopped")
@@ -170,29 +180,45 @@ class SpreadTask:
         self._moved.clear()
         return plans
 
+    def _those_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        """The partitions of ``topics``. A topic that was deleted holds up no other; one that is hidden for a moment is
+        copied from the next slice on."""
+        there = [partition for partition in self._partitions if partition.topic in topics]
+        gone = sorted({partition.topic for partition in self._partitions} - set(topics))
+        self._has_left_out = bool(gone)
+        if gone:
+            log.warning("%s: the source does not have %s now; the others go on", self._name, ", ".join(gone))
+        return there
+
     def _stopped(self, source: TopicPartition, begin: Begin) -> Standing:
         """A partition that stopped under another process, or in another generation: its note stays as it is."""
-        reason = stop_told(begin.state, source, "", self._lent.source.group.group_id)
+        reason = spread_told(begin.state, source, "", self._lent.source.group.group_id)
         log.error("%s: %s: %s", self._name, source, reason)
         return Standing(begin.offset, state=begin.state, reason=reason, is_dirty=False)
 
     async def _begins(
-        self, stored: Mapping[TopicPartition, Committed], topics: Mapping[str, TopicMetadata]
+        self,
+        partitions: Sequence[TopicPartition],
+        stored: Mapping[TopicPartition, Committed],
+        topics: Mapping[str, TopicMetadata],
     ) -> dict[TopicPartition, Begin]:
         """From where each partition is copied."""
         source, reset_to = self._lent.clusters.source, self._lent.source.reset_to
         found = {one: begin_of(one, committed, topics[one.topic].topic_id) for one, committed in stored.items()}
-        for one, offset in self._moved.items():
+        for one, offset in ((one, self._moved[one]) for one in partitions if one in self._moved):
             found[one] = replace(found.get(one, Begin(offset)), offset=offset, epoch=-1)
         for one, begin in found.items():
             if begin.offset < 0 and one not in self._moved:
                 log.warning("%s: source %s was made anew: it is copied from its beginning", self._name, one)
-        unknown = [one for one in self._partitions if one not in found]
+        unknown = [one for one in partitions if one not in found]
         resets = await list_offsets(source, unknown, reset_to) if unknown else {}
-        found.update((TopicPartition(*one), Begin(offset)) for one, offset in resets.items())
+        begins = {TopicPartition(*one): offset for one, offset in resets.items()}
+        if reset_to == LATEST:
+            await warn_of_left_behind(source, begins)
+        found.update((one, Begin(offset)) for one, offset in begins.items())
         anew = [one for one, begin in found.items() if begin.offset < 0]
         starts = await list_offsets(source, anew, EARLIEST) if anew else {}
-        return {one: replace(found[one], offset=starts.get(one, found[one].offset)) for one in self._partitions}
+        return {one: replace(found[one], offset=starts.get(one, found[one].offset)) for one in partitions}
 
     async def _until_over(self, handle: SliceHandle) -> None:
         """Until it is to stop or has run long enough; raises why the slice ended by itself."""
@@ -200,7 +226,8 @@ class SpreadTask:
         broken = asyncio.create_task(self._is_broken.wait(), name=f"partitions of {self._name}")
         try:
             ending: list[asyncio.Future[Any]] = [stopping, broken, handle.ended]
-            await asyncio.wait(ending, timeout=_SLICE_S, return_when="FIRST_COMPLETED")
+            length_s = _SHORT_SLICE_S if self._has_left_out else _SLICE_S
+            await asyncio.wait(ending, timeout=length_s, return_when="FIRST_COMPLETED")
         finally:
             for task in (stopping, broken):
                 task.cancel()
@@ -221,7 +248,7 @@ class SpreadTask:
             self._is_broken.set()
             return
         one.state = gap.state if gap else progress.state
-        one.reason = stop_told(one.state, progress.source, facts(progress.reason), self._lent.source.group.group_id)
+        one.reason = spread_told(one.state, progress.source, progress.reason, self._lent.source.group.group_id)
         log.error("%s: %s stopped: %s", self._name, progress.source, one.reason)
 
     # -- storing ----------------------------------------------------------------------------------

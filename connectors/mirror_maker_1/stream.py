@@ -21,6 +21,7 @@ from connectors.mirror_maker_1.copying import Copying
 from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
+from connectors.mirror_maker_1.target_topics import Refused
 from connectors.source.progress import PartitionView
 from connectors.source.topology import selected
 
@@ -59,6 +60,7 @@ class Stream:
         self._assigned: Mapping[str, int] | None = None
         #: Topics that were told of, since they are wanted and are not copied.
         self._left_out: set[str] = set()
+        self._refused = Refused(lent.name)
         source = lent.source
         client_id = f"{source.group.client_id}-{lent.number}"
         self._member = GroupMember(self._cluster, source.group_settings(client_id), self)
@@ -138,7 +140,7 @@ class Stream:
         mine = assignors.decode_assignment(joined.assignment)
         log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
         await self._tell("assigned", mine)
-        copying = self._copying = Copying(self._lent, self._offsets, mine)
+        copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused)
         running = asyncio.create_task(copying.run(), name=f"generation {joined.generation} of {self._name}")
         looking = asyncio.create_task(self._look_for_changes(), name=f"topics of {self._name}")
         waiting = [
@@ -197,8 +199,10 @@ class Stream:
         return any(found.source.get(name, 0) != count for name, count in self._assigned.items())
 
     def _has_other_target(self, counts: Mapping[str, int]) -> bool:
-        """Whether a target topic that was there has another number of partitions; one made since is ours."""
-        before = self._present.there
+        """Whether a target topic has another number of partitions than when was decided how it is copied, or when we
+        joined; one made since is ours."""
+        decided = self._copying.target_counts if self._copying is not None else {}
+        before = {**self._present.there, **decided}
         return any(counts[name] != count for name, count in before.items() if name in counts)
 
     async def _looked(self) -> Look:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Final
 
-from connect.core.errors import HeliographError, RetriableError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.topic_configs import describe
+from connectors.changes import CreateTopic
 from connectors.filters import DefaultConfigPropertyFilter
+from connectors.source.applying import Refusals, make_topics
 from connectors.source.remote_configs import configs_of_new
 from connectors.source.takeover import Clusters
-
-log = logging.getLogger(__name__)
 
 _APPEAR_S: Final = 30.0
 _LOOK_S: Final = 0.1
@@ -24,38 +23,45 @@ _REPLICATION_FACTOR: Final = -1
 _PROPERTIES: Final = DefaultConfigPropertyFilter((), source_defaults=False)
 
 
+class Refused(Refusals):
+    """What keeps topics from being made at the target, each said once by one member."""
+
+    def take(self, topic: str, error: Exception) -> None:
+        """Raises it where a right is missing."""
+        if isinstance(error, SecurityError):
+            raise error
+        rest = f"nothing of {topic} is copied before the target has it, the other topics are; it is tried again"
+        choice = "make the topic there yourself, or leave it out with --include or --exclude"
+        super().take(topic, PermanentError(f"{error}; {rest}. To help: {choice}"))
+
+
 async def make_missing(
-    clusters: Clusters, admin: Admin, wanted: Mapping[str, TopicMetadata]
+    clusters: Clusters, admin: Admin, wanted: Mapping[str, TopicMetadata], refused: Refused
 ) -> dict[str, TopicMetadata]:
-    """The target's topics of these names, once all are there. ``wanted``: the source's.
+    """Those of the target's topics of these names that are there, once all are that can be. ``wanted``: the source's;
+    ``refused`` is told of the others.
 
     Raises:
         RetriableError: a cluster does not answer, or one does not appear within half a minute.
-        HeliographError: one cannot be made; says why.
+        SecurityError: a right is missing; says which.
     """
     found = await _there(clusters, wanted)
     missing = [name for name in wanted if name not in found]
     if not missing:
         return found
-    configs = await describe(clusters.source, missing)
-    made = await admin.create_topics(
-        NewTopic(name, len(wanted[name].partitions), _REPLICATION_FACTOR, configs_of_new(known, _PROPERTIES))
-        for name, known in configs.items()
-        if not isinstance(known, HeliographError)
-    )
-    for name, error in made.items():
-        if error is None:
-            log.info("target: made topic %s with %d partitions", name, len(wanted[name].partitions))
-        elif not isinstance(error, TopicExists):
-            raise error
-    for known in configs.values():
+    changes = []
+    for name, known in (await describe(clusters.source, missing)).items():
         # Without its settings a compacted topic would lose records.
         if isinstance(known, HeliographError):
-            raise known
+            refused.take(name, known)
+        else:
+            configs = configs_of_new(known, _PROPERTIES)
+            changes.append(CreateTopic(name, name, len(wanted[name].partitions), _REPLICATION_FACTOR, configs))
+    made = {change.topic for change in await make_topics(admin, changes, refused)}
     until_s = asyncio.get_running_loop().time() + _APPEAR_S
-    while len(found) < len(wanted):
+    while late := made - found.keys():
         if asyncio.get_running_loop().time() > until_s:
-            raise RetriableError(f"the target does not show {', '.join(sorted(wanted.keys() - found.keys()))} yet")
+            raise RetriableError(f"the target does not show {', '.join(sorted(late))} yet")
         await asyncio.sleep(_LOOK_S)
         found = await _there(clusters, wanted)
     return found

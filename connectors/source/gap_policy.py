@@ -52,6 +52,13 @@ class GapPasser:
         self._runs_of = runs_of
         self._now_ms = now_ms
 
+    def heal(self, entries: Sequence[Entry]) -> None:
+        """Let entries that have just been stopped wait for ``begin`` where that lets them go on: should it not come to
+        that, the next take-over begins them, which leaves out what is stopped; and nobody sees them stopped."""
+        for entry in entries:
+            if entry.is_stopped and self._passable(entry) is not None:
+                entry.heal()
+
     async def begin(
         self, source: Cluster, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
     ) -> dict[TopicPartition, Start]:

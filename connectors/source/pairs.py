@@ -6,18 +6,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.api.filters import ConfigPropertyFilter
-from connect.core.errors import HeliographError, RetriableError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.topic_configs import describe
+from connectors.changes import CreateTopic
 from connectors.dataplane import verdicts
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import ONE_WAY, TopicPartition, Ways
 from connectors.filters import DefaultConfigPropertyFilter
 from connectors.gaps import OnTopicRecreated
+from connectors.source.applying import Refusals, make_topics
 from connectors.source.ledger import Entry, Pair
 from connectors.source.remote_configs import configs_of_new
 from connectors.source.renamed import is_of_another, is_there, name_of_new, names_of_new
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _APPEAR_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.1
+#: So many reasons are given where every partition waits.
+_MOST_NAMED: Final = 5
 
 
 def _every_property() -> ConfigPropertyFilter:
@@ -40,6 +45,21 @@ class NewTopics:
 
     replication_factor: int = -1
     properties: ConfigPropertyFilter = field(default_factory=_every_property)
+
+
+class _Refused(Refusals):
+    """What the target refuses of remote topics for source topics that were made anew, each said once."""
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(flow)
+        self.reasons: dict[str, str] = {}
+
+    def take(self, topic: str, error: Exception) -> None:
+        """Raises it where a right is missing."""
+        if isinstance(error, SecurityError):
+            raise error
+        super().take(topic, error)
+        self.reasons[topic] = str(error)
 
 
 class Pairing:
@@ -62,6 +82,7 @@ class Pairing:
         self._names_new = on_topic_recreated is OnTopicRecreated.NEW_REMOTE_TOPIC
         self._new_topics = new_topics
         self._ways = ways
+        self._refused = _Refused(label)
 
     async def pairs(self, partitions: Sequence[TopicPartition]) -> list[Pair]:
         """The pair of every partition that both clusters know now. Errors as those of the clusters."""
@@ -74,37 +95,68 @@ class Pairing:
         sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
         return pair_up(names.__getitem__, partitions, source, target, sizes, self._ways)
 
-    async def renew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
+    async def renew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:
         """Give entries the topics that are there now: those that go on behind a gap, and those whose source topic was
-        made anew and gets a remote topic of its own. Errors as those of the clusters, RetriableError where it does not
-        appear."""
-        await self._pair_anew(await self._outdated(entries))
-        if not self._names_new:
-            return
-        anew = [entry for entry in entries if not entry.is_stopped and self._is_of_another(entry, starts)]
+        made anew and gets a remote topic of its own. Returns those that can be taken over; of the others some are
+        stopped, and those that a cluster has no partition for wait.
+
+        Errors as those of the clusters, SecurityError where a right is missing, RetriableError where a topic does not
+        appear, or where all entries would wait.
+        """
+        lacking = await self._pair_anew(await self._outdated(entries))
+        waiting: dict[TopicPartition, str] = {}
+        going = [entry for entry in entries if not entry.is_stopped] if self._names_new else []
+        anew = {entry.pair.source: entry for entry in going if self._is_of_another(entry, starts)}
         if anew:
-            await self._make(await self._source_topics([entry.pair.source for entry in anew]))
-            await self._pair_anew(anew)
+            refused = await self._make(await self._source_topics(anew))
+            waiting = {source: refused[source.topic] for source in anew if source.topic in refused}
+            lacking = [entry for entry in lacking if entry.pair.source not in anew]
+            lacking += await self._pair_anew([entry for source, entry in anew.items() if source not in waiting])
+        waiting |= await self._told_lacking(lacking)
+        return _left_to_wait([entry for entry in entries if not entry.is_stopped], waiting)
 
     async def _source_topics(self, partitions: Iterable[TopicPartition]) -> Mapping[str, TopicMetadata]:
         return (await self._source.metadata({partition.topic for partition in partitions})).topics
 
-    async def _pair_anew(self, entries: Sequence[Entry]) -> None:
+    async def _pair_anew(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Stops entries whose source is gone; returns those whose target is not there, or lacks the partition."""
         if not entries:
-            return
+            return []
         found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in entries])}
+        late = [entry for entry in entries if entry.pair.source not in found]
+        here: Mapping[str, TopicMetadata] = {}
+        if late:
+            # A broker that lags may not have heard of it yet.
+            here = await known_topics(self._source, {entry.pair.source.topic for entry in late})
+            found |= {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in late])}
+        lacking = []
         for entry in entries:
             source = entry.pair.source
+            topic = here.get(source.topic)
             if source in found:
                 entry.pair = found[source]
+            elif topic is None or (topic.partitions and source.partition not in topic.partitions):
+                _stop(entry, "source", f"{source.topic} with partition {source.partition}")
             else:
-                position = entry.position.next_source_offset if entry.position else 0
-                gone = verdicts.deleted("source", f"{source.topic} with partition {source.partition}", source, position)
-                entry.stop(gone.reason, gap=gone.gap)
+                entry.pair = replace(entry.pair, source_topic_id=topic.topic_id)
+                lacking.append(entry)
+        return lacking
+
+    async def _told_lacking(self, entries: Sequence[Entry]) -> dict[TopicPartition, str]:
+        """Stops entries whose target is gone; why the others wait for theirs."""
+        if not entries:
+            return {}
+        there = await known_topics(self._target, {entry.pair.target.topic for entry in entries})
+        for entry in entries:
+            if entry.pair.target.topic not in there:
+                _stop(entry, "target", entry.pair.target.topic)
+        left = [entry.pair for entry in entries if not entry.is_stopped]
+        return {pair.source: f"a cluster does not know {pair.source}, or target {pair.target}, now" for pair in left}
 
     async def _outdated(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those that go on behind a gap, and those whose source topic is another one than when they were paired: under
-        its old id a slice would meet the gap once more, and its record would name what came since."""
+        its old id a slice would meet the gap once more, and its record would name what came since. And those that wait,
+        perhaps for their topic."""
         asked = [entry for entry in entries if not entry.is_stopped and entry.pair.source_topic_id]
         topics = await self._source_topics([entry.pair.source for entry in asked]) if asked else {}
         ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id and topic.partitions}
@@ -112,6 +164,7 @@ class Pairing:
             entry
             for entry in entries
             if entry.is_healing
+            or (entry.is_waiting and entry.pair.source_topic_id)
             or (
                 not entry.is_stopped
                 and ids.get(entry.pair.source.topic, entry.pair.source_topic_id) != entry.pair.source_topic_id
@@ -125,28 +178,31 @@ class Pairing:
             return False
         return entry.pair.target.topic != name_of_new(self._remote_topic(entry.pair.source.topic), topic_id)
 
-    async def _make(self, topics: Mapping[str, TopicMetadata]) -> None:
+    async def _make(self, topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
+        """Returns why source topics get none now."""
         names = names_of_new(self._remote_topic, topics.values())
-        configs = await self._configs_of_new(names)
-        made = await self._admin.create_topics(
-            NewTopic(name, len(topics[topic].partitions), self._new_topics.replication_factor, configs[topic])
+        configs, refused = await self._configs_of_new(names)
+        wanted = [
+            CreateTopic(name, topic, len(topics[topic].partitions), self._new_topics.replication_factor, configs[topic])
             for topic, name in names.items()
-        )
-        for name, error in made.items():
-            if error is None:
-                log.info("%s: %s is made for a source topic that was made anew", self._label, name)
-            elif not isinstance(error, TopicExists):
-                raise error
-        await self._until_there(names)
+            if topic in configs
+        ]
+        self._refused.reasons.clear()
+        made = await make_topics(self._admin, wanted, self._refused)
+        await self._until_there({change.source_topic: change.topic for change in made})
+        reasons = self._refused.reasons
+        return refused | {change.source_topic: reasons[change.topic] for change in wanted if change.topic in reasons}
 
-    async def _configs_of_new(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings to make remote topics with. Without them a compacted topic would lose records."""
-        found = {}
+    async def _configs_of_new(self, topics: Iterable[str]) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+        """The settings to make remote topics with, without which a compacted topic would lose records; and why those of
+        others are not known."""
+        found, unknown = {}, {}
         for topic, configs in (await describe(self._source, list(topics))).items():
             if isinstance(configs, HeliographError):
-                raise RetriableError(f"no remote topic is made for {topic}: {configs}")
-            found[topic] = configs_of_new(configs, self._new_topics.properties)
-        return found
+                unknown[topic] = f"no remote topic is made for {topic}: {configs}"
+            else:
+                found[topic] = configs_of_new(configs, self._new_topics.properties)
+        return found, unknown
 
     async def _until_there(self, names: Mapping[str, str]) -> None:
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
@@ -158,3 +214,19 @@ class Pairing:
             if asyncio.get_running_loop().time() > deadline:
                 raise RetriableError(f"the target does not show {', '.join(late)} yet")
             await asyncio.sleep(_LOOK_S)
+
+
+def _stop(entry: Entry, side: str, topic: str) -> None:
+    position = entry.position.next_source_offset if entry.position else 0
+    gone = verdicts.deleted(side, topic, entry.pair.source, position)
+    entry.stop(gone.reason, gap=gone.gap)
+
+
+def _left_to_wait(entries: Sequence[Entry], waiting: Mapping[TopicPartition, str]) -> list[Entry]:
+    """Lets entries wait, and returns the others. Raises RetriableError where there are none."""
+    if waiting and all(entry.pair.source in waiting for entry in entries):
+        raise RetriableError("; ".join(sorted(set(waiting.values()))[:_MOST_NAMED]))
+    for entry in entries:
+        if why := waiting.get(entry.pair.source):
+            entry.wait(why)
+    return [entry for entry in entries if entry.pair.source not in waiting]

@@ -32,6 +32,7 @@ from connectors.positions import Position
 from connectors.source.first_offsets import Begin, first_offsets, warn_of_members
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
+from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.reach import out_of_reach, target_of
 from connectors.source.second_line import Resumes, SecondLine, go_on, prove
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
@@ -112,6 +113,7 @@ async def take_over(
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
     if passer is not None:
+        passer.heal(entries)
         known |= await passer.begin(clusters.source, entries, known)
     entries = await _within_reach(clusters, [entry for entry in entries if not entry.is_stopped], known)
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
@@ -356,6 +358,8 @@ async def _plans_afresh(
     resets = await first_offsets(clusters.source, unknown, first)
     if unknown and first.group:
         await warn_of_members(clusters.source, first.group)
+    elif first.reset_to == LATEST:
+        await warn_of_left_behind(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
     for entry in entries:

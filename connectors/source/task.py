@@ -333,8 +333,7 @@ class MirrorSourceTask:
         self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdentity | None = None
     ) -> Takeover:
         known = ledger.going()
-        await self._pairing.renew(known, starts)
-        entries = [entry for entry in known if not entry.is_stopped]
+        entries = await self._pairing.renew(known, starts)
         passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, time.time_ns() // 1_000_000)
         takeover = await take_over(
             self._services.clusters,
@@ -356,8 +355,11 @@ class MirrorSourceTask:
         return takeover
 
     def _tell_stopped(self, entry: Entry) -> None:
-        source = entry.pair.source
-        more = f"; {advice(self._settings.connector, self._source_alias, source)}" if entry.gap else ""
+        source, more = entry.pair.source, ""
+        if self._settings.told is not None:
+            entry.reason = self._settings.told(entry)
+        elif entry.gap:
+            more = f"; {advice(self._settings.connector, self._source_alias, source)}"
         log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
 
     async def _load(

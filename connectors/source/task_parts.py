@@ -11,6 +11,7 @@ from connectors.dataplane.plan import ONE_WAY, SliceSettings, TopicPartition, Wa
 from connectors.gaps import GapPolicy
 from connectors.partition_states import StateRecords
 from connectors.source.engine import SparkEngine
+from connectors.source.ledger import Entry
 from connectors.source.links import LinkServer
 from connectors.source.pairs import NewTopics
 from connectors.source.sync_writer import SyncWriter
@@ -32,6 +33,8 @@ class TaskSettings:
     reset_to: int = EARLIEST
     logs_skipped: bool = False
     connector: str = ""
+    #: why an entry stopped and what to do about it; None: as a connector's user does, over REST
+    told: Callable[[Entry], str] | None = None
     gap_policy: GapPolicy = field(default_factory=GapPolicy)
     #: of remote topics that a task makes, for source topics that were made anew
     new_topics: NewTopics = field(default_factory=NewTopics)

@@ -120,3 +120,16 @@ async def test_who_leads_no_longer_compares_with_its_own_look() -> None:
     assert not await starts_a_round(stream)
     source.counts = {"orders": 2, "clicks": 2}
     assert await starts_a_round(stream)
+
+
+async def test_a_target_topic_that_was_made_here_and_given_more_partitions_is_copied_in_another_way() -> None:
+    stream = a_stream(Brokers(orders=3))
+    stream._present = await stream._look()
+    stream._copying = cast(Any, SimpleNamespace(target_counts={}))
+    target = cast(Brokers, stream._lent.clusters.target)
+    target.counts = {"orders": 3}
+    assert not stream._has_other_target((await stream._look()).there), "it is being made"
+    stream._copying.target_counts = {"orders": 3}
+    assert not stream._has_other_target((await stream._look()).there)
+    target.counts = {"orders": 6}
+    await asyncio.wait_for(stream._look_for_changes(), DEADLINE_S)

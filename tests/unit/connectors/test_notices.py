@@ -71,6 +71,9 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
     [
         ("us->eu.topic.creation.default.partitions = 5", "unsupported", "is not supported yet"),
         ("eu.plugin.path = /opt", "unsupported", "is not supported yet"),
+        ("eu.metric.reporters = com.acme.Reporter", "pointless", "all metrics are at /metrics"),
+        ("us.client.dns.lookup = use_all_dns_ips", "pointless", "all addresses of a name are tried"),
+        ("reconnect.backoff.ms = 5", "pointless", "after waits of its own"),
         ("us.ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
         ("ssl.cipher.suites = TLS_AES_256_GCM_SHA384", "risky", "TLS_CHACHA20_POLY1305_SHA256 may be spoken too"),
         ("ssl.provider = X", "unsupported", "is not supported yet"),

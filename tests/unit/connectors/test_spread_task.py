@@ -4,7 +4,7 @@ stored, what outlives a process."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,20 +16,22 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.core.properties import parse_properties
 from connect.kafka.group_offsets import Committed
+from connectors.dataplane import lost
 from connectors.dataplane.plan import STOPPED, PartitionPlan, PartitionProgress, ProducerIdentity, TopicPartition
 from connectors.gaps import Gap, GapKind
-from connectors.mirror_maker_1 import spread_task
+from connectors.mirror_maker_1 import source_topics, spread_task
 from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.notes import Spread, decode, encode_spread
 from connectors.mirror_maker_1.settings import Options, mirror_settings
 from connectors.mirror_maker_1.spread_task import SpreadTask
 from connectors.mirror_maker_1.topics import takes
+from connectors.source import left_behind
 from connectors.source.defects import TaskDefective
 from connectors.source.slice import SliceDefect, SliceLost
 from tests.kit.members import until
 
-ONE = TopicPartition("orders", 0)
+ONE, OTHER = TopicPartition("orders", 0), TopicPartition("clicks", 0)
 OLD, NEW = UUID(int=1), UUID(int=2)
 WITHIN_S = 60.0
 
@@ -44,11 +46,17 @@ def lent(number: int = 0, source: int = 0) -> Lent:
 
 
 class Source:
+    name = "source"
+
     def __init__(self) -> None:
         self.topic_id = OLD
+        self.gone: set[str] = set()
 
-    async def topics(self, names: set[str]) -> Any:
-        return SimpleNamespace(topics={name: SimpleNamespace(topic_id=self.topic_id) for name in names})
+    async def topics(self, names: Collection[str]) -> Any:
+        found = {name: SimpleNamespace(topic_id=self.topic_id, error_code=0) for name in names if name not in self.gone}
+        return SimpleNamespace(topics=found)
+
+    metadata = topics
 
 
 class Group:
@@ -121,10 +129,11 @@ class Scene:
         self.group, self.lent = Group(), lent()
         self.slices: list[Slice] = []
         self.defect = False
+        self.partitions = [ONE]
         self.task = self._made()
 
     def _made(self) -> SpreadTask:
-        return SpreadTask(self.lent, cast(GroupOffsets, self.group), [ONE])
+        return SpreadTask(self.lent, cast(GroupOffsets, self.group), self.partitions)
 
     @property
     def source(self) -> Source:
@@ -160,14 +169,17 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     async def writer(_: object, transactional_id: str) -> tuple[str, ProducerIdentity]:
         return transactional_id, ProducerIdentity(40, 0)
 
-    async def offsets(_: object, partitions: Sequence[TopicPartition], __: int) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 5)
+    async def offsets(_: object, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 5 if at == made.lent.source.reset_to else 1)
 
     monkeypatch.setattr(spread_task, "SliceHandle", lambda *given: Slice(made, given[-1]))
     monkeypatch.setattr(spread_task, "shut_out", nothing)
     monkeypatch.setattr(spread_task, "writers_of", nothing)
     monkeypatch.setattr(spread_task, "new_writer", writer)
     monkeypatch.setattr(spread_task, "list_offsets", offsets)
+    monkeypatch.setattr(left_behind, "list_offsets", offsets)
+    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
     monkeypatch.setattr(spread_task, "_RETRY_S", 0.01)
     monkeypatch.setattr(spread_task, "_MAX_RETRY_S", 0.02)
     return made
@@ -221,7 +233,7 @@ async def test_a_gap_is_passed_though_the_first_commit_behind_it_fails(scene: Sc
     assert scene.group.stored[ONE].offset == 30
 
 
-@pytest.mark.parametrize(("known", "expected"), [(OLD, (17, 2)), (NEW, (5, -1)), (None, (17, 2))])
+@pytest.mark.parametrize(("known", "expected"), [(OLD, (17, 2)), (NEW, (1, -1)), (None, (17, 2))])
 async def test_a_source_that_was_made_anew_meanwhile_is_copied_from_its_beginning(
     scene: Scene, known: UUID | None, expected: tuple[int, int]
 ) -> None:
@@ -267,6 +279,23 @@ async def test_a_slice_is_begun_anew_after_a_while_at_no_cost(scene: Scene, monk
         assert begin(await scene.slice(2)) == (20, 3)
         (shown,) = scene.task.view(0)
         assert shown.records == 1, "counts go on"
+
+
+async def test_what_is_left_out_at_a_first_start_is_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    async with scene.running():
+        assert begin(await scene.slice(0)) == (5, -1)
+        scene.slices[0].ended.set_result(SliceLost("gone"))
+        await scene.slice(1)
+    assert caplog.text.count("leaves these records out: orders-0 at offset 5") == 1
+
+
+async def test_a_topic_that_was_deleted_holds_up_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread_task, "_SHORT_SLICE_S", 0.05)
+    scene.partitions, scene.source.gone = [ONE, OTHER], {OTHER.topic}
+    async with scene.running():
+        assert [plan.source for plan in (await scene.slice(0)).plans] == [ONE]
+        scene.source.gone = set()
+        await until(lambda: len(scene.slices[-1].plans) == 2, "it is copied once it is there", WITHIN_S)
 
 
 async def test_what_looks_like_a_defect_is_not_tried_for_ever(scene: Scene) -> None:

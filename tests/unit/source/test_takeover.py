@@ -12,11 +12,14 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import ProducerIdentity, ProducersRefused, TopicsRefused, TransactionalIdRefused
 from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
+from connectors.gaps import GapPolicy, OnTopicRecreated
 from connectors.positions import Position
-from connectors.source import reach, standing, takeover
+from connectors.source import first_offsets, gap_policy, left_behind, reach, standing, takeover
+from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, Takeover, take_over
@@ -30,6 +33,7 @@ class Target:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fenced: list[tuple[str, list[TopicPartition]]] = []
+        self.name = "us"
         self.at_once = self.most_at_once = 0
         self.refused: set[str] = set()
         self.denied: set[TopicPartition] = set()
@@ -166,6 +170,31 @@ async def test_a_topic_made_anew_is_refused(target: Target) -> None:
     assert [plan.source for plan in found.plans] == [B]
 
 
+@pytest.mark.parametrize("policy", OnTopicRecreated)
+async def test_what_a_policy_lets_go_on_is_begun_by_the_next_attempt_where_one_fails(
+    target: Target, monkeypatch: pytest.MonkeyPatch, policy: OnTopicRecreated
+) -> None:
+    ledger, starts = Ledger([pair(A), pair(B)]), {A: stored(A, clean=True, source_topic_id=UUID(int=9)), B: stored(B)}
+    passer = GapPasser("us->eu", GapPolicy(on_topic_recreated=policy), lambda _: (), 1234)
+    answers = iter([False, True])
+
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
+        seen.append([entry.state for entry in ledger.entries.values()])
+        if not next(answers):
+            raise RetriableError("orders-0 has no leader")
+        return dict.fromkeys(partitions, 3)
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
+    goes_on = policy is not OnTopicRecreated.FAIL
+    if goes_on:
+        with pytest.raises(RetriableError):
+            await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
+    found = await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
+    assert {plan.source: plan.next_source_offset for plan in found.plans} == ({A: 3} if goes_on else {}) | {B: 100}
+    assert seen == ([["healing", "starting"]] * 2 if goes_on else []), "nobody takes it for stopped meanwhile"
+
+
 async def test_a_running_sequence_does_not_say_that_the_leader_knows_us(target: Target) -> None:
     """After a day of silence it has forgotten, and would take a second batch without the first."""
     ledger = Ledger([pair(A), pair(B)])
@@ -257,6 +286,21 @@ async def test_where_all_would_wait_the_takeover_is_tried_again(target: Target) 
     with pytest.raises(RetriableError, match=r"us\.orders-0 has no leader; target us\.orders-1 has no leader"):
         await target.take(OWN, {A: stored(A), B: stored(B)})
     assert target.fenced == []
+
+
+@pytest.mark.parametrize("reset_to", [EARLIEST, LATEST])
+async def test_it_is_told_where_what_is_there_already_is_left_out(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reset_to: int
+) -> None:
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], at: int, *__: int) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 9 if at == LATEST else 2)
+
+    for module in (first_offsets, left_behind):
+        monkeypatch.setattr(module, "list_offsets", list_offsets)
+    starts = {A: Start(None, None, False), B: stored(B, clean=True)}
+    found = await take_over(target.clusters, OWN, [Entry(pair(A)), Entry(pair(B))], starts, reset_to=reset_to)
+    assert {plan.source: plan.next_source_offset for plan in found.plans} == {A: 9 if reset_to == LATEST else 2, B: 100}
+    assert ("leaves these records out: orders-0 at offset 9; with earliest" in caplog.text) is (reset_to == LATEST)
 
 
 async def test_without_the_right_to_read_its_target_a_partition_is_quarantined(target: Target) -> None:

@@ -1,0 +1,248 @@
+"""What a member of MirrorMaker 1 copies in one generation, with the clusters and the tasks in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import PermanentError, SecurityError
+from connect.kafka.admin import NewTopic
+from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
+from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
+from connectors.dataplane import lost, verdicts
+from connectors.dataplane.plan import SliceSettings, TopicPartition
+from connectors.mirror_maker_1 import copying, source_topics, target_topics
+from connectors.mirror_maker_1.copying import Copying
+from connectors.mirror_maker_1.group_store import GroupOffsets
+from connectors.mirror_maker_1.lent import Lent, SendFailed
+from connectors.mirror_maker_1.target_topics import Refused
+from connectors.positions import Position
+from connectors.source import gap_policy
+from connectors.source.gap_policy import GapPasser
+from connectors.source.ledger import Entry, Ledger, Pair
+from connectors.source.progress import PartitionView
+from connectors.source.store import Start
+from connectors.source.takeover import Clusters, take_over
+from tests.kit.members import until
+
+ONE = TopicPartition("orders", 0)
+OLD, NEW, THERE = (UUID(int=number) for number in (1, 2, 3))
+WITHIN_S = 30.0
+
+
+def topic(name: str, partitions: int = 1, topic_id: UUID | None = None) -> TopicMetadata:
+    return TopicMetadata(name, topic_id, 0, {one: PartitionMetadata(1, 0, (1,), 0) for one in range(partitions)})
+
+
+class Brokers:
+    """Of one cluster."""
+
+    name = "source"
+
+    def __init__(self, *topics: TopicMetadata) -> None:
+        self.known = {one.name: one for one in topics}
+
+    async def topics(self, names: Collection[str]) -> Any:
+        return await self.metadata(names)
+
+    async def metadata(self, names: Collection[str] | None) -> Any:
+        found = {name: one for name, one in self.known.items() if names is None or name in names}
+        return SimpleNamespace(topics=found)
+
+    @property
+    def cluster(self) -> Cluster:
+        return cast(Cluster, self)
+
+
+class Copied:
+    """A task that shows the entries of a ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def view(self, now_ms: int) -> list[PartitionView]:
+        return [entry.view(now_ms) for entry in self._ledger.entries.values()]
+
+
+class Target(Brokers):
+    """Makes what it does not refuse."""
+
+    def __init__(self, *topics: TopicMetadata) -> None:
+        super().__init__(*topics)
+        self.refuses: dict[str, Exception] = {}
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.asked = 0
+
+    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Exception | None]:
+        self.asked += 1
+        return {one.name: self._made(one) for one in topics}
+
+    def _made(self, one: NewTopic) -> Exception | None:
+        if "remote.storage.enable" in one.configs:
+            return PermanentError("INVALID_CONFIG: Unknown topic config name: remote.storage.enable")
+        if one.name not in self.refuses:
+            self.known[one.name], self.configs[one.name] = topic(one.name, one.partitions), one.configs
+        return self.refuses.get(one.name)
+
+
+class Group:
+    async def read(self) -> dict[TopicPartition, object]:
+        return {}
+
+
+def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,)) -> Copying:
+    options = SimpleNamespace(aborts=True, handler=None, commit_interval_ms=1000)
+    lent = SimpleNamespace(
+        name="stream 0",
+        clusters=clusters,
+        admin=clusters.target,
+        settings=SimpleNamespace(options=options),
+        source=SimpleNamespace(flow="source->target", reset_to=0, group=SimpleNamespace(group_id="g")),
+        engine=None,
+        links=None,
+        transactional_id=lambda: "id",
+        slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
+    )
+    return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"))
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The partitions that tasks copy, spread ones with a plus; brokers are asked twice for topics, at once."""
+    found: list[str] = []
+
+    class Task(Copied):
+        def __init__(self, partitions: Sequence[TopicPartition], mark: str = "") -> None:
+            super().__init__(Ledger(()))
+            self._stopping = asyncio.Event()
+            self._names = [f"{one}{mark}" for one in partitions]
+
+        async def run(self) -> None:
+            found.extend(self._names)
+            await self._stopping.wait()
+
+        def stop(self) -> None:
+            self._stopping.set()
+
+    async def nothing(*_: object, **__: object) -> dict[str, object]:
+        return {}
+
+    async def describe(_: object, topics: Collection[str]) -> dict[str, TopicConfigs]:
+        both = {"retention.ms": "5", "remote.storage.enable": "false"}
+        return {name: {key: TopicConfig(value, ConfigSource.TOPIC) for key, value in both.items()} for name in topics}
+
+    monkeypatch.setattr(copying, "shut_out", nothing)
+    monkeypatch.setattr(copying, "writers_of", nothing)
+    monkeypatch.setattr(copying, "_LEFT_OUT_S", 0.01)
+    monkeypatch.setattr(copying, "SpreadTask", lambda _, __, partitions: Task(partitions, "+"))
+    monkeypatch.setattr(Copying, "_pair_task", lambda _, partitions: Task(partitions))
+    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
+    monkeypatch.setattr(target_topics, "describe", describe)
+    return found
+
+
+ORDERS, CLICKS, LOGS = (TopicPartition(name, 0) for name in ("orders", "clicks", "logs"))
+
+
+async def test_a_topic_that_the_target_refuses_holds_up_no_other(
+    copied: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    source, target = Brokers(topic("orders"), topic("clicks"), topic("logs")), Target(topic("logs", 2))
+    target.refuses = {"orders": PermanentError("cluster target: cannot create topic orders: POLICY_VIOLATION")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS, LOGS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: target.asked >= 3, "it is tried again", WITHIN_S)
+    assert sorted(copied) == ["clicks-0", "logs-0+"]
+    assert here.target_counts == {"clicks": 1, "logs": 2}
+    assert not running.done()
+    target.refuses = {}
+    await asyncio.wait_for(running, WITHIN_S)
+    assert "stream 0: orders can be copied now" in caplog.text
+    told = [one.getMessage() for one in caplog.records if "POLICY_VIOLATION" in one.getMessage()]
+    assert len(told) == 1
+    assert "make the topic there yourself, or leave it out with --include or --exclude" in told[0]
+    assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
+
+
+def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(caplog: pytest.LogCaptureFixture) -> None:
+    here = a_copying(Clusters(Brokers().cluster, Brokers().cluster))
+    entry = Entry(Pair(ONE, OLD, ONE, THERE))
+    verdict = verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
+    entry.stop(verdict.reason, gap=verdict.gap)
+    here._pair_task([ONE])._tell_stopped(entry)
+    assert "kafka-consumer-groups --reset-offsets" in caplog.text
+    assert "PUT" not in caplog.text
+    assert entry.reason in caplog.text
+    told = here._told(entry.view(0))
+    assert told.count("--reset-offsets") == 1, "who is told at the end of the process is told the same"
+
+
+async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) -> None:
+    source, target = Brokers(topic("orders"), topic("clicks")), Target()
+    target.refuses = {"orders": SecurityError("grant CREATE on topic orders")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    with pytest.raises(SecurityError, match="grant CREATE"):
+        await asyncio.wait_for(here.run(), WITHIN_S)
+    assert not copied
+
+
+async def test_a_topic_that_was_deleted_holds_up_no_other(copied: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    source, target = Brokers(topic("clicks")), Target()
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: bool(copied), "the other is copied", WITHIN_S)
+    assert copied == ["clicks-0"]
+    assert "the source does not have orders now" in caplog.text
+    source.known["orders"] = topic("orders")
+    await asyncio.wait_for(running, WITHIN_S)
+    assert "orders" in target.known
+
+
+@pytest.mark.parametrize("is_source", [True, False])
+async def test_a_topic_that_was_made_anew_ends_nothing_while_its_beginning_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, is_source: bool
+) -> None:
+    clusters = Clusters(
+        Brokers(topic("orders", topic_id=NEW if is_source else OLD)).cluster,
+        Brokers(topic("orders", topic_id=THERE if is_source else NEW)).cluster,
+    )
+    ledger = Ledger([Pair(ONE, NEW, ONE, THERE)])
+    position = Position(*ONE, OLD, 100, 0, *ONE, THERE, 100, "id", 7, 0, 5, is_handed_over=True)
+    asked = asyncio.Event()
+
+    async def list_offsets(*_: object) -> dict[TopicPartition, int]:
+        asked.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(gap_policy, "list_offsets", list_offsets)
+    monkeypatch.setattr(copying, "_LOOK_S", 0)
+    here = a_copying(clusters)
+    here._tasks[0] = Copied(ledger)
+    passer = GapPasser("source->target", copying._GAPS, lambda _: (), 0)
+    starts = {ONE: Start(position, 99, False)}
+    watching = asyncio.create_task(here._watch(), name="watch")
+    taking = asyncio.create_task(take_over(clusters, "id", ledger.going(), starts, passer=passer), name="take over")
+    await asyncio.wait_for(asked.wait(), WITHIN_S)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    has_ended = watching.done()
+    for one in (watching, taking):
+        one.cancel()
+    await asyncio.gather(watching, taking, return_exceptions=True)
+    assert not has_ended
+    ledger.entries[ONE].stop("it was cut")
+    with pytest.raises(SendFailed, match="orders-0 cannot be copied on"):
+        await asyncio.wait_for(here._watch(), WITHIN_S)
