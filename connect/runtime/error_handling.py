@@ -102,6 +102,8 @@ class ErrorHandler:
             return operation()
         except RetriableError as error:
             return await self._retry(stage, doing, record, operation, error)
+        except MemoryError:
+            raise  # which says nothing of the record; Java tolerates no ``Error`` either
         except Exception as error:
             self._counters.failures += 1
             raise self._given_up(stage, doing, record, error) from error
@@ -136,6 +138,8 @@ class ErrorHandler:
                 return operation()
             except RetriableError as again:
                 error = again
+            except MemoryError:
+                raise
             except Exception as final:
                 self._counters.failures += 1
                 raise self._given_up(stage, doing, record, final) from final

@@ -383,7 +383,7 @@ class Resumer:
             before = position
             try:
                 position = take(row, position)
-            except (CorruptBatch, HeliographError):
+            except (CorruptBatch, HeliographError, MemoryError):
                 raise
             except Exception as error:
                 side = "source" if of_source else "target"
@@ -407,6 +407,8 @@ ENOUGH: Final = 2**62
 def _last_record(plan: PartitionPlan, surplus: Surplus) -> tuple[records.Record, bool] | None:
     try:
         return last_record(surplus.last_batch or b"")
+    except MemoryError:
+        raise  # which says nothing of the batch
     except Exception as error:
         end = sum(surplus.segments[-1])
         raise Unreadable(f"target {plan.target}: the batch before offset {end}", error) from error

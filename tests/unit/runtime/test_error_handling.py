@@ -108,6 +108,16 @@ def test_only_retriable_errors_are_tried_again() -> None:
     virtual_time.run(main())
 
 
+@pytest.mark.parametrize("before", [(), (RetriableError("busy"),)])
+def test_too_little_memory_is_no_error_of_the_record(before: tuple[Exception, ...]) -> None:
+    async def main() -> None:
+        handled = Handled(ErrorSettings(retry_timeout_ms=-1, tolerates_all=True))
+        with pytest.raises(MemoryError):
+            await handled.attempt(failing(*before, MemoryError()))
+
+    virtual_time.run(main())
+
+
 @pytest.mark.parametrize(("tolerates", "wanted"), [(False, ToleranceExceeded), (True, LeftOut)])
 def test_retrying_ends_in_time(tolerates: bool, wanted: type[Exception]) -> None:
     # Java leaves the record out here even where nothing is tolerated.
