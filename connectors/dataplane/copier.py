@@ -84,7 +84,6 @@ class PartitionCopier:
         self.log_start_offset = -1
         self.faulted = False
         self.unanswered = 0
-        self.buffered_bytes = 0
         self.state = RUNNING
         self.stopped_reason = ""
         self.stopped_error = ""
@@ -98,6 +97,7 @@ class PartitionCopier:
         self._screen = Screen()
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
+        self._queued_bytes = 0
         self._in_flight: deque[Outgoing] = deque()
         self._queued_sequence = plan.next_sequence
         self._timestamp_ms = -1
@@ -185,7 +185,7 @@ class PartitionCopier:
     def _enqueue(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
         self._queued_sequence = wire.add_sequence(self._queued_sequence, outgoing.count)
-        self.buffered_bytes += len(outgoing.batch)
+        self._queued_bytes += len(outgoing.batch)
 
     def _pass_over(self, following: int, epoch: int, skips: Sequence[Skip] = ()) -> None:
         """Let the position move behind what is not copied, once all before it is acknowledged."""
@@ -205,8 +205,13 @@ class PartitionCopier:
         return (self,)
 
     @property
+    def buffered_bytes(self) -> int:
+        """What was read and is not acknowledged, as on the wire."""
+        return self._queued_bytes
+
+    @property
     def held_bytes(self) -> int:
-        """How much memory waits here, about: ``buffered_bytes``, which is as on the wire, and what was opened."""
+        """How much memory that takes, about, with what was opened."""
         return self.buffered_bytes
 
     @property
@@ -267,9 +272,10 @@ class PartitionCopier:
         self.unanswered -= 1
         self.pipelined = self._has_written = True
         outgoing.base_offset = base_offset
-        self._account()
-        if self.stopped_reason and outgoing in self._in_flight:
-            self.buffered_bytes -= outgoing.release()
+        try:
+            self._account()
+        finally:
+            self._let_go_if_done()
 
     def failed(self, outgoing: Outgoing, code: int | None) -> None:
         """An answer with an error, or (None) none at all: nothing more is sent until :meth:`settle`."""
@@ -277,8 +283,7 @@ class PartitionCopier:
         self.faulted = True
         if code not in codes.NOT_WRITTEN:
             outgoing.is_doubtful = True
-        if self.stopped_reason:
-            self.buffered_bytes -= outgoing.release()
+        self._let_go_if_done()
 
     def doubt_if_idle(self) -> None:
         """Now and then: a leader forgets a producer that has been silent for long (``producer.id.expiration.ms``), and
@@ -365,14 +370,14 @@ class PartitionCopier:
         for outgoing in [] if self._is_ending else mended.batches:
             outgoing.renumber(self._queued_sequence)
             self._enqueue(outgoing)
-        self.buffered_bytes = sum(len(outgoing.batch) for outgoing in self._queue)
+        self._queued_bytes = sum(len(outgoing.batch) for outgoing in self._queue)
         self._stop_after_last()
 
     def discard_unsent(self) -> None:
         """Forget what was never sent, now and later, for a clean end: the position never covered it."""
         self._is_ending = True
         while self._queue and not self._queue[-1].sent:
-            self.buffered_bytes -= len(self._queue.pop().batch)
+            self._queued_bytes -= len(self._queue.pop().batch)
 
     def stop(self, reason: str, error: str = "", gap: Gap | None = None) -> None:
         """End this partition with a sentence for people; what was acknowledged stands."""
@@ -396,13 +401,20 @@ class PartitionCopier:
             self.state, self.stopped_reason, self.stopped_error, self.gap = state, reason, error, gap
             self._let_go()
 
+    def _let_go_if_done(self) -> None:
+        if self.stopped_reason and not self.unanswered:
+            self._let_go()
+
     def _let_go(self) -> None:
-        """Hold no memory for what is never sent again; what was sent is remembered, as its copies may still arrive."""
+        """Hold no memory for what is never sent again; what was sent is remembered, as its copies may still arrive.
+
+        What has no answer yet is counted until the last of them is there.
+        """
         while self._queue and not self._queue[-1].sent:
             self._queue.pop()
-        for outgoing in self._queue:
+        for outgoing in (*self._queue, *(() if self.unanswered else self._in_flight)):
             outgoing.release()
-        self.buffered_bytes = sum(len(outgoing.batch) for outgoing in self._in_flight)
+        self._queued_bytes = sum(len(outgoing.batch) for outgoing in self._in_flight)
 
     def report(self) -> PartitionProgress | None:
         """What happened since the last report, which the caller sends; None if nothing did."""
@@ -450,7 +462,7 @@ class PartitionCopier:
                 raise TargetTruncated(f"it gave offset {base} again, and {self.target_end - 1} before")
             in_flight.popleft()
             size = len(outgoing.batch)
-            self.buffered_bytes -= size
+            self._queued_bytes -= size
             self._bytes += size
             self._records += outgoing.count
             self.target_end = base + outgoing.count

@@ -85,7 +85,8 @@ class FetchLoop:
         self._by_key = {}
         while self._placed:
             self.wake.clear()
-            for copier in list(self._full):
+            # A replica that has lost touch with its leader has no news, and answers name only what is new.
+            for copier in (*self._full, *self._reader.overdue()):
                 self._ask_for(copier)
             if self._session.wants_any and self._reader.has_room():
                 await self._fetch(connection, version)
@@ -258,6 +259,9 @@ class FetchLoop:
         log.error("%s: %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
         if tries >= CORRUPT_TRIES:
             copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")
+        else:
+            # After a moment, and from its leader of then: it may just be on its way from a failing disk.
+            self._leave(copier)
 
     def _leave(self, copier: PartitionCopier) -> None:
         self._drop(copier)

@@ -7,6 +7,7 @@ and go, and at once where the replica fails; it sends the records itself then, f
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 
 from connectors.dataplane.copier import PartitionCopier
@@ -31,6 +32,7 @@ class Nearby:
 
     def follow(self, copier: PartitionCopier, now_s: float) -> None:
         """Its leader named another replica."""
+        self._until_s.pop(copier, None)  # what is due first stands first
         self._until_s[copier] = now_s + REVISIT_S
 
     def __contains__(self, copier: PartitionCopier) -> bool:
@@ -40,6 +42,10 @@ class Nearby:
     def is_over(self, copier: PartitionCopier, now_s: float) -> bool:
         """Whether its leader is to be asked again."""
         return now_s >= self._until_s.get(copier, now_s + 1)
+
+    def overdue(self, now_s: float) -> list[PartitionCopier]:
+        """Those whose leaders are to be asked again."""
+        return [*takewhile(lambda copier: self.is_over(copier, now_s), self._until_s)]
 
     def forget(self, copier: PartitionCopier) -> None:
         self._until_s.pop(copier, None)

@@ -67,10 +67,9 @@ class Outgoing:
         #: what was left out between the batch before and the one behind
         self.skips: tuple[Skip, ...] = ()
 
-    def release(self) -> int:
-        """Let go of the bytes of what is never sent again; returns how many they were."""
-        size, self.batch = len(self.batch), _NOTHING
-        return size
+    def release(self) -> None:
+        """Let go of the bytes of what is never sent again."""
+        self.batch = _NOTHING
 
     @property
     def last_sequence(self) -> int:

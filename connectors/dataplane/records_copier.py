@@ -35,7 +35,7 @@ _RECORD_BYTES: Final = 300
 class Opened:
     """The records of one source batch that are to be copied, and where the source goes on behind it.
 
-    ``bytes`` as on the wire.
+    ``bytes`` as on the wire; ``held_bytes`` is how much memory the records take beside, about.
     """
 
     records: Sequence[records.Record]
@@ -43,12 +43,8 @@ class Opened:
     following: int
     leader_epoch: int
     bytes: int
+    held_bytes: int
     decision: shape.Decision
-
-    @property
-    def held_bytes(self) -> int:
-        """How much memory the records take beside ``bytes``, about."""
-        return sum(_held_bytes(record) for record in self.records)
 
 
 def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> Iterable[Opened]:
@@ -57,18 +53,19 @@ def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]
         is_dropped = decision.kind is shape.Kind.DROPPED
         found = [] if is_dropped else list(records.decode(batch, batch[16]))
         kept = [record for record in found if record.offset >= position]
+        held_bytes = sum(map(_held_bytes, kept))
         if header is None:
             following = max((record.offset + 1 for record in found), default=position)
-            yield Opened(kept, batch[17] & wire.CODEC_MASK, following, -1, len(batch), shape.TRANSFORMED)
+            yield Opened(kept, batch[17] & wire.CODEC_MASK, following, -1, len(batch), held_bytes, shape.TRANSFORMED)
         else:
             following = header.last_offset + 1
             reason = decision if is_dropped else shape.TRANSFORMED
-            yield Opened(kept, header.codec, following, header.leader_epoch, len(batch), reason)
+            yield Opened(kept, header.codec, following, header.leader_epoch, len(batch), held_bytes, reason)
         position = max(position, following)
 
 
 class RecordsCopier(PartitionCopier):
-    """See the module. ``submit`` transforms, ``ready`` is told when there is something to send.
+    """See the module. ``submit`` transforms, ``ready`` is told when something came back: to be sent, or only as room.
 
     The arguments of its base come first.
     """
@@ -79,9 +76,13 @@ class RecordsCopier(PartitionCopier):
         self._ready = ready
         #: source batches whose records are on their way through the transformation
         self._transforming = 0
-        self._opened_bytes = 0
+        self._transforming_bytes = self._opened_bytes = 0
         #: Whether a record was found that is not to be left out; nothing behind it is copied.
         self._met_unfit = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._queued_bytes + self._transforming_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -91,7 +92,7 @@ class RecordsCopier(PartitionCopier):
         for part in opened(fetched, self.fetch_offset, aborted if self._read_committed else None):
             reason = part.decision.reason
             self._batches[reason] = self._batches.get(reason, 0) + 1
-            self.buffered_bytes += part.bytes
+            self._transforming_bytes += part.bytes
             self.fetch_offset = max(self.fetch_offset, part.following)
             self.last_fetched_epoch = part.leader_epoch
             self._transforming += 1
@@ -103,15 +104,14 @@ class RecordsCopier(PartitionCopier):
         return lambda outcome: self._transformed(part, outcome)
 
     def _transformed(self, part: Opened, outcome: Outcome) -> None:
-        self.buffered_bytes = max(self.buffered_bytes - part.bytes, 0)
+        self._transforming_bytes -= part.bytes
         self._transforming -= 1
         self._opened_bytes -= part.held_bytes
-        if self._is_ending or self.stopped:
-            return
-        if not self._met_unfit:
-            self._take_outcome(part, outcome)
-            self._ready(self)
-        self._stop_after_last()
+        if not (self._is_ending or self.stopped):
+            if not self._met_unfit:
+                self._take_outcome(part, outcome)
+            self._stop_after_last()
+        self._ready(self)
 
     def _take_outcome(self, part: Opened, outcome: Outcome) -> None:
         kept: list[records.Record] = []

@@ -68,6 +68,7 @@ class SourceReader:
         for copier in copiers:
             self._unplaced.discard(copier)
             self._refusals.pop(copier, None)
+            self._holding.discard(copier)
             self._nearby.forget(copier)
             for loop in self._loops.values():
                 loop.remove(copier)
@@ -113,6 +114,10 @@ class SourceReader:
     def is_to_revisit(self, copier: PartitionCopier) -> bool:
         """Whether it was read from another replica for so long that its leader is to be asked again."""
         return self._nearby.is_over(copier, self._clock())
+
+    def overdue(self) -> list[PartitionCopier]:
+        """All such, at a cost of no more than they are."""
+        return self._nearby.overdue(self._clock())
 
     def revisit(self, copier: PartitionCopier) -> None:
         self._nearby.forget(copier)

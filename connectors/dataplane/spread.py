@@ -67,10 +67,6 @@ class SpreadCopier(PartitionCopier):
     def buffered_bytes(self) -> int:
         return self._waiting_bytes + sum(part.buffered_bytes for part in self._parts.values())
 
-    @buffered_bytes.setter
-    def buffered_bytes(self, own: int) -> None:
-        self._waiting_bytes = own
-
     @property
     def held_bytes(self) -> int:
         return self.buffered_bytes + self._opened_bytes
@@ -164,7 +160,7 @@ class SpreadCopier(PartitionCopier):
     def _handled(self, part: Opened) -> None:
         self._waiting -= 1
         self._opened_bytes -= part.held_bytes
-        self._waiting_bytes = max(self._waiting_bytes - part.bytes, 0)
+        self._waiting_bytes -= part.bytes
 
     def _stop_after_last(self) -> None:
         # What was read and is not shared out yet is still to be copied.

@@ -98,6 +98,8 @@ class Spreading:
                 copier, part = self._waiting.popleft()
                 if copier.wants(part):
                     await self._share(copier, part)
+                else:
+                    self._ready(copier)  # as there is room now
                 if time.monotonic() > until_s:
                     await asyncio.sleep(0)
                     until_s = time.monotonic() + _TURN_S

@@ -314,6 +314,33 @@ def test_a_stopped_partition_holds_nothing_that_is_not_under_way():
     assert machine.next_source_offset == 1
 
 
+@pytest.mark.parametrize("answers_before", [1, 2, 3])
+def test_what_was_answered_before_its_partition_was_stopped_is_let_go_of_too(answers_before):
+    machine = copier(pipelined=True)
+    machine.take(fetched(*(source_batch([offset]) for offset in range(5))))
+    sent = [machine.next_batch() for _ in range(3)]
+    for outgoing in sent[:answers_before]:
+        machine.failed(outgoing, 3)
+    machine.quarantine("its topic was deleted", "3")
+    for outgoing in sent[answers_before:]:
+        assert machine.buffered_bytes
+        machine.failed(outgoing, 3)
+    assert machine.held_bytes == 0
+    assert machine.has_unacknowledged
+
+
+def test_a_partition_whose_target_was_cut_holds_nothing():
+    machine, target = copier(pipelined=True, target_end=5), TargetPartition()
+    machine.take(fetched(*(source_batch([offset]) for offset in range(3))))
+    sent = [machine.next_batch() for _ in range(2)]
+    with pytest.raises(TargetTruncated):
+        machine.acknowledged(sent[0], target.append(bytes(sent[0].batch))[1])
+    machine.stop("cut")
+    with pytest.raises(TargetTruncated):
+        machine.acknowledged(sent[1], target.append(bytes(sent[1].batch))[1])
+    assert machine.held_bytes == 0
+
+
 def test_what_was_sent_and_waits_to_be_sent_again_is_remembered_by_a_stopped_partition():
     machine = copier(pipelined=True)
     machine.take(fetched(source_batch([0]), source_batch([1])))

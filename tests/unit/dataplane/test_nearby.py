@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from typing import cast
@@ -135,6 +136,51 @@ def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
     assert stage.reader.rack() == "b", "nothing failed"
+
+
+class Open:
+    """The cluster of one connection."""
+
+    def __init__(self) -> None:
+        self.versions = {1: (0, 17)}
+
+    async def connection(self, *_: object) -> Open:
+        return self
+
+
+async def test_a_replica_that_has_no_news_is_left_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have lost its leader and not us; the answers of a fetch session name only what is new."""
+    asked = 0
+
+    async def fetch(*_: object) -> hot.FetchAnswer:
+        nonlocal asked
+        asked += 1
+        stage.now_s += REVISIT_S / 10
+        await asyncio.sleep(0)
+        return hot.FetchAnswer(0, 0, 7, [])
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    stage.send_near()
+    stage.near._cluster = cast(Cluster, Open())
+    fetching = asyncio.create_task(stage.near._fetch_while_connected(), name="fetch")
+    async with asyncio.timeout(60):
+        while stage.readers:
+            await asyncio.sleep(0)
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+    assert asked == 10
+    assert stage.readers == []
+    assert stage.machine in stage.reader._unplaced
+    assert stage.reader.rack() == "b"
+
+
+def test_those_that_are_due_first_stand_first() -> None:
+    nearby, machines = Nearby("b"), [copier() for _ in range(3)]
+    for now_s, machine in enumerate([*machines, machines[0]]):
+        nearby.follow(machine, now_s)
+    assert nearby.overdue(REVISIT_S) == []
+    assert nearby.overdue(REVISIT_S + 2) == machines[1:]
+    assert nearby.overdue(REVISIT_S + 3) == [*machines[1:], machines[0]]
 
 
 def test_a_replica_that_cannot_be_reached_is_left(stage: Stage) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from connect.wire import batch as wire
 from connect.wire.records import Record
 from connectors.dataplane import codes
@@ -18,6 +20,7 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.dataplane.records_copier import UNFIT, RecordsCopier, TransactionalRecordsCopier
+from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.transactional import Filling
 from connectors.gaps import Gap, GapKind
 from tests.kit.logs import TargetPartition, source_batch
@@ -33,13 +36,15 @@ class Stage:
 
     def __init__(self, *, skips: bool = False, copier: RecordsCopier | None = None) -> None:
         self.waiting: list[tuple[Sequence[Record], Callable[[Outcome], None]]] = []
+        #: how much was held whenever it was told of something
+        self.held: list[int] = []
         self.copier = copier or RecordsCopier(
             PLAN,
             ProducerIdentity(7, 0),
             read_committed=False,
             skip_refused=skips,
             submit=self.submit,
-            ready=lambda _: None,
+            ready=lambda copier: self.held.append(copier.held_bytes),
         )
 
     def submit(self, _: PartitionPlan, part: Sequence[Record], done: Callable[[Outcome], None]) -> None:
@@ -168,3 +173,35 @@ def test_what_was_opened_counts_with_the_memory_that_it_takes() -> None:
     assert copier.held_bytes > 500 * 300 > 5 * len(batch)
     stage.give_back(drops=True)
     assert copier.held_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["unfit", "stop", "leave"])
+def test_room_is_told_of_also_where_nothing_more_is_sent(end: str) -> None:
+    """Who reads may wait for it, and no answer of the target comes."""
+    stage = Stage()
+    stage.read(*(source_batch(range(first, first + 5)) for first in range(0, 20, 5)))
+    if end == "stop":
+        stage.copier.stop("gone")
+    elif end == "leave":
+        stage.copier.discard_unsent()
+    stage.give_back(unfit={0: Unfit("mask: no struct")} if end == "unfit" else None)
+    while stage.waiting:
+        stage.give_back()
+    assert stage.held[-1] == 0
+
+
+def test_what_is_held_is_counted_exactly_also_where_a_batch_is_mended() -> None:
+    stage, target = Stage(skips=True), TargetPartition()
+    stage.read(*(source_batch(range(first, first + 5)) for first in range(0, 30, 5)))
+    stage.give_back()
+    outgoing = stage.copier.next_batch()
+    assert outgoing is not None
+    stage.copier.refused(outgoing, Refusal(codes.INVALID_RECORD, (1,), "no key"))
+    stage.copier.settle({})
+    stage.copier.mend()
+    while stage.waiting:
+        stage.give_back()
+    while stage.copier.has_unsent:
+        stage.copy(target)
+    assert stage.copier.next_source_offset == 30
+    assert (stage.copier.buffered_bytes, stage.copier.held_bytes) == (0, 0)

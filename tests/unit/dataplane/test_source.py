@@ -263,6 +263,8 @@ def test_damage_that_the_broker_found_stops_its_partition_after_three_tries() ->
     for _ in range(2):
         assert not loop._take(machine, answered(2))
         assert not machine.stopped
+        assert machine in reader._unplaced, "and read from its leader of a moment later"
+        loop.add(machine, 0)
     loop._take(machine, answered(2))
     assert machine.stopped_error == "source-corrupt"
     assert "source offset 0 is damaged (CORRUPT_MESSAGE)" in machine.stopped_reason

@@ -145,3 +145,16 @@ async def test_of_a_record_that_goes_to_several_topics_none_is_sent_where_one_ca
     assert scene.parts == []
     progress = scene.copier.report()
     assert progress is not None and progress.next_source_offset == 3
+
+
+async def test_what_is_forgotten_makes_room_as_well() -> None:
+    """Nothing else tells who reads, which may wait for it."""
+    scene = Scene(To("secret"), skips=False)
+    scene.target.codes["secret"] = codes.TOPIC_AUTHORIZATION_FAILED
+    scene.copier.take(memoryview(bytearray(source_batch(range(10)) + source_batch(range(10, 20)))))
+    assert scene.copier.held_bytes
+    async with scene.running():
+        while scene.copier.held_bytes:
+            async with asyncio.timeout(WITHIN_S):
+                await scene.shared.wait()
+            scene.shared.clear()
