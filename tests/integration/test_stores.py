@@ -237,7 +237,12 @@ async def test_statuses_are_read_back_by_all(place: Place) -> None:
         log = store.log
         await until(lambda log=log: {work: log.status(work) for work in statuses} == statuses, "statuses")  # type: ignore[misc]
     other.put("c", Status(State.DESTROYED, "two:1", 2))
-    await until(lambda: one.log.connectors() == (), "a tombstone")
+    await until(lambda: one.log.status("c") is None, "a tombstone")
+    tasks = [work for work in statuses if work != "c"]
+    assert all(one.log.status(task) == statuses[task] for task in tasks), "each has one of its own"
+    for task in tasks:
+        other.put(task, Status(State.DESTROYED, "two:1", 2))
+    await until(lambda: one.log.connectors() == (), "the others")
 
 
 async def test_of_what_waits_the_newest_is_written(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,13 +64,14 @@ class Copied:
     async def make(self) -> None:
         for address in self.bootstrap.values():
             await make_topics(address, {self.topic: 1})
+        now_ms = int(time.time() * 1000)  # a copy bears its record's
         for alias, values in (
             (self.us, [b"%d" % number for number in range(RECORDS)]),
             (self.eu, [b"own"] * AHEAD + [b"%d" % number for number in range(RECORDS)]),
         ):
             async with AIOKafkaProducer(bootstrap_servers=self.bootstrap[alias]) as producer:
                 for value in values:
-                    await producer.send(self.topic, value)
+                    await producer.send(self.topic, value, timestamp_ms=now_ms)
         for group, offset in self.groups.items():
             await commit(self.bootstrap[self.us], group, {self.topic: offset}, "note")
         await self._store()

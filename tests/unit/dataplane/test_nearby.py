@@ -156,16 +156,15 @@ async def test_a_replica_that_has_no_news_is_left_in_time(stage: Stage, monkeypa
         nonlocal asked
         asked += 1
         stage.now_s += REVISIT_S / 10
-        await asyncio.sleep(0)
         return hot.FetchAnswer(0, 0, 7, [])
 
     monkeypatch.setattr(reading, "fetch", fetch)
     stage.send_near()
     stage.near._cluster = cast(Cluster, Open())
+    left = stage.reader._placing = asyncio.Event()
     fetching = asyncio.create_task(stage.near._fetch_while_connected(), name="fetch")
     async with asyncio.timeout(60):
-        while stage.readers:
-            await asyncio.sleep(0)
+        await left.wait()
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
     assert asked == 10
