@@ -214,9 +214,10 @@ class Lease:
         """Who looked before this one had written has shut it out, and ends at finding its record there: without this
         neither would go on. Raises InHand where another's is there, and as the cluster."""
         await self._check_is_ours()
-        self._writer = self._new_writer()
-        await self._writer.open()
+        writer = self._new_writer()
+        await writer.open()
         await self._check_is_ours()  # nobody else can write any more
+        self._writer = writer  # not before: one that was never opened claims the id at its first write, whosever it is
 
     async def _check_is_ours(self) -> None:
         known = await self._look()

@@ -600,6 +600,38 @@ async def test_of_two_who_begin_at_the_same_time_one_goes_on(
     assert (record.owner, record.step) == ("ann@there" if is_second_too_early else "bob@there", "drain")
 
 
+async def test_who_fails_to_take_a_lease_back_does_not_take_it_from_another_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next renewal would claim the id without a look, and write over whoever has it by right since."""
+    there, eu = Coordinator(), cast(Any, None)
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    await second._writer.open()
+
+    def unopened(*_: Any, **__: Any) -> Any:
+        async def opened() -> None:
+            raise RetriableError("no coordinator")
+
+        async def write(records: list[Any]) -> None:
+            there.log.append(records[0].value)  # the first write of one that was never opened claims the id
+
+        return SimpleNamespace(open=opened, write=write)
+
+    monkeypatch.setattr(lease, "TransactionalWriter", unopened)
+    with pytest.raises(RetriableError, match="no coordinator"):
+        await first.store(step="drain")
+    await second.store(step="drain")
+    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+        await first.store(step="move")
+    assert lease.decode(there.log[-1]).owner == "bob@there"
+
+
 def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
     """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
     eu: Any = SimpleNamespace(name="eu")
