@@ -68,10 +68,6 @@ class Record:
         """Whether its process was one of this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
 
-    @property
-    def is_of_this_process(self) -> bool:
-        return (self.host, self.pid) == (platform.node(), os.getpid())
-
     def is_of(self, other: Record) -> bool:
         return (self.host, self.pid, self.since_ms) == (other.host, other.pid, other.since_ms)
 
@@ -235,6 +231,10 @@ class Lease:
         return await look(self._target, self._topic, self._flow)
 
 
+#: By this process; a failback has two.
+_HELD: Final[list[Lease]] = []
+
+
 async def await_no_way_back(site: Site, mine: Record) -> None:
     """Raises InHand where somebody moves readers the other way, and as the source; to be called with a lease that is
     held, which whoever begins that later finds."""
@@ -262,6 +262,11 @@ def _is_free(known: Record | None, mine: Record) -> bool:
     return known is None or not known.until_ms or known.is_of(mine) or known.is_of_the_dead
 
 
+def is_held_here(record: Record) -> bool:
+    """Whether this very process has it: containers may share a host's name, and in each the process is number 1."""
+    return any(record.is_of(one.record) for one in _HELD)
+
+
 @contextlib.asynccontextmanager
 async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[Lease]:
     """Work alone on what moves to the site's target; who comes through without an error ``ends`` what a run before has
@@ -275,10 +280,12 @@ async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[
     await lease.claim()
     renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
     is_finished = False
+    _HELD.append(lease)
     try:
         yield lease
         is_finished = ends or lease.was_finished
     finally:
+        _HELD.remove(lease)
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with contextlib.suppress(HeliographError):  # it runs out by itself

@@ -190,7 +190,7 @@ async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
         known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
     now_ms = time.time_ns() // 1_000_000
     held = [one for one in known if one and one.is_held(now_ms)]
-    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not one.is_of_this_process]
+    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not lease.is_held_here(one)]
 
 
 async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:

@@ -481,15 +481,25 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert await preflight._in_hand(site, has_source=False) == []
 
 
-async def test_a_run_does_not_find_itself_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its last look, which the JSON is of: a success used to say no-go. A failback holds both leases."""
+async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Itself by its last look, which the JSON is of: a success used to say no-go. Another may have the same number on a
+    host of the same name, as containers have."""
+    ours, site = lease_after([], is_finished=True), place(map_topic="map back")
+    ours.record = lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, 0)
+    monkeypatch.setattr(lease, "Lease", lambda *_: ours)
+    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    site.target_admin = None
+    looked: list[list[str]] = []
+    async with lease.hold(site, "failback"):
+        for record in (ours.record, replace(ours.record, since_ms=2)):
 
-    async def look(*_: Any) -> lease.Record:
-        until_ms = time.time_ns() // 1_000_000 + 10_000
-        return lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, until_ms)
+            async def look(*_: Any, found: lease.Record = record) -> lease.Record:
+                return found
 
-    monkeypatch.setattr(lease, "look", look)
-    assert await preflight._in_hand(place(map_topic="map back"), has_source=True) == []
+            monkeypatch.setattr(lease, "look", look)
+            looked.append(await preflight._in_hand(site, has_source=True))
+    assert looked[0] == []
+    assert len(looked[1]) == 2 and "ann@here is at it" in looked[1][0]
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
