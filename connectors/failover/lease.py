@@ -7,13 +7,10 @@ takes it over claims: two that read «free» at the same time cannot both write.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import getpass
 import json
-import os
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,9 +22,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
 from connect.kafka.transactions import Superseded
-from connectors.failover.site import Site
 from connectors.positions import Kind, decode_kind, front, text
-from connectors.record_settings import record_settings
 
 LEASE_S: Final = 20.0
 _RENEW_S: Final = 4.0
@@ -116,7 +111,7 @@ def in_words(record: Record) -> str:
 
 
 class Lease:
-    """Held while the context lasts; see :func:`hold`."""
+    """See :func:`connectors.failover.holding.hold`."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: Record) -> None:
         self._target = target
@@ -231,16 +226,6 @@ class Lease:
         return await look(self._target, self._topic, self._flow)
 
 
-#: By this process; a failback has two.
-_HELD: Final[list[Lease]] = []
-
-
-async def await_no_way_back(site: Site, mine: Record) -> None:
-    """Raises InHand where somebody moves readers the other way, and as the source; to be called with a lease that is
-    held, which whoever begins that later finds."""
-    await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
-
-
 async def await_free(
     read: Callable[[], Awaitable[Record | None]], mine: Record, *, watch_s: float = LEASE_S, look_s: float = 1.0
 ) -> Record | None:
@@ -260,43 +245,6 @@ async def await_free(
 
 def _is_free(known: Record | None, mine: Record) -> bool:
     return known is None or not known.until_ms or known.is_of(mine) or known.is_of_the_dead
-
-
-def is_held_here(record: Record) -> bool:
-    """Whether this very process has it: containers may share a host's name, and in each the process is number 1."""
-    return any(record.is_of(one.record) for one in _HELD)
-
-
-@contextlib.asynccontextmanager
-async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[Lease]:
-    """Work alone on what moves to the site's target; who comes through without an error ``ends`` what a run before has
-    left undone, or leaves that as it is. Raises InHand where somebody else does."""
-    flow = site.flow.flow
-    await record_settings(site.flow).make_topic(site.target_admin)
-    host = platform.node()
-    lease = Lease(
-        site.target, site.flow.map_topic, flow, Record(f"{_user()}@{host}", host, os.getpid(), command, _now_ms(), 0)
-    )
-    await lease.claim()
-    renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
-    is_finished = False
-    _HELD.append(lease)
-    try:
-        yield lease
-        is_finished = ends or lease.was_finished
-    finally:
-        _HELD.remove(lease)
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
-        with contextlib.suppress(HeliographError):  # it runs out by itself
-            await lease.release(is_finished=is_finished)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"  # without an entry among the machine's users
 
 
 def _now_ms() -> int:

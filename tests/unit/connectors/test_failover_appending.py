@@ -23,7 +23,7 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded
 from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appender, appending, lease, stranded
+from connectors.failover import appended, appender, appending, holding, lease, stranded
 from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
 from connectors.failover.appender import Appender
@@ -310,7 +310,7 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
         return appending.Done(looked, [], 10)
 
     for module, name, fake in (
-        (flows, "load", str), (place, "site", context), (lease, "hold", context), (stranded, "find", find),
+        (flows, "load", str), (place, "site", context), (holding, "hold", context), (stranded, "find", find),
         (stranded, "export", export), (appending, "append_all", append_all),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fake)
