@@ -20,10 +20,10 @@ from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connect.kafka.transactions import ProducerIdentity, Superseded
+from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appender, appending, holding, lease, stranded
+from connectors.failover import appended, appender, appending, holding, lease, objections, stranded
 from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
 from connectors.failover.appender import Appender
@@ -198,43 +198,63 @@ async def test_a_batch_whose_commit_is_not_answered_may_be_there(monkeypatch: py
         await append(site, broker)
 
 
-@pytest.mark.parametrize("found", [[], [ONE], [ONE, replace(ONE, target=TopicPartition("grew", 1))]])
-async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
-    monkeypatch: pytest.MonkeyPatch, site: Any, found: list[Stranded]
-) -> None:
-    """A batch that a killed run has left at a frozen broker would land behind what is read."""
-    broker = Broker()
-    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
-    gone = TopicPartition("gone", 0)
+GREW, GONE = (replace(ONE, own=replace(ONE.own, partition=at), target=TopicPartition("orders", at)) for at in (1, 2))
 
-    async def nothing(*_: Any) -> Any:
-        return ""
+
+def answer(found: Any) -> Any:
+    async def call(*_: Any, **__: Any) -> Any:
+        return found
+
+    return call
+
+
+class Held:
+    """A lease."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    async def store(self, *, appends: bool) -> None:
+        assert appends
+        self._done.append("mark")
+
+
+def arrange_look(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, found: list[Stranded], compacted: Sequence[str] = ()
+) -> Any:
+    """Of flows that keep names; the target lacks what is ``GONE``. The lease."""
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
 
     async def find(_: Any) -> list[Stranded]:
         broker.done.append("look")
         return found
 
-    async def compacted(*_: Any) -> set[str]:
-        return set()
-
     async def not_there(_: Any, targets: set[Any]) -> set[Any]:
-        return {gone} & targets
+        return {GONE.target} & targets
 
-    fakes = {"why_running": nothing, "copied_ends": nothing, "find": find, "compacted": compacted}
-    for name, fake in {**fakes, "not_there": not_there}.items():
-        monkeypatch.setattr(appending, name, fake)
+    async def cleaned(_: Any, topics: set[str]) -> set[str]:
+        return topics & {*compacted}
 
-    async def store(*, appends: bool) -> None:
-        assert appends
-        assert broker.log == [], "or who is killed behind the first batch leaves no mark"
-        broker.done.append("mark")
+    for module, name, fake in (
+        (appending, "why_running", answer("")), (appending, "copied_ends", answer({})), (appending, "find", find),
+        (objections, "compacted", cleaned), (objections, "not_there", not_there),
+        (objections, "returns", lambda *_: True),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, fake)
+    return Held(broker.done)
 
-    held: Any = SimpleNamespace(store=store)
-    monkeypatch.setattr(appending, "objection", lambda *_: "")
+
+@pytest.mark.parametrize("found", [[], [ONE], [ONE, GREW]])
+async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
+    monkeypatch: pytest.MonkeyPatch, site: Any, found: list[Stranded]
+) -> None:
+    """A batch that a killed run has left at a frozen broker would land behind what is read."""
+    broker = Broker()
+    held = arrange_look(monkeypatch, broker, found)
     site.target = broker
-    looked = [ONE, replace(ONE, target=gone)]
+    looked = [ONE, GONE]
     if len(found) > 1:
-        with pytest.raises(RetriableError, match=r"grew-1 has records .* run this again"):
+        with pytest.raises(RetriableError, match=r"orders-1 has records .* run this again"):
             await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
@@ -247,25 +267,48 @@ async def test_partitions_that_may_not_be_appended_hold_up_no_others(
 ) -> None:
     """One that was doubtful once is so for good, and each reason is told once."""
     broker = Broker()
-    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
-    doubtful = [replace(ONE, own=replace(ONE.own, partition=at), doubtful=1) for at in (1, 2)]
-
-    def answer(found: Any) -> Any:
-        async def call(*_: Any, **__: Any) -> Any:
-            return found
-
-        return call
-
-    fakes = {"why_running": "", "copied_ends": {}, "compacted": set(), "not_there": set()}
-    for name, found in {**fakes, "find": [doubtful[0], ONE, doubtful[1]]}.items():
-        monkeypatch.setattr(appending, name, answer(found))
-    monkeypatch.setattr(appending, "objection", lambda _, one, *__: "nobody can tell" if one.doubtful else "")
+    doubtful = [replace(ONE, own=replace(ONE.own, topic=topic), doubtful=1) for topic in ("mail", "news")]
+    found = [doubtful[0], ONE, doubtful[1]]
+    held = arrange_look(monkeypatch, broker, found)
+    monkeypatch.setattr(appending, "doubt", lambda _, one: "nobody can tell" if one.doubtful else "")
     site.target = broker
     said: list[str] = []
-    held: Any = SimpleNamespace(store=answer(None))
-    done = await appending.append_all(site, held, None, said.append, [ONE])
-    assert done == ([doubtful[0], ONE, doubtful[1]], doubtful, 10)
+    done = await appending.append_all(site, held, None, said.append, found)
+    assert done == (found, doubtful, 10)
     assert said == ["not appended: nobody can tell", "orders-0: 10 records appended to orders-0"]
+
+
+async def test_a_compacted_topic_is_one_where_the_target_lacks_a_partition_too(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """Or old values would win over newer ones. Nobody who appended before has to be shut out of it."""
+    broker = Broker()
+    held = arrange_look(monkeypatch, broker, [ONE, GONE], compacted=["orders"])
+    site.target = broker
+    said: list[str] = []
+    assert await appending.append_all(site, held, None, said.append, [ONE, GONE]) == ([ONE, GONE], [ONE, GONE], 0)
+    assert [("is compacted" in line, "has no orders-2" in line) for line in said] == [(True, False), (False, True)]
+    assert (broker.log, broker.done) == ([], ["fence []", "look"])
+
+
+async def test_a_topic_that_may_not_be_written_to_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    """One transaction shuts out who appended before, of all of them."""
+    mail = replace(ONE, own=replace(ONE.own, topic="mail"), target=TopicPartition("mail", 0))
+
+    class Refuses(Broker):
+        async def fence(self, _: Any, name: str, partitions: Sequence[Any]) -> ProducerIdentity:
+            if mail.target in partitions:
+                self.done.append("refuse")
+                raise TopicsRefused("grant WRITE on topic mail", frozenset({("mail", 0)}))
+            return await super().fence(_, name, partitions)
+
+    broker = Refuses()
+    held = arrange_look(monkeypatch, broker, [mail, ONE])
+    site.target = broker
+    said: list[str] = []
+    assert await appending.append_all(site, held, None, said.append, [mail, ONE]) == ([mail, ONE], [mail], 10)
+    assert said[0] == "not appended: cluster eu does not let us write to mail-0: grant WRITE on topic mail"
+    assert broker.done == ["refuse", "fence ['orders-0']", "look", "mark"]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +461,7 @@ async def test_a_header_that_somebody_has_mistyped_is_a_doubt_and_no_crash(
     assert found == Appended(((21, 22),), unclear=said)
     seen = stranded._seen(ORDERS, found, ONE)
     assert seen.left is not None
-    why = appending._doubt(site, seen.left)
+    why = objections.doubt(site, seen.left)
     assert why.startswith(
         f"cluster eu: a header heliograph.appended says {said}, and it should be us/orders-0@20, with"
     )

@@ -29,6 +29,7 @@ from connectors.failover import (
     draining,
     holding,
     lease,
+    objections,
     preflight,
     steps,
     stranded,
@@ -240,12 +241,12 @@ def test_a_copy_is_told_by_content_and_time() -> None:
 
 def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arrived() -> None:
     one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
-    assert appending.objection(place(), one, ()) == ""
-    assert "compacted" in appending.objection(place(), one, {"orders"})
+    assert objections.objection(place(), one, ()) == ""
+    assert "compacted" in objections.objection(place(), one, {"orders"})
     masking = place()
     masking.flow.changing_key = "transform.sql"
-    assert "(transform.sql)" in appending.objection(masking, one, ()), "the originals would be there for all to read"
-    assert "nobody can tell which" in appending.objection(place(), replace(one, doubtful=2), ())
+    assert "(transform.sql)" in objections.objection(masking, one, ()), "the originals would be there for all to read"
+    assert "nobody can tell which" in objections.doubt(place(), replace(one, doubtful=2))
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

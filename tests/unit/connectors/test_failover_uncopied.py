@@ -16,7 +16,7 @@ from connect.core.errors import PermanentError
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appending, stranded, uncopied
+from connectors.failover import objections, stranded, uncopied
 from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
@@ -174,11 +174,11 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
 
 def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
     one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
-    assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, one, {"orders"}, {GREW})
-    doubtful = appending.objection(site, replace(one, may_be_appended=True), ())
+    assert "cluster eu has no orders-1: make the topic there" in objections.objection(site, one, {"orders"}, {GREW})
+    doubtful = objections.doubt(site, replace(one, may_be_appended=True))
     assert "from offset 0 on, may have been appended before: cluster eu has deleted" in doubtful
-    assert "may have arrived on cluster eu" in appending.objection(site, replace(one, may_have_arrived=True), ())
-    assert appending.objection(site, one, ()) == ""
+    assert "may have arrived on cluster eu" in objections.doubt(site, replace(one, may_have_arrived=True))
+    assert objections.objection(site, one, ()) == objections.doubt(site, one) == ""
 
 
 @pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])
