@@ -47,6 +47,14 @@ class Done(NamedTuple):
     records: int
 
 
+class _Way(NamedTuple):
+    """Who writes, and while they hold what."""
+
+    site: Site
+    lease: Lease
+    appender: Appender
+
+
 async def append_all(
     site: Site, lease: Lease, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
 ) -> Done:
@@ -74,7 +82,7 @@ async def append_all(
     if taken:  # headers that say so may be deleted one day, and the record of the lease stays
         await lease.store(appends=True)
     left = [one for one in found if objections[one.source]]
-    return Done(found, left, await _append_all(site, taken, appender, tell))
+    return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell))
 
 
 async def _open(site: Site, appender: Appender, wanted: Collection[Stranded]) -> dict[TopicPartition, str]:
@@ -89,15 +97,15 @@ async def _open(site: Site, appender: Appender, wanted: Collection[Stranded]) ->
             return {one.source: not_writable(site, one) for one in wanted if one.target in refused}
 
 
-async def _append_all(site: Site, stranded: Sequence[Stranded], appender: Appender, tell: Tell) -> int:
-    most = await _batch_bytes(site, {one.target.topic for one in stranded})
+async def _append_all(way: _Way, stranded: Sequence[Stranded], tell: Tell) -> int:
+    most = await _batch_bytes(way.site, {one.target.topic for one in stranded})
     appended = 0
     held_up: _NotText | None = None
     for one in stranded:
         if one.is_late:
             tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
         try:
-            made = await _append(site, one, appender, most[one.target.topic])
+            made = await _append(way, one, most[one.target.topic])
         except _NotText as error:  # of this partition; by the next run too, so that it must not keep others waiting
             tell(str(error))
             held_up = held_up or error
@@ -118,14 +126,14 @@ async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
     return found
 
 
-async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> int:
+async def _append(way: _Way, one: Stranded, size: int) -> int:
     """A batch at a time, and none behind one that is not there: that would leave a hole."""
-    made = 0
+    site, appender, made = way.site, way.appender, 0
     batch = _Batch(appender.batch(one.target, size))
     async with aclosing(records_of(site, one)) as records:
         async for record in records:
             if not all(is_text(name) for name, _ in record.headers):
-                await _send(site, one, appender, batch)
+                await _send(way, one, batch)
                 raise _NotText(
                     f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
                     f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
@@ -134,10 +142,10 @@ async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> i
                     "behind it"
                 )
             if not _take(site, one, batch, record):
-                made += await _send(site, one, appender, batch)
+                made += await _send(way, one, batch)
                 batch = _Batch(appender.batch(one.target, size))
                 _take(site, one, batch, record)
-    return made + await _send(site, one, appender, batch)
+    return made + await _send(way, one, batch)
 
 
 class _NotText(PermanentError):
@@ -164,11 +172,12 @@ def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     return True
 
 
-async def _send(site: Site, one: Stranded, appender: Appender, batch: _Batch) -> int:
+async def _send(way: _Way, one: Stranded, batch: _Batch) -> int:
     """How many records it has, once they are there."""
     if not batch.records:
         return 0
-    offsets = batch.first, batch.last
+    await way.lease.check()
+    site, offsets = way.site, (batch.first, batch.last)
 
     def check(code: int, _: str) -> None:
         if code in _SHUT_OUT:
@@ -179,7 +188,7 @@ async def _send(site: Site, one: Stranded, appender: Appender, batch: _Batch) ->
             raise kind(f"{error.__name__}: {_remedy(one, error)}")
 
     try:
-        await appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
+        await way.appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
     except Superseded:
         raise
     except CommitUnknown as error:

@@ -123,6 +123,7 @@ class Lease:
         #: Of who held it before; nobody did: nothing is left to be gone on with.
         self.was_finished = True
         self.lost: HeliographError | None = None
+        self._stored_until_ms = 0
 
     async def claim(self) -> None:
         """Raises InHand, and as the cluster."""
@@ -167,6 +168,14 @@ class Lease:
             )
             await self._write()
 
+    async def check(self) -> None:
+        """Before something that nobody else may do meanwhile: who stood still for too long goes on before the next
+        renewal. Raises InHand where it was taken over, and as the cluster where it ran out."""
+        if self.lost is not None:
+            raise self.lost
+        if _now_ms() >= self._stored_until_ms:
+            await self.store()
+
     async def release(self, *, is_finished: bool) -> None:
         async with self._writing:
             self.record = replace(self.record, until_ms=0, is_finished=is_finished)
@@ -200,6 +209,7 @@ class Lease:
                 await self._writer.write([record])
         except Superseded:
             raise self._taken_over() from None
+        self._stored_until_ms = self.record.until_ms
 
     async def _take_back(self) -> None:
         """Who looked before this one had written has shut it out, and ends at finding its record there: without this

@@ -131,11 +131,14 @@ def arrange(
         monkeypatch.setattr(appender, name, 0.5)
 
 
-async def append(site: Any, broker: Broker, tell: Any = print, found: Sequence[Stranded] = (ONE,)) -> int:
+async def append(
+    site: Any, broker: Broker, tell: Any = print, found: Sequence[Stranded] = (ONE,), held: Any = None
+) -> int:
     site.target = broker
     writer = Appender(site.target, "us->eu")
     await writer.open([ORDERS])
-    return await appending._append_all(site, found, writer, tell)
+    mine: Any = held or Held(broker.done)
+    return await appending._append_all(appending._Way(site, mine, writer), found, tell)
 
 
 async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
@@ -181,6 +184,21 @@ async def test_a_refusal_says_what_to_do(
     assert (broker.log, broker.done[1:]) == ([], ["give up"])
 
 
+async def test_nothing_is_appended_by_who_has_lost_the_lease(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    """A process that stood still, and goes on while somebody else takes readers back."""
+    broker = Broker()
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)], "500")
+
+    class Lost(Held):
+        async def check(self) -> None:
+            if broker.log:
+                raise lease.InHand("taken over")
+
+    with pytest.raises(lease.InHand, match="taken over"):
+        await append(site, broker, held=Lost([]))
+    assert broker.log == [[20, 21, 22]]
+
+
 async def test_what_passes_in_moments_is_waited_out_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, site: Any
 ) -> None:
@@ -217,6 +235,8 @@ class Held:
     async def store(self, *, appends: bool) -> None:
         assert appends
         self._done.append("mark")
+
+    async def check(self) -> None: ...
 
 
 def arrange_look(

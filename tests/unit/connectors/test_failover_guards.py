@@ -655,6 +655,35 @@ async def test_who_fails_to_take_a_lease_back_does_not_take_it_from_another_late
     assert lease.decode(there.log[-1]).owner == "bob@there"
 
 
+async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, eu = Coordinator(), cast(Any, None)
+    now_ms = 0
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    monkeypatch.setattr(lease, "_now_ms", lambda: now_ms)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    await first.check()
+    assert len(there.log) == 1, "there is time left"
+    now_ms += int(lease.LEASE_S * 1000)
+    await first.check()
+    assert len(there.log) == 2, "it ran out, and nobody has it"
+    await second._writer.open()
+    await second.store()
+    await first.check()
+    now_ms += int(lease.LEASE_S * 1000)
+    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+        await first.check()
+    first.lost = RetriableError("lost")
+    with pytest.raises(RetriableError, match="lost"):
+        await first.check()
+
+
 def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
     """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
     eu: Any = SimpleNamespace(name="eu")
