@@ -46,7 +46,7 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
 async def _stranded(
     file: Path, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
-    from connectors.failover import appending, stranded
+    from connectors.failover import appending, exporting, stranded
     from connectors.failover.holding import hold
     from connectors.failover.site import site
     from connectors.flows import load
@@ -54,7 +54,7 @@ async def _stranded(
     async with site(load(file), source, target) as place:
         # Who appends looks again, with what an interrupted run has left open wound up.
         found = await stranded.find(place, waits=not appends or export_to is not None)
-        files = await stranded.export(place, found, export_to) if export_to is not None else []
+        files = await exporting.export(place, found, export_to) if export_to is not None else []
         done = appending.Done(found, found, 0)
         if appends and found:
             async with hold(place, "heliograph stranded --append", ends=False) as lease:

@@ -1,17 +1,13 @@
-"""Records that only the old primary holds, after a failover that nobody had planned: found and exported."""
+"""Records that only the old primary holds, after a failover that nobody had planned: found."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
-from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
@@ -246,42 +242,6 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
 
 
-async def export(site: Site, stranded: Sequence[Stranded], directory: Path) -> list[Path]:
-    """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
-
-    Raises OSError, and as the source.
-    """
-    directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    written = []
-    for one in stranded:
-        file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
-        beside = file.with_name(file.name + ".new")
-        with beside.open("w") as out:
-            async for record in records_of(site, one):
-                out.write(json.dumps(as_json(record)) + "\n")
-        beside.replace(file)
-        written.append(file)
-    return written
-
-
-def as_json(record: Any) -> dict[str, Any]:
-    """A record as aiokafka has it (pure)."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [_header(name, value) for name, value in record.headers],
-    }
-
-
-def _header(name: str, value: bytes | None) -> list[str | None]:
-    """JSON has no text that is no UTF-8: such a key comes once more behind the value, as bytes."""
-    return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
-
-
 async def _appended(
     site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, topic_id: UUID | None, waits: bool
 ) -> Appended:
@@ -292,7 +252,3 @@ async def _appended(
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:
     """As aiokafka has them."""
     return read_ranges(site.source, one.source, one.ranges)
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()

@@ -23,7 +23,7 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appender, appending, holding, lease, objections, stranded
+from connectors.failover import appended, appender, appending, exporting, holding, lease, objections, stranded
 from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
 from connectors.failover.appender import Appender
@@ -374,7 +374,7 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
 
     for module, name, fake in (
         (flows, "load", str), (place, "site", context), (holding, "hold", context), (stranded, "find", find),
-        (stranded, "export", export), (appending, "append_all", append_all),
+        (exporting, "export", export), (appending, "append_all", append_all),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fake)
     await cli._stranded(tmp_path, "us", "eu", tmp_path if exports else None, appends)
@@ -394,7 +394,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 
 def test_an_exported_header_whose_key_is_no_text_has_it_as_bytes_too() -> None:
-    found = stranded.as_json(
+    found = exporting.as_json(
         SimpleNamespace(**vars(record(20, headers=[("é", b"1"), ("a\udce9", b"")])), topic="orders", partition=0)
     )
     assert found["headers"] == [["é", "MQ=="], ["a\ufffd", "", "Yek="]]
