@@ -20,6 +20,7 @@ from kafka.errors import (
 )
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.producer import Batch
 from connect.kafka.topic_configs import describe
 from connect.kafka.transactions import Partition, Superseded, TopicsRefused
@@ -29,6 +30,7 @@ from connectors.failover.appended import HEADER, headers_of, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import Lease
+from connectors.failover.marks import keep
 from connectors.failover.objections import before_look, doubt, not_writable
 from connectors.failover.site import Site
 from connectors.failover.stranded import Stranded, find, records_of
@@ -79,8 +81,6 @@ async def append_all(
     for why in dict.fromkeys(filter(None, objections.values())):
         tell(f"not appended: {why}")
     taken = [one for one in found if not objections[one.source]]
-    if taken:  # headers that say so may be deleted one day, and the record of the lease stays
-        await lease.store(appends=True)
     left = [one for one in found if objections[one.source]]
     return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell))
 
@@ -104,6 +104,8 @@ async def _append_all(way: _Way, stranded: Sequence[Stranded], tell: Tell) -> in
     for one in stranded:
         if one.is_late:
             tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
+        # Headers that say so may be deleted one day, and this stays.
+        await keep(way.lease, one.mark(await list_offset(way.site.target, one.target, LATEST)))
         try:
             made = await _append(way, one, most[one.target.topic])
         except _NotText as error:  # of this partition; by the next run too, so that it must not keep others waiting

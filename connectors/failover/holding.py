@@ -39,7 +39,7 @@ async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[
     await record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
     since_ms = time.time_ns() // 1_000_000
-    mine = Record(f"{_user()}@{host}", host, os.getpid(), command, since_ms, 0)
+    mine = Record(f"{_user()}@{host}", host, os.getpid(), command, since_ms, 0, marks=True)
     lease = Lease(site.target, site.flow.map_topic, flow, mine)
     await lease.claim()
     renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")

@@ -22,7 +22,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
 from connect.kafka.transactions import Superseded
-from connectors.positions import Kind, decode_kind, front, text
+from connectors.positions import Kind, front, text
 
 LEASE_S: Final = 20.0
 _RENEW_S: Final = 4.0
@@ -39,8 +39,9 @@ class InHand(PermanentError):
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
     is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
-    machine and a path, are of this run and of the interrupted ones that it goes on with; ``has_appended``: a run, this
-    one or any before, has begun to append what was stranded."""
+    machine and a path, are of this run and of the interrupted ones that it goes on with; ``marks``: of all
+    that was appended since there is such a record there are marks beside it; an older version writes none, and says so
+    by leaving this out."""
 
     owner: str
     host: str
@@ -52,7 +53,7 @@ class Record:
     is_finished: bool = False
     denied: tuple[str, ...] = ()
     undo_files: tuple[str, ...] = ()
-    has_appended: bool = False
+    marks: bool = False
 
     def is_held(self, now_ms: int) -> bool:
         """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
@@ -87,18 +88,29 @@ def decode(value: bytes) -> Record:
 
 async def look(target: Cluster, map_topic: str, flow: str) -> Record | None:
     """What is stored; None for nothing. Raises as ``read_to_end``."""
+    value = (await stored(target, map_topic, flow)).get(encode_key(flow))
+    return None if value is None else decode(value)
+
+
+async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
+    """By its key, which begins with that of the record, that and all that is kept beside it. Raises as
+    ``read_to_end``."""
     known = (await target.metadata({map_topic})).topics.get(map_topic)
     if known is None or not known.partitions:
-        return None
-    found: list[bytes | None] = [None]
+        return {}
+    found: dict[bytes, bytes] = {}
 
     def take(record: LogRecord) -> None:
-        if record.key == encode_key(flow) and decode_kind(record.key) is Kind.FAILOVER:
-            found[0] = record.value
+        if record.key is None or not record.key.startswith(encode_key(flow)):
+            return
+        if record.value is None:
+            found.pop(record.key, None)
+        else:
+            found[record.key] = record.value
 
     place = partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
     await read_to_end(target, map_topic, take, partitions={place}, read_committed=True)
-    return None if found[0] is None else decode(found[0])
+    return found
 
 
 def in_words(record: Record) -> str:
@@ -136,7 +148,7 @@ class Lease:
         if before is not None:
             self.was_finished = before.is_finished
             files = () if before.is_finished else before.undo_files
-            self.record = replace(self.record, denied=before.denied, undo_files=files, has_appended=before.has_appended)
+            self.record = replace(self.record, denied=before.denied, undo_files=files, marks=before.marks)
         await self.store()
 
     def other_undo_files(self, file: Path) -> tuple[str, ...]:
@@ -150,10 +162,9 @@ class Lease:
         denied: tuple[str, ...] | None = None,
         undo_file: Path | None = None,
         kept_as: Path | None = None,
-        appends: bool = False,
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another;
-        ``appends``: from now on this run may have appended. Raises InHand where it was taken over."""
+        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
+        Raises InHand where it was taken over."""
         files = () if undo_file is None else (self._located(undo_file),)
         if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
             files = (self._located(kept_as), *files)
@@ -164,9 +175,14 @@ class Lease:
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
                 undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
-                has_appended=self.record.has_appended or appends,
             )
             await self._write()
+
+    async def keep(self, about: bytes, value: bytes) -> None:
+        """Beside it, for whoever holds it later, in the place of what was kept ``about`` the same before. Raises InHand
+        where it was taken over, and as the cluster."""
+        async with self._writing:
+            await self._write_one(encode_key(self._flow) + about, value)
 
     async def check(self) -> None:
         """Before something that nobody else may do meanwhile: who stood still for too long goes on before the next
@@ -200,7 +216,11 @@ class Lease:
         return f"{self.record.host}:{file.resolve()}"
 
     async def _write(self) -> None:
-        record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
+        await self._write_one(encode_key(self._flow), encode(self.record))
+        self._stored_until_ms = self.record.until_ms
+
+    async def _write_one(self, key: bytes, value: bytes) -> None:
+        record = OutRecord(self._topic, key, value, _PARTITION_KEY)
         try:
             try:
                 await self._writer.write([record])
@@ -209,7 +229,6 @@ class Lease:
                 await self._writer.write([record])
         except Superseded:
             raise self._taken_over() from None
-        self._stored_until_ms = self.record.until_ms
 
     async def _take_back(self) -> None:
         """Who looked before this one had written has shut it out, and ends at finding its record there: without this

@@ -23,12 +23,13 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appender, appending, exporting, holding, lease, objections, stranded
+from connectors.failover import appended, appender, appending, exporting, holding, lease, marks, objections, stranded
 from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
 from connectors.failover.appender import Appender
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
+from connectors.failover.marks import Mark, Marks
 from connectors.failover.own import Own, Range
 from connectors.failover.stranded import Stranded
 from connectors.policy import DefaultReplicationPolicy
@@ -125,6 +126,7 @@ def arrange(
 
     monkeypatch.setattr(stranded, "read_ranges", read)
     monkeypatch.setattr(appending, "describe", describe)
+    monkeypatch.setattr(appending, "list_offset", answer(90))
     for name in ("fence", "claim", "add_partitions", "produce_all", "end_transaction"):
         monkeypatch.setattr(appender, name, getattr(broker, name))
     for name in ("_BATCH_S", "_COMMIT_S"):
@@ -147,7 +149,7 @@ async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: p
     arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)], "500")
     with pytest.raises(PermanentError) as raised:
         await append(site, broker)
-    assert (broker.log, broker.done[1:]) == ([[20, 21, 22]], ["give up"])
+    assert (broker.log, broker.done[1:]) == ([[20, 21, 22]], ["mark", "give up"])
     for word in ("cluster eu", "orders-0", "offsets 23 to 25", "max.message.bytes", "run this again"):
         assert word in str(raised.value)
 
@@ -181,7 +183,25 @@ async def test_a_refusal_says_what_to_do(
     with pytest.raises(kind, match=f"offset 20 of orders-0 of cluster us.*{word}.*run this again"):
         async with asyncio.timeout(5):
             await append(site, broker)
-    assert (broker.log, broker.done[1:]) == ([], ["give up"])
+    assert (broker.log, broker.done[1:]) == ([], ["mark", "give up"])
+
+
+async def test_a_partition_is_marked_before_its_own_first_batch_and_no_earlier(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """Who is killed behind it has left its mark; what a run that fails has not come to is not in doubt."""
+    broker = Broker(TOO_LARGE)
+    arrange(monkeypatch, broker, [record(20)])
+
+    class Sees(Held):
+        async def keep(self, about: bytes, value: bytes) -> None:
+            assert broker.log == []
+            await super().keep(about, value)
+
+    held = Sees(broker.done)
+    with pytest.raises(PermanentError, match=r"max\.message\.bytes"):
+        await append(site, broker, found=[ONE, GREW], held=held)
+    assert held.kept == [Mark(ORDERS, None, ORDERS, 90, 29)]
 
 
 async def test_nothing_is_appended_by_who_has_lost_the_lease(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
@@ -231,9 +251,10 @@ class Held:
 
     def __init__(self, done: list[str]) -> None:
         self._done = done
+        self.kept: list[Mark] = []
 
-    async def store(self, *, appends: bool) -> None:
-        assert appends
+    async def keep(self, about: bytes, value: bytes) -> None:
+        self.kept.append(marks._decode(value))
         self._done.append("mark")
 
     async def check(self) -> None: ...
@@ -424,7 +445,8 @@ async def test_each_appended_record_counts_by_its_own_header(
 
     shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
-    assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+    seen = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert seen == found._replace(log_begin=first, first_at=1 if offsets else None)
 
 
 async def test_what_was_appended_of_a_topic_that_was_made_anew_since_does_not_count(
@@ -478,7 +500,7 @@ async def test_a_header_that_somebody_has_mistyped_is_a_doubt_and_no_crash(
     monkeypatch.setattr(appended, "read_ranges", read)
     found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
     said = f"'us/orders-0@{mistyped.decode()}' at offset 57 of orders-0"
-    assert found == Appended(((21, 22),), unclear=said)
+    assert found == Appended(((21, 22),), unclear=said, log_begin=37, first_at=57)
     seen = stranded._seen(ORDERS, found, ONE)
     assert seen.left is not None
     why = objections.doubt(site, seen.left)
@@ -577,7 +599,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
         "logs_now": always({ORDERS: Log(Fate.SAME, None, 0, 30, 20)}),
         "_kept": always({ORDERS}),
         "_decided_ends": always({ORDERS: 30}),
-        "look_at_lease": always(None),
+        "read_marks": always(Marks(True, {})),
         "not_there": always(set()),
         "extents": always({}),
         "_brought": always({}),
@@ -599,8 +621,3 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})
-    if there.is_bare:
-        record = lease.Record("ann@host", "host", 1, "heliograph failover", 0, 0, has_appended=True)
-        monkeypatch.setattr(stranded, "look_at_lease", always(record))
-        (found,) = await stranded.find(site)
-        assert found.may_be_appended, "all headers may be deleted by now"

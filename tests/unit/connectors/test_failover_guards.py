@@ -731,25 +731,36 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
     assert left.undo_files == (() if was_finished else ("here:/undo.json",))
 
 
-async def test_that_somebody_has_appended_is_kept_for_good() -> None:
-    """Once the target has deleted what was appended nothing else tells."""
+@pytest.mark.parametrize(("before", "marks"), [(None, True), (True, True), (False, False), ("older", False)])
+async def test_marks_are_complete_as_long_as_no_older_version_has_held_the_lease(
+    monkeypatch: pytest.MonkeyPatch, before: bool | str | None, marks: bool
+) -> None:
+    """One may have appended without, and what it has not said is not known."""
     stored: list[bytes] = []
     one = lease_after(stored, is_finished=True)
-    await one.claim()
-    await one.store(step="done")
-    assert not lease.decode(stored[-1]).has_appended
-    await one.store(appends=True)
-    await one.release(is_finished=True)
-    other = lease.Lease(one._target, "map", "us->eu", lease.Record("bob@there", "there", 1, "failover", 2, 0))
-    other._look, other._writer.open = one._look, one._writer.open  # type: ignore[method-assign]
+    if before is None:
+        stored.clear()
+    else:
+        document = {**json.loads(stored[-1]), "has_appended": False, "marks": before}
+        if before == "older":
+            del document["marks"]
+        stored[-1] = json.dumps(document).encode()
 
-    async def write() -> None:
-        stored.append(lease.encode(other.record))
+    async def look() -> lease.Record | None:
+        return lease.decode(stored[-1]) if stored else None
 
-    other._write = write  # type: ignore[method-assign]
-    await other.claim()
-    await other.release(is_finished=True)
-    assert lease.decode(stored[-1]).has_appended
+    def made_lease(*arguments: Any) -> lease.Lease:
+        one.record = arguments[-1]
+        return one
+
+    one._look = look  # type: ignore[method-assign]
+    monkeypatch.setattr(holding, "Lease", made_lease)
+    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    site = place()
+    site.target_admin = None
+    async with holding.hold(site, "append", ends=False):
+        pass
+    assert lease.decode(stored[-1]).marks == marks
 
 
 async def made(_: Any) -> None: ...

@@ -20,6 +20,7 @@ from connectors.failover import objections, stranded, uncopied
 from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
+from connectors.failover.marks import Marks
 from connectors.failover.own import Own, Range
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
@@ -132,6 +133,11 @@ def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) ->
     monkeypatch.setattr(stranded, "_brought", nothing)
     monkeypatch.setattr(stranded, "_kept", nothing)
     monkeypatch.setattr(stranded, "read_appended", read_appended)
+    monkeypatch.setattr(stranded, "read_marks", marked)
+
+
+async def marked(*_: Any) -> Marks:
+    return Marks(True, {})
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
