@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -42,11 +42,12 @@ _SHUT_OUT: Final = frozenset({47, 90})
 
 
 class Done(NamedTuple):
-    """``found`` is all that was; of it ``left`` was not appended, and why was told."""
+    """``found`` is all that was; of it ``left`` was not appended, for ``reasons``, by its source."""
 
     found: list[Stranded]
     left: list[Stranded]
     records: int
+    reasons: Mapping[TopicPartition, str]
 
 
 class _Way(NamedTuple):
@@ -77,12 +78,12 @@ async def append_all(
     found = await find(site)
     if new := sorted({(one.target, one.source) for one in found} - {(one.target, one.source) for one in looked}):
         raise RetriableError(f"{new[0][0]} has records to be appended that were not there a moment ago: run this again")
-    objections = {one.source: kept_out.get(one.source) or doubt(site, one) for one in found}
-    for why in dict.fromkeys(filter(None, objections.values())):
+    reasons = {one.source: why for one in found if (why := kept_out.get(one.source) or doubt(site, one))}
+    for why in dict.fromkeys(reasons.values()):
         tell(f"not appended: {why}")
-    taken = [one for one in found if not objections[one.source]]
-    left = [one for one in found if objections[one.source]]
-    return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell))
+    taken = [one for one in found if one.source not in reasons]
+    left = [one for one in found if one.source in reasons]
+    return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell), reasons)
 
 
 async def _open(site: Site, appender: Appender, wanted: Collection[Stranded]) -> dict[TopicPartition, str]:

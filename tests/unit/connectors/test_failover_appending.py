@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -299,7 +300,7 @@ async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
             await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
-        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found))
+        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found), {})
     assert broker.done == ["fence ['orders-0']", "look", *(["mark"] if len(found) == 1 else [])]
 
 
@@ -315,7 +316,7 @@ async def test_partitions_that_may_not_be_appended_hold_up_no_others(
     site.target = broker
     said: list[str] = []
     done = await appending.append_all(site, held, None, said.append, found)
-    assert done == (found, doubtful, 10)
+    assert done == (found, doubtful, 10, {one.source: "nobody can tell" for one in doubtful})
     assert said == ["not appended: nobody can tell", "orders-0: 10 records appended to orders-0"]
 
 
@@ -327,7 +328,8 @@ async def test_a_compacted_topic_is_one_where_the_target_lacks_a_partition_too(
     held = arrange_look(monkeypatch, broker, [ONE, GONE], compacted=["orders"])
     site.target = broker
     said: list[str] = []
-    assert await appending.append_all(site, held, None, said.append, [ONE, GONE]) == ([ONE, GONE], [ONE, GONE], 0)
+    done = await appending.append_all(site, held, None, said.append, [ONE, GONE])
+    assert done[:3] == ([ONE, GONE], [ONE, GONE], 0)
     assert [("is compacted" in line, "has no orders-2" in line) for line in said] == [(True, False), (False, True)]
     assert (broker.log, broker.done) == ([], ["fence []", "look"])
 
@@ -347,7 +349,8 @@ async def test_a_topic_that_may_not_be_written_to_holds_up_no_other(monkeypatch:
     held = arrange_look(monkeypatch, broker, [mail, ONE])
     site.target = broker
     said: list[str] = []
-    assert await appending.append_all(site, held, None, said.append, [mail, ONE]) == ([mail, ONE], [mail], 10)
+    done = await appending.append_all(site, held, None, said.append, [mail, ONE])
+    assert done[:3] == ([mail, ONE], [mail], 10)
     assert said[0] == "not appended: cluster eu does not let us write to mail-0: grant WRITE on topic mail"
     assert broker.done == ["refuse", "fence ['orders-0']", "look", "mark"]
 
@@ -355,19 +358,25 @@ async def test_a_topic_that_may_not_be_written_to_holds_up_no_other(monkeypatch:
 @pytest.mark.parametrize(
     ("done", "code"),
     [
-        (appending.Done([], [], 0), EXIT_OK),
-        (appending.Done([ONE], [], 10), EXIT_OK),
-        (appending.Done([ONE, ONE], [ONE], 10), EXIT_NO_GO),
+        (appending.Done([], [], 0, {}), EXIT_OK),
+        (appending.Done([ONE], [], 10, {}), EXIT_OK),
+        (appending.Done([ONE, ONE], [ONE], 10, {ORDERS: "a doubt"}), EXIT_NO_GO),
     ],
 )
 def test_who_left_some_says_so_by_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: appending.Done, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    done: appending.Done,
+    code: int,
 ) -> None:
     async def run(*_: Any) -> tuple[appending.Done, list[Path]]:
         return done, []
 
     monkeypatch.setattr(cli, "_stranded", run)
     assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
+    left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
+    assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -391,7 +400,7 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
 
     async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> appending.Done:
         done.append("append")
-        return appending.Done(looked, [], 10)
+        return appending.Done(looked, [], 10, {})
 
     for module, name, fake in (
         (flows, "load", str), (place, "site", context), (holding, "hold", context), (stranded, "find", find),
