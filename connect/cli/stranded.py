@@ -25,7 +25,7 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
     Raises ConfigError for a file or arguments that are wrong, and what the clusters raise.
     """
     done, files = asyncio.run(_stranded(file, source, target, export_to, appends))
-    found, left, appended = done
+    found, left, appended, reasons = done
     if as_json:
         show_json(
             {
@@ -36,6 +36,7 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
                 "partitions": [asdict(one.own) for one in found],
                 "files": [str(one) for one in files],
                 "appended": appended,
+                "left": [{**asdict(one.own), "why": reasons.get(one.source, "")} for one in left],
             }
         )
     else:
@@ -46,16 +47,16 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
 async def _stranded(
     file: Path, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
-    from connectors.failover import appending, stranded
-    from connectors.failover.lease import hold
+    from connectors.failover import appending, exporting, stranded
+    from connectors.failover.holding import hold
     from connectors.failover.site import site
     from connectors.flows import load
 
     async with site(load(file), source, target) as place:
         # Who appends looks again, with what an interrupted run has left open wound up.
         found = await stranded.find(place, waits=not appends or export_to is not None)
-        files = await stranded.export(place, found, export_to) if export_to is not None else []
-        done = appending.Done(found, found, 0)
+        files = await exporting.export(place, found, export_to) if export_to is not None else []
+        done = appending.Done(found, found, 0, {})
         if appends and found:
             async with hold(place, "heliograph stranded --append", ends=False) as lease:
                 done = await appending.append_all(place, lease, None, tell_on_stderr, found)

@@ -26,21 +26,19 @@ _LOOK_S: Final = 0.25
 class Appended(NamedTuple):
     """Of one partition of the source. ``ranges`` are source offsets and ascend; ``is_cut``: the target has deleted some
     of where more may lie, and nobody knows whether there were any; ``unclear``: a header that somebody has written and
-    that names no offset, and where it is."""
+    that names no offset, and where it is; ``log_begin``: of the target, and ``first_at``: where the first of
+    them lies in it."""
 
     ranges: tuple[Range, ...] = ()
     is_cut: bool = False
     unclear: str = ""
+    log_begin: int = 0
+    first_at: int | None = None
 
     @property
     def end(self) -> int:
         """Behind the last; 0 for none."""
         return self.ranges[-1][1] if self.ranges else 0
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether all of it may be deleted, if there was any."""
-        return self.is_cut and not self.ranges
 
     def may_hold(self, offset: int) -> bool:
         """Whether it may have been appended, though no header is left that says so: what is deleted was appended before
@@ -85,7 +83,7 @@ async def read_appended(
     span = max(begin, first), end
     of_log = _of(alias, log).encode()
     found: list[Range] = []
-    unclear = ""
+    unclear, first_at = "", None
     async with aclosing(read_ranges(cluster, target, [span] if span[0] < span[1] else [])) as records:
         async for record in records:
             if _is_of_another(record, topic_id):
@@ -93,11 +91,13 @@ async def read_appended(
             for name, value in record.headers:
                 if name != HEADER or value is None or not value.startswith(of_log):
                     continue
+                first_at = record.offset if first_at is None else first_at
                 if (offset := bytes(value[len(of_log) :])).isdigit():
                     _take(found, int(offset))
                 else:
                     unclear = unclear or f"{value.decode(errors='replace')!r} at offset {record.offset} of {target}"
-    return Appended(tuple(merged(found)), is_cut=first > begin, unclear=unclear)
+    log_begin = await list_offset(cluster, target, EARLIEST)  # what is deleted meanwhile was not read
+    return Appended(tuple(merged(found)), log_begin > begin, unclear, log_begin, first_at)
 
 
 def _is_of_another(record: Any, topic_id: UUID | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -20,20 +20,20 @@ from kafka.errors import (
 )
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.producer import Batch
 from connect.kafka.topic_configs import describe
-from connect.kafka.transactions import Superseded
+from connect.kafka.transactions import Partition, Superseded, TopicsRefused
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import HEADER, headers_of, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import Lease
-from connectors.failover.proving import compacted
+from connectors.failover.marks import keep
+from connectors.failover.objections import before_look, doubt, not_writable
 from connectors.failover.site import Site
-from connectors.failover.starting import returns
 from connectors.failover.stranded import Stranded, find, records_of
-from connectors.failover.uncopied import not_there
 
 #: Before compression. One is on its way at a time.
 _BATCH_BYTES: Final = 512 << 10
@@ -42,11 +42,20 @@ _SHUT_OUT: Final = frozenset({47, 90})
 
 
 class Done(NamedTuple):
-    """``found`` is all that was; of it ``left`` was not appended, and why was told."""
+    """``found`` is all that was; of it ``left`` was not appended, for ``reasons``, by its source."""
 
     found: list[Stranded]
     left: list[Stranded]
     records: int
+    reasons: Mapping[TopicPartition, str]
+
+
+class _Way(NamedTuple):
+    """Who writes, and while they hold what."""
+
+    site: Site
+    lease: Lease
+    appender: Appender
 
 
 async def append_all(
@@ -63,88 +72,43 @@ async def append_all(
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
     await copied_ends(site, tell)
-    targets = {one.target for one in looked}
-    missing = await not_there(site, targets)
+    kept_out = await before_look(site, looked)
     appender = Appender(site.target, site.flow.flow)
-    await appender.open(sorted(targets - missing))
+    kept_out |= await _open(site, appender, [one for one in looked if one.source not in kept_out])
     found = await find(site)
-    if new := sorted({one.target for one in found} - targets):
-        raise RetriableError(f"{new[0]} has records to be appended that were not there a moment ago: run this again")
-    cleaned = await compacted(site.target, {one.target.topic for one in found} - {one.topic for one in missing})
-    objections = {one.source: objection(site, one, cleaned, missing) for one in found}
-    for why in dict.fromkeys(filter(None, objections.values())):
+    if new := sorted({(one.target, one.source) for one in found} - {(one.target, one.source) for one in looked}):
+        raise RetriableError(f"{new[0][0]} has records to be appended that were not there a moment ago: run this again")
+    reasons = {one.source: why for one in found if (why := kept_out.get(one.source) or doubt(site, one))}
+    for why in dict.fromkeys(reasons.values()):
         tell(f"not appended: {why}")
-    taken = [one for one in found if not objections[one.source]]
-    if taken:  # headers that say so may be deleted one day, and the record of the lease stays
-        await lease.store(appends=True)
-    left = [one for one in found if objections[one.source]]
-    return Done(found, left, await _append_all(site, taken, appender, tell))
+    taken = [one for one in found if one.source not in reasons]
+    left = [one for one in found if one.source in reasons]
+    return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell), reasons)
 
 
-def objection(
-    site: Site, one: Stranded, compacted_topics: Collection[str], missing: Collection[TopicPartition] = ()
-) -> str:
-    """Why these are not appended by hand (pure); empty: they may be."""
-    if not returns(site.flow, site.back, one.source.topic, one.target.topic):
-        return (
-            f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nobody else writes: start it, "
-            "and it appends them"
-        )
-    if key := site.flow.changing_key:
-        return (
-            f"{site.flow.flow} changes records on their way ({key}), and these would be appended as they are: export "
-            "them, and write by hand what it would have made of them"
-        )
-    if one.target in missing:
-        return (
-            f"cluster {site.flow.target_alias} has no {one.target}: make the topic there with as many partitions as "
-            f"{one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
-        )
-    if one.target.topic in compacted_topics:
-        return (
-            f"{one.target.topic} of cluster {site.flow.target_alias} is compacted, or does not tell: what is appended "
-            "would be newer than what was written there since, and win over it; export the records, and write by hand "
-            "those whose keys are still the newest"
-        )
-    return _doubt(site, one)
+async def _open(site: Site, appender: Appender, wanted: Collection[Stranded]) -> dict[TopicPartition, str]:
+    """Shut out who appended to ``wanted`` before; why, by its source, a partition is not among them."""
+    refused: set[Partition] = set()
+    while True:
+        try:
+            await appender.open(sorted({one.target for one in wanted} - refused))
+        except TopicsRefused as error:  # nobody is shut out by then, and the others are not kept waiting
+            refused |= error.partitions
+        else:
+            return {one.source: not_writable(site, one) for one in wanted if one.target in refused}
 
 
-def _doubt(site: Site, one: Stranded) -> str:
-    """Why some of these may be there already."""
-    if one.doubtful:
-        return (
-            f"{one.doubtful} of the records of {one.source} arrived on cluster {site.flow.target_alias}, and nobody "
-            "can tell which: export them, and compare"
-        )
-    if one.may_be_appended:
-        return (
-            f"some of the records of {one.source}, from offset {one.own.first} on, may have been appended before: "
-            f"cluster {site.flow.target_alias} has deleted the beginning of {one.target}, where headers would say so; "
-            "export them, and compare"
-        )
-    if one.unclear:
-        return (
-            f"cluster {site.flow.target_alias}: a header {HEADER} says {one.unclear}, and it should be "
-            f"{where(site.flow.source_alias, one.source, one.own.first)}, with the offset of its record there: which "
-            f"of {one.source} it is nobody can tell; write those that are missing by hand, with headers like that"
-        )
-    if one.may_have_arrived:
-        return (
-            f"only a stored offset tells how far {one.source} was copied, as Java's MirrorMaker 2 leaves it, and some "
-            f"of these records may have arrived on cluster {site.flow.target_alias}: export them, and compare"
-        )
-    return ""
-
-
-async def _append_all(site: Site, stranded: Sequence[Stranded], appender: Appender, tell: Tell) -> int:
-    most = await _batch_bytes(site, {one.target.topic for one in stranded})
+async def _append_all(way: _Way, stranded: Sequence[Stranded], tell: Tell) -> int:
+    most = await _batch_bytes(way.site, {one.target.topic for one in stranded})
     appended = 0
     held_up: _NotText | None = None
     for one in stranded:
         if one.is_late:
             tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
+        # Headers that say so may be deleted one day, and this stays.
+        await keep(way.lease, one.mark(await list_offset(way.site.target, one.target, LATEST)))
         try:
-            made = await _append(site, one, appender, most[one.target.topic])
+            made = await _append(way, one, most[one.target.topic])
         except _NotText as error:  # of this partition; by the next run too, so that it must not keep others waiting
             tell(str(error))
             held_up = held_up or error
@@ -165,14 +129,14 @@ async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
     return found
 
 
-async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> int:
+async def _append(way: _Way, one: Stranded, size: int) -> int:
     """A batch at a time, and none behind one that is not there: that would leave a hole."""
-    made = 0
+    site, appender, made = way.site, way.appender, 0
     batch = _Batch(appender.batch(one.target, size))
     async with aclosing(records_of(site, one)) as records:
         async for record in records:
             if not all(is_text(name) for name, _ in record.headers):
-                await _send(site, one, appender, batch)
+                await _send(way, one, batch)
                 raise _NotText(
                     f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
                     f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
@@ -181,10 +145,10 @@ async def _append(site: Site, one: Stranded, appender: Appender, size: int) -> i
                     "behind it"
                 )
             if not _take(site, one, batch, record):
-                made += await _send(site, one, appender, batch)
+                made += await _send(way, one, batch)
                 batch = _Batch(appender.batch(one.target, size))
                 _take(site, one, batch, record)
-    return made + await _send(site, one, appender, batch)
+    return made + await _send(way, one, batch)
 
 
 class _NotText(PermanentError):
@@ -211,11 +175,12 @@ def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     return True
 
 
-async def _send(site: Site, one: Stranded, appender: Appender, batch: _Batch) -> int:
+async def _send(way: _Way, one: Stranded, batch: _Batch) -> int:
     """How many records it has, once they are there."""
     if not batch.records:
         return 0
-    offsets = batch.first, batch.last
+    await way.lease.check()
+    site, offsets = way.site, (batch.first, batch.last)
 
     def check(code: int, _: str) -> None:
         if code in _SHUT_OUT:
@@ -226,7 +191,7 @@ async def _send(site: Site, one: Stranded, appender: Appender, batch: _Batch) ->
             raise kind(f"{error.__name__}: {_remedy(one, error)}")
 
     try:
-        await appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
+        await way.appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
     except Superseded:
         raise
     except CommitUnknown as error:

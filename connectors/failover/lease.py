@@ -7,13 +7,10 @@ takes it over claims: two that read «free» at the same time cannot both write.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import getpass
 import json
-import os
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,9 +22,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
 from connect.kafka.transactions import Superseded
-from connectors.failover.site import Site
-from connectors.positions import Kind, decode_kind, front, text
-from connectors.record_settings import record_settings
+from connectors.positions import Kind, front, text
 
 LEASE_S: Final = 20.0
 _RENEW_S: Final = 4.0
@@ -44,8 +39,9 @@ class InHand(PermanentError):
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
     is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
-    machine and a path, are of this run and of the interrupted ones that it goes on with; ``has_appended``: a run, this
-    one or any before, has begun to append what was stranded."""
+    machine and a path, are of this run and of the interrupted ones that it goes on with; ``marks``: of all
+    that was appended since there is such a record there are marks beside it; an older version writes none, and says so
+    by leaving this out."""
 
     owner: str
     host: str
@@ -57,7 +53,7 @@ class Record:
     is_finished: bool = False
     denied: tuple[str, ...] = ()
     undo_files: tuple[str, ...] = ()
-    has_appended: bool = False
+    marks: bool = False
 
     def is_held(self, now_ms: int) -> bool:
         """As far as clocks tell; one that reaches too far into the future is by another clock than ours."""
@@ -67,10 +63,6 @@ class Record:
     def is_of_the_dead(self) -> bool:
         """Whether its process was one of this machine, and has ended."""
         return self.host == platform.node() and not psutil.pid_exists(self.pid)
-
-    @property
-    def is_of_this_process(self) -> bool:
-        return (self.host, self.pid) == (platform.node(), os.getpid())
 
     def is_of(self, other: Record) -> bool:
         return (self.host, self.pid, self.since_ms) == (other.host, other.pid, other.since_ms)
@@ -96,18 +88,29 @@ def decode(value: bytes) -> Record:
 
 async def look(target: Cluster, map_topic: str, flow: str) -> Record | None:
     """What is stored; None for nothing. Raises as ``read_to_end``."""
+    value = (await stored(target, map_topic, flow)).get(encode_key(flow))
+    return None if value is None else decode(value)
+
+
+async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, bytes]:
+    """By its key, which begins with that of the record, that and all that is kept beside it. Raises as
+    ``read_to_end``."""
     known = (await target.metadata({map_topic})).topics.get(map_topic)
     if known is None or not known.partitions:
-        return None
-    found: list[bytes | None] = [None]
+        return {}
+    found: dict[bytes, bytes] = {}
 
     def take(record: LogRecord) -> None:
-        if record.key == encode_key(flow) and decode_kind(record.key) is Kind.FAILOVER:
-            found[0] = record.value
+        if record.key is None or not record.key.startswith(encode_key(flow)):
+            return
+        if record.value is None:
+            found.pop(record.key, None)
+        else:
+            found[record.key] = record.value
 
     place = partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
     await read_to_end(target, map_topic, take, partitions={place}, read_committed=True)
-    return None if found[0] is None else decode(found[0])
+    return found
 
 
 def in_words(record: Record) -> str:
@@ -120,7 +123,7 @@ def in_words(record: Record) -> str:
 
 
 class Lease:
-    """Held while the context lasts; see :func:`hold`."""
+    """See :func:`connectors.failover.holding.hold`."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str, record: Record) -> None:
         self._target = target
@@ -132,6 +135,7 @@ class Lease:
         #: Of who held it before; nobody did: nothing is left to be gone on with.
         self.was_finished = True
         self.lost: HeliographError | None = None
+        self._stored_until_ms = 0
 
     async def claim(self) -> None:
         """Raises InHand, and as the cluster."""
@@ -144,7 +148,7 @@ class Lease:
         if before is not None:
             self.was_finished = before.is_finished
             files = () if before.is_finished else before.undo_files
-            self.record = replace(self.record, denied=before.denied, undo_files=files, has_appended=before.has_appended)
+            self.record = replace(self.record, denied=before.denied, undo_files=files, marks=before.marks)
         await self.store()
 
     def other_undo_files(self, file: Path) -> tuple[str, ...]:
@@ -158,10 +162,9 @@ class Lease:
         denied: tuple[str, ...] | None = None,
         undo_file: Path | None = None,
         kept_as: Path | None = None,
-        appends: bool = False,
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another;
-        ``appends``: from now on this run may have appended. Raises InHand where it was taken over."""
+        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
+        Raises InHand where it was taken over."""
         files = () if undo_file is None else (self._located(undo_file),)
         if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
             files = (self._located(kept_as), *files)
@@ -172,9 +175,22 @@ class Lease:
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
                 undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
-                has_appended=self.record.has_appended or appends,
             )
             await self._write()
+
+    async def keep(self, about: bytes, value: bytes) -> None:
+        """Beside it, for whoever holds it later, in the place of what was kept ``about`` the same before. Raises InHand
+        where it was taken over, and as the cluster."""
+        async with self._writing:
+            await self._write_one(encode_key(self._flow) + about, value)
+
+    async def check(self) -> None:
+        """Before something that nobody else may do meanwhile: who stood still for too long goes on before the next
+        renewal. Raises InHand where it was taken over, and as the cluster where it ran out."""
+        if self.lost is not None:
+            raise self.lost
+        if _now_ms() >= self._stored_until_ms:
+            await self.store()
 
     async def release(self, *, is_finished: bool) -> None:
         async with self._writing:
@@ -200,7 +216,11 @@ class Lease:
         return f"{self.record.host}:{file.resolve()}"
 
     async def _write(self) -> None:
-        record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
+        await self._write_one(encode_key(self._flow), encode(self.record))
+        self._stored_until_ms = self.record.until_ms
+
+    async def _write_one(self, key: bytes, value: bytes) -> None:
+        record = OutRecord(self._topic, key, value, _PARTITION_KEY)
         try:
             try:
                 await self._writer.write([record])
@@ -214,9 +234,10 @@ class Lease:
         """Who looked before this one had written has shut it out, and ends at finding its record there: without this
         neither would go on. Raises InHand where another's is there, and as the cluster."""
         await self._check_is_ours()
-        self._writer = self._new_writer()
-        await self._writer.open()
+        writer = self._new_writer()
+        await writer.open()
         await self._check_is_ours()  # nobody else can write any more
+        self._writer = writer  # not before: one that was never opened claims the id at its first write, whosever it is
 
     async def _check_is_ours(self) -> None:
         known = await self._look()
@@ -232,12 +253,6 @@ class Lease:
 
     async def _look(self) -> Record | None:
         return await look(self._target, self._topic, self._flow)
-
-
-async def await_no_way_back(site: Site, mine: Record) -> None:
-    """Raises InHand where somebody moves readers the other way, and as the source; to be called with a lease that is
-    held, which whoever begins that later finds."""
-    await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 
 async def await_free(
@@ -259,36 +274,6 @@ async def await_free(
 
 def _is_free(known: Record | None, mine: Record) -> bool:
     return known is None or not known.until_ms or known.is_of(mine) or known.is_of_the_dead
-
-
-@contextlib.asynccontextmanager
-async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[Lease]:
-    """Work alone on what moves to the site's target; who comes through without an error ``ends`` what a run before has
-    left undone, or leaves that as it is. Raises InHand where somebody else does."""
-    flow = site.flow.flow
-    await record_settings(site.flow).make_topic(site.target_admin)
-    host = platform.node()
-    lease = Lease(
-        site.target, site.flow.map_topic, flow, Record(f"{_user()}@{host}", host, os.getpid(), command, _now_ms(), 0)
-    )
-    await lease.claim()
-    renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
-    is_finished = False
-    try:
-        yield lease
-        is_finished = ends or lease.was_finished
-    finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
-        with contextlib.suppress(HeliographError):  # it runs out by itself
-            await lease.release(is_finished=is_finished)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"  # without an entry among the machine's users
 
 
 def _now_ms() -> int:

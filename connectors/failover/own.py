@@ -119,8 +119,8 @@ async def own_ranges(
 
 
 async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges`` as aiokafka has them. Raises RetriableError where the cluster hands out
-    nothing for a minute, and as the cluster."""
+    """The committed records in ``ranges`` as aiokafka has them, once. Raises RetriableError where the cluster hands
+    out nothing for a minute, or begins anew, and as the cluster."""
     if not ranges:
         return
     place = Assigned(log.topic, log.partition)
@@ -132,8 +132,10 @@ async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Ra
                 begins, end = [first for first, _ in some], some[-1][1]
                 consumer.seek(place, some[0][0])
                 pace = _Pace(cluster, log)
-                while await pace.at(consumer, place) < end:
+                while (at := await pace.at(consumer, place)) < end:
                     fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
+                    if fetched and fetched[0].offset < at:
+                        raise pace.went_back(at)
                     for record in inside(fetched, some, begins):
                         yield record
 
@@ -149,18 +151,28 @@ class _Pace:
         self._since_s = self._clock()
 
     async def at(self, consumer: AIOKafkaConsumer, place: Assigned) -> int:
-        """Its position. Raises RetriableError where that has been the same for too long, or there is none."""
+        """Its position. Raises RetriableError where that goes back or stays for too long, or there is none."""
         try:
             async with asyncio.timeout(_STALLED_S):
                 at = int(await consumer.position(place))
         except TimeoutError:
             raise self._stalled("from where it was cut") from None
         now_s = self._clock()
+        if at < self._at:
+            raise self.went_back(self._at)
         if at != self._at:
             self._at, self._since_s = at, now_s
         elif now_s - self._since_s > _STALLED_S:
             raise self._stalled(f"from offset {at} on")
         return at
+
+    def went_back(self, at: int) -> RetriableError:
+        """For a log that ends before the place by now: aiokafka reads it from the beginning on (``auto_offset_reset``),
+        and what was read would come a second time."""
+        return RetriableError(
+            f"cluster {self._cluster.name}: {self._log} has lost its end while it was read, and has no offset {at} any "
+            "more: run this again, which looks at what is left of it"
+        )
 
     def _stalled(self, where: str) -> RetriableError:
         return RetriableError(

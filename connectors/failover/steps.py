@@ -22,7 +22,8 @@ from connectors.failover.draining import (
     stop_flow,
 )
 from connectors.failover.group_look import still_there
-from connectors.failover.lease import Lease, await_no_way_back, hold
+from connectors.failover.holding import await_no_way_back, hold
+from connectors.failover.lease import Lease
 from connectors.failover.left_stopped import start_again
 from connectors.failover.model import DIFFERS, GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish

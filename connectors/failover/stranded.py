@@ -1,22 +1,18 @@
-"""Records that only the old primary holds, after a failover that nobody had planned: found and exported."""
+"""Records that only the old primary holds, after a failover that nobody had planned: found."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
-from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
-from connectors.failover.lease import look as look_at_lease
 from connectors.failover.logs import Fate, Log, logs_now
+from connectors.failover.marks import Mark, read_marks
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
@@ -48,10 +44,16 @@ class Stranded:
     may_be_appended: bool = False
     #: See :class:`connectors.failover.appended.Appended`.
     unclear: str = ""
+    #: What was appended of it before; None for nothing.
+    before: Mark | None = None
 
     @property
     def source(self) -> TopicPartition:
         return TopicPartition(self.own.topic, self.own.partition)
+
+    def mark(self, begin: int) -> Mark:
+        """For who appends them behind ``begin`` of the target."""
+        return Mark(self.source, self.topic_id, self.target, begin, self.own.last) | self.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +125,24 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
 
 
 async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
-    """Where the target has deleted so much that no header is left, only the record of the lease tells whether there may
-    have been any."""
-    if not any(one.left is not None and one.appended.is_bare for one in seen):
+    """What headers do not tell that the target has deleted, marks do."""
+    if not any(one.left is not None for one in seen):
         return seen
-    record = await look_at_lease(site.target, site.flow.map_topic, site.flow.flow)
-    if record is None or not record.has_appended:
-        return seen
-    return [
-        replace(one, left=replace(one.left, may_be_appended=True))
-        if one.left is not None and one.appended.is_bare
-        else one
-        for one in seen
-    ]
+    marks = await read_marks(site.target, site.flow.map_topic, site.flow.flow)
+    found = []
+    for one in seen:
+        if (left := one.left) is not None:
+            fresh = left.mark(one.appended.log_begin)
+            held = marks.may_hold(fresh, left.own.first, one.appended)
+            left = replace(left, may_be_appended=held, before=marks.before(fresh, one.appended))
+        found.append(replace(one, left=left))
+    return found
 
 
 def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
     if left is not None:
         first = left.own.first
-        late, held = first < appended.end, appended.may_hold(first)
-        left = replace(left, is_late=late, may_be_appended=held, unclear=appended.unclear)
+        left = replace(left, is_late=first < appended.end, unclear=appended.unclear)
     return _Seen(source, appended, left)
 
 
@@ -246,42 +246,6 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
 
 
-async def export(site: Site, stranded: Sequence[Stranded], directory: Path) -> list[Path]:
-    """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
-
-    Raises OSError, and as the source.
-    """
-    directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    written = []
-    for one in stranded:
-        file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
-        beside = file.with_name(file.name + ".new")
-        with beside.open("w") as out:
-            async for record in records_of(site, one):
-                out.write(json.dumps(as_json(record)) + "\n")
-        beside.replace(file)
-        written.append(file)
-    return written
-
-
-def as_json(record: Any) -> dict[str, Any]:
-    """A record as aiokafka has it (pure)."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [_header(name, value) for name, value in record.headers],
-    }
-
-
-def _header(name: str, value: bytes | None) -> list[str | None]:
-    """JSON has no text that is no UTF-8: such a key comes once more behind the value, as bytes."""
-    return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
-
-
 async def _appended(
     site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, topic_id: UUID | None, waits: bool
 ) -> Appended:
@@ -292,7 +256,3 @@ async def _appended(
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:
     """As aiokafka has them."""
     return read_ranges(site.source, one.source, one.ranges)
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +21,16 @@ from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connect.kafka.transactions import ProducerIdentity, Superseded
+from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors import flows
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appended, appender, appending, lease, stranded
+from connectors.failover import appended, appender, appending, exporting, holding, lease, marks, objections, stranded
 from connectors.failover import site as place
 from connectors.failover.appended import HEADER, Appended
 from connectors.failover.appender import Appender
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
+from connectors.failover.marks import Mark, Marks
 from connectors.failover.own import Own, Range
 from connectors.failover.stranded import Stranded
 from connectors.policy import DefaultReplicationPolicy
@@ -125,17 +127,21 @@ def arrange(
 
     monkeypatch.setattr(stranded, "read_ranges", read)
     monkeypatch.setattr(appending, "describe", describe)
+    monkeypatch.setattr(appending, "list_offset", answer(90))
     for name in ("fence", "claim", "add_partitions", "produce_all", "end_transaction"):
         monkeypatch.setattr(appender, name, getattr(broker, name))
     for name in ("_BATCH_S", "_COMMIT_S"):
         monkeypatch.setattr(appender, name, 0.5)
 
 
-async def append(site: Any, broker: Broker, tell: Any = print, found: Sequence[Stranded] = (ONE,)) -> int:
+async def append(
+    site: Any, broker: Broker, tell: Any = print, found: Sequence[Stranded] = (ONE,), held: Any = None
+) -> int:
     site.target = broker
     writer = Appender(site.target, "us->eu")
     await writer.open([ORDERS])
-    return await appending._append_all(site, found, writer, tell)
+    mine: Any = held or Held(broker.done)
+    return await appending._append_all(appending._Way(site, mine, writer), found, tell)
 
 
 async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
@@ -144,7 +150,7 @@ async def test_nothing_is_appended_behind_a_batch_that_is_refused(monkeypatch: p
     arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)], "500")
     with pytest.raises(PermanentError) as raised:
         await append(site, broker)
-    assert (broker.log, broker.done[1:]) == ([[20, 21, 22]], ["give up"])
+    assert (broker.log, broker.done[1:]) == ([[20, 21, 22]], ["mark", "give up"])
     for word in ("cluster eu", "orders-0", "offsets 23 to 25", "max.message.bytes", "run this again"):
         assert word in str(raised.value)
 
@@ -178,7 +184,40 @@ async def test_a_refusal_says_what_to_do(
     with pytest.raises(kind, match=f"offset 20 of orders-0 of cluster us.*{word}.*run this again"):
         async with asyncio.timeout(5):
             await append(site, broker)
-    assert (broker.log, broker.done[1:]) == ([], ["give up"])
+    assert (broker.log, broker.done[1:]) == ([], ["mark", "give up"])
+
+
+async def test_a_partition_is_marked_before_its_own_first_batch_and_no_earlier(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """Who is killed behind it has left its mark; what a run that fails has not come to is not in doubt."""
+    broker = Broker(TOO_LARGE)
+    arrange(monkeypatch, broker, [record(20)])
+
+    class Sees(Held):
+        async def keep(self, about: bytes, value: bytes) -> None:
+            assert broker.log == []
+            await super().keep(about, value)
+
+    held = Sees(broker.done)
+    with pytest.raises(PermanentError, match=r"max\.message\.bytes"):
+        await append(site, broker, found=[ONE, GREW], held=held)
+    assert held.kept == [Mark(ORDERS, None, ORDERS, 90, 29)]
+
+
+async def test_nothing_is_appended_by_who_has_lost_the_lease(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    """A process that stood still, and goes on while somebody else takes readers back."""
+    broker = Broker()
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)], "500")
+
+    class Lost(Held):
+        async def check(self) -> None:
+            if broker.log:
+                raise lease.InHand("taken over")
+
+    with pytest.raises(lease.InHand, match="taken over"):
+        await append(site, broker, held=Lost([]))
+    assert broker.log == [[20, 21, 22]]
 
 
 async def test_what_passes_in_moments_is_waited_out_and_doubles_nothing(
@@ -198,47 +237,70 @@ async def test_a_batch_whose_commit_is_not_answered_may_be_there(monkeypatch: py
         await append(site, broker)
 
 
-@pytest.mark.parametrize("found", [[], [ONE], [ONE, replace(ONE, target=TopicPartition("grew", 1))]])
-async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
-    monkeypatch: pytest.MonkeyPatch, site: Any, found: list[Stranded]
-) -> None:
-    """A batch that a killed run has left at a frozen broker would land behind what is read."""
-    broker = Broker()
-    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
-    gone = TopicPartition("gone", 0)
+GREW, GONE = (replace(ONE, own=replace(ONE.own, partition=at), target=TopicPartition("orders", at)) for at in (1, 2))
 
-    async def nothing(*_: Any) -> Any:
-        return ""
+
+def answer(found: Any) -> Any:
+    async def call(*_: Any, **__: Any) -> Any:
+        return found
+
+    return call
+
+
+class Held:
+    """A lease."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+        self.kept: list[Mark] = []
+
+    async def keep(self, about: bytes, value: bytes) -> None:
+        self.kept.append(marks._decode(value))
+        self._done.append("mark")
+
+    async def check(self) -> None: ...
+
+
+def arrange_look(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, found: list[Stranded], compacted: Sequence[str] = ()
+) -> Any:
+    """Of flows that keep names; the target lacks what is ``GONE``. The lease."""
+    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
 
     async def find(_: Any) -> list[Stranded]:
         broker.done.append("look")
         return found
 
-    async def compacted(*_: Any) -> set[str]:
-        return set()
-
     async def not_there(_: Any, targets: set[Any]) -> set[Any]:
-        return {gone} & targets
+        return {GONE.target} & targets
 
-    fakes = {"why_running": nothing, "copied_ends": nothing, "find": find, "compacted": compacted}
-    for name, fake in {**fakes, "not_there": not_there}.items():
-        monkeypatch.setattr(appending, name, fake)
+    async def cleaned(_: Any, topics: set[str]) -> set[str]:
+        return topics & {*compacted}
 
-    async def store(*, appends: bool) -> None:
-        assert appends
-        assert broker.log == [], "or who is killed behind the first batch leaves no mark"
-        broker.done.append("mark")
+    for module, name, fake in (
+        (appending, "why_running", answer("")), (appending, "copied_ends", answer({})), (appending, "find", find),
+        (objections, "compacted", cleaned), (objections, "not_there", not_there),
+        (objections, "returns", lambda *_: True),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, fake)
+    return Held(broker.done)
 
-    held: Any = SimpleNamespace(store=store)
-    monkeypatch.setattr(appending, "objection", lambda *_: "")
+
+@pytest.mark.parametrize("found", [[], [ONE], [ONE, GREW]])
+async def test_who_appended_before_is_shut_out_before_what_is_there_is_read(
+    monkeypatch: pytest.MonkeyPatch, site: Any, found: list[Stranded]
+) -> None:
+    """A batch that a killed run has left at a frozen broker would land behind what is read."""
+    broker = Broker()
+    held = arrange_look(monkeypatch, broker, found)
     site.target = broker
-    looked = [ONE, replace(ONE, target=gone)]
+    looked = [ONE, GONE]
     if len(found) > 1:
-        with pytest.raises(RetriableError, match=r"grew-1 has records .* run this again"):
+        with pytest.raises(RetriableError, match=r"orders-1 has records .* run this again"):
             await appending.append_all(site, held, None, print, looked)
         assert broker.log == []
     else:
-        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found))
+        assert await appending.append_all(site, held, None, print, looked) == (found, [], 10 * len(found), {})
     assert broker.done == ["fence ['orders-0']", "look", *(["mark"] if len(found) == 1 else [])]
 
 
@@ -247,43 +309,74 @@ async def test_partitions_that_may_not_be_appended_hold_up_no_others(
 ) -> None:
     """One that was doubtful once is so for good, and each reason is told once."""
     broker = Broker()
-    arrange(monkeypatch, broker, [record(offset) for offset in range(20, 30)])
-    doubtful = [replace(ONE, own=replace(ONE.own, partition=at), doubtful=1) for at in (1, 2)]
-
-    def answer(found: Any) -> Any:
-        async def call(*_: Any, **__: Any) -> Any:
-            return found
-
-        return call
-
-    fakes = {"why_running": "", "copied_ends": {}, "compacted": set(), "not_there": set()}
-    for name, found in {**fakes, "find": [doubtful[0], ONE, doubtful[1]]}.items():
-        monkeypatch.setattr(appending, name, answer(found))
-    monkeypatch.setattr(appending, "objection", lambda _, one, *__: "nobody can tell" if one.doubtful else "")
+    doubtful = [replace(ONE, own=replace(ONE.own, topic=topic), doubtful=1) for topic in ("mail", "news")]
+    found = [doubtful[0], ONE, doubtful[1]]
+    held = arrange_look(monkeypatch, broker, found)
+    monkeypatch.setattr(appending, "doubt", lambda _, one: "nobody can tell" if one.doubtful else "")
     site.target = broker
     said: list[str] = []
-    held: Any = SimpleNamespace(store=answer(None))
-    done = await appending.append_all(site, held, None, said.append, [ONE])
-    assert done == ([doubtful[0], ONE, doubtful[1]], doubtful, 10)
+    done = await appending.append_all(site, held, None, said.append, found)
+    assert done == (found, doubtful, 10, {one.source: "nobody can tell" for one in doubtful})
     assert said == ["not appended: nobody can tell", "orders-0: 10 records appended to orders-0"]
+
+
+async def test_a_compacted_topic_is_one_where_the_target_lacks_a_partition_too(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """Or old values would win over newer ones. Nobody who appended before has to be shut out of it."""
+    broker = Broker()
+    held = arrange_look(monkeypatch, broker, [ONE, GONE], compacted=["orders"])
+    site.target = broker
+    said: list[str] = []
+    done = await appending.append_all(site, held, None, said.append, [ONE, GONE])
+    assert done[:3] == ([ONE, GONE], [ONE, GONE], 0)
+    assert [("is compacted" in line, "has no orders-2" in line) for line in said] == [(True, False), (False, True)]
+    assert (broker.log, broker.done) == ([], ["fence []", "look"])
+
+
+async def test_a_topic_that_may_not_be_written_to_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    """One transaction shuts out who appended before, of all of them."""
+    mail = replace(ONE, own=replace(ONE.own, topic="mail"), target=TopicPartition("mail", 0))
+
+    class Refuses(Broker):
+        async def fence(self, _: Any, name: str, partitions: Sequence[Any]) -> ProducerIdentity:
+            if mail.target in partitions:
+                self.done.append("refuse")
+                raise TopicsRefused("grant WRITE on topic mail", frozenset({("mail", 0)}))
+            return await super().fence(_, name, partitions)
+
+    broker = Refuses()
+    held = arrange_look(monkeypatch, broker, [mail, ONE])
+    site.target = broker
+    said: list[str] = []
+    done = await appending.append_all(site, held, None, said.append, [mail, ONE])
+    assert done[:3] == ([mail, ONE], [mail], 10)
+    assert said[0] == "not appended: cluster eu does not let us write to mail-0: grant WRITE on topic mail"
+    assert broker.done == ["refuse", "fence ['orders-0']", "look", "mark"]
 
 
 @pytest.mark.parametrize(
     ("done", "code"),
     [
-        (appending.Done([], [], 0), EXIT_OK),
-        (appending.Done([ONE], [], 10), EXIT_OK),
-        (appending.Done([ONE, ONE], [ONE], 10), EXIT_NO_GO),
+        (appending.Done([], [], 0, {}), EXIT_OK),
+        (appending.Done([ONE], [], 10, {}), EXIT_OK),
+        (appending.Done([ONE, ONE], [ONE], 10, {ORDERS: "a doubt"}), EXIT_NO_GO),
     ],
 )
 def test_who_left_some_says_so_by_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: appending.Done, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    done: appending.Done,
+    code: int,
 ) -> None:
     async def run(*_: Any) -> tuple[appending.Done, list[Path]]:
         return done, []
 
     monkeypatch.setattr(cli, "_stranded", run)
     assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
+    left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
+    assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -307,11 +400,11 @@ async def test_who_appends_does_not_wait_for_what_a_killed_run_left_open(
 
     async def append_all(_: Any, __: Any, ___: Any, ____: Any, looked: list[Stranded]) -> appending.Done:
         done.append("append")
-        return appending.Done(looked, [], 10)
+        return appending.Done(looked, [], 10, {})
 
     for module, name, fake in (
-        (flows, "load", str), (place, "site", context), (lease, "hold", context), (stranded, "find", find),
-        (stranded, "export", export), (appending, "append_all", append_all),
+        (flows, "load", str), (place, "site", context), (holding, "hold", context), (stranded, "find", find),
+        (exporting, "export", export), (appending, "append_all", append_all),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, fake)
     await cli._stranded(tmp_path, "us", "eu", tmp_path if exports else None, appends)
@@ -331,7 +424,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 
 def test_an_exported_header_whose_key_is_no_text_has_it_as_bytes_too() -> None:
-    found = stranded.as_json(
+    found = exporting.as_json(
         SimpleNamespace(**vars(record(20, headers=[("é", b"1"), ("a\udce9", b"")])), topic="orders", partition=0)
     )
     assert found["headers"] == [["é", "MQ=="], ["a\ufffd", "", "Yek="]]
@@ -361,7 +454,8 @@ async def test_each_appended_record_counts_by_its_own_header(
 
     shows(monkeypatch, first, [90])
     monkeypatch.setattr(appended, "read_ranges", read)
-    assert await appended.read_appended(EU, ORDERS, 37, "us", ORDERS) == found
+    seen = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
+    assert seen == found._replace(log_begin=first, first_at=1 if offsets else None)
 
 
 async def test_what_was_appended_of_a_topic_that_was_made_anew_since_does_not_count(
@@ -415,10 +509,10 @@ async def test_a_header_that_somebody_has_mistyped_is_a_doubt_and_no_crash(
     monkeypatch.setattr(appended, "read_ranges", read)
     found = await appended.read_appended(EU, ORDERS, 37, "us", ORDERS)
     said = f"'us/orders-0@{mistyped.decode()}' at offset 57 of orders-0"
-    assert found == Appended(((21, 22),), unclear=said)
+    assert found == Appended(((21, 22),), unclear=said, log_begin=37, first_at=57)
     seen = stranded._seen(ORDERS, found, ONE)
     assert seen.left is not None
-    why = appending._doubt(site, seen.left)
+    why = objections.doubt(site, seen.left)
     assert why.startswith(
         f"cluster eu: a header heliograph.appended says {said}, and it should be us/orders-0@20, with"
     )
@@ -514,7 +608,7 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
         "logs_now": always({ORDERS: Log(Fate.SAME, None, 0, 30, 20)}),
         "_kept": always({ORDERS}),
         "_decided_ends": always({ORDERS: 30}),
-        "look_at_lease": always(None),
+        "read_marks": always(Marks(True, {})),
         "not_there": always(set()),
         "extents": always({}),
         "_brought": always({}),
@@ -536,8 +630,3 @@ async def test_a_hole_in_what_was_appended_is_stranded_still(
     assert found.may_be_appended == deleted, "what no header tells is no more than possible"
     up_to = await stranded.appended_up_to(site)
     assert up_to == ({ORDERS: min(left[0][0], there.end) - 1} if there.ranges else {})
-    if there.is_bare:
-        record = lease.Record("ann@host", "host", 1, "heliograph failover", 0, 0, has_appended=True)
-        monkeypatch.setattr(stranded, "look_at_lease", always(record))
-        (found,) = await stranded.find(site)
-        assert found.may_be_appended, "all headers may be deleted by now"

@@ -23,7 +23,19 @@ from connect.kafka.group_offsets import GroupInUse
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appending, denying, draining, lease, preflight, steps, stranded, taking_back, undo
+from connectors.failover import (
+    appending,
+    denying,
+    draining,
+    holding,
+    lease,
+    objections,
+    preflight,
+    steps,
+    stranded,
+    taking_back,
+    undo,
+)
 from connectors.failover.appended import HEADER
 from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
@@ -229,12 +241,12 @@ def test_a_copy_is_told_by_content_and_time() -> None:
 
 def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arrived() -> None:
     one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
-    assert appending.objection(place(), one, ()) == ""
-    assert "compacted" in appending.objection(place(), one, {"orders"})
+    assert objections.objection(place(), one, ()) == ""
+    assert "compacted" in objections.objection(place(), one, {"orders"})
     masking = place()
     masking.flow.changing_key = "transform.sql"
-    assert "(transform.sql)" in appending.objection(masking, one, ()), "the originals would be there for all to read"
-    assert "nobody can tell which" in appending.objection(place(), replace(one, doubtful=2), ())
+    assert "(transform.sql)" in objections.objection(masking, one, ()), "the originals would be there for all to read"
+    assert "nobody can tell which" in objections.doubt(place(), replace(one, doubtful=2))
 
 
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,26 +482,37 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
         asked.append((cluster, map_topic, flow))
         return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
 
-    monkeypatch.setattr(lease, "look", look)
+    for module in (lease, holding):
+        monkeypatch.setattr(module, "look", look)
     monkeypatch.setattr(lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
     site = place(map_topic="map back")
     with pytest.raises(lease.InHand, match="bob@there"):
-        await lease.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
+        await holding.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
     assert set(asked) == {("us", "map back", "eu->us")}
     (line,) = await preflight._in_hand(site, has_source=True)
     assert "bob@there is at it" in line
     assert await preflight._in_hand(site, has_source=False) == []
 
 
-async def test_a_run_does_not_find_itself_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its last look, which the JSON is of: a success used to say no-go. A failback holds both leases."""
+async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Itself by its last look, which the JSON is of: a success used to say no-go. Another may have the same number on a
+    host of the same name, as containers have."""
+    ours, site = lease_after([], is_finished=True), place(map_topic="map back")
+    ours.record = lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, 0)
+    monkeypatch.setattr(holding, "Lease", lambda *_: ours)
+    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    site.target_admin = None
+    looked: list[list[str]] = []
+    async with holding.hold(site, "failback"):
+        for record in (ours.record, replace(ours.record, since_ms=2)):
 
-    async def look(*_: Any) -> lease.Record:
-        until_ms = time.time_ns() // 1_000_000 + 10_000
-        return lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, until_ms)
+            async def look(*_: Any, found: lease.Record = record) -> lease.Record:
+                return found
 
-    monkeypatch.setattr(lease, "look", look)
-    assert await preflight._in_hand(place(map_topic="map back"), has_source=True) == []
+            monkeypatch.setattr(lease, "look", look)
+            looked.append(await preflight._in_hand(site, has_source=True))
+    assert looked[0] == []
+    assert len(looked[1]) == 2 and "ann@here is at it" in looked[1][0]
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -600,6 +623,67 @@ async def test_of_two_who_begin_at_the_same_time_one_goes_on(
     assert (record.owner, record.step) == ("ann@there" if is_second_too_early else "bob@there", "drain")
 
 
+async def test_who_fails_to_take_a_lease_back_does_not_take_it_from_another_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next renewal would claim the id without a look, and write over whoever has it by right since."""
+    there, eu = Coordinator(), cast(Any, None)
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    await second._writer.open()
+
+    def unopened(*_: Any, **__: Any) -> Any:
+        async def opened() -> None:
+            raise RetriableError("no coordinator")
+
+        async def write(records: list[Any]) -> None:
+            there.log.append(records[0].value)  # the first write of one that was never opened claims the id
+
+        return SimpleNamespace(open=opened, write=write)
+
+    monkeypatch.setattr(lease, "TransactionalWriter", unopened)
+    with pytest.raises(RetriableError, match="no coordinator"):
+        await first.store(step="drain")
+    await second.store(step="drain")
+    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+        await first.store(step="move")
+    assert lease.decode(there.log[-1]).owner == "bob@there"
+
+
+async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, eu = Coordinator(), cast(Any, None)
+    now_ms = 0
+    monkeypatch.setattr(lease, "TransactionalWriter", there.writer)
+    monkeypatch.setattr(lease, "look", there.look)
+    monkeypatch.setattr(lease, "_now_ms", lambda: now_ms)
+    first, second = (
+        lease.Lease(eu, "map", "us->eu", lease.Record(f"{name}@there", name, 1, "failover", 1, 0))
+        for name in ("ann", "bob")
+    )
+    await first.claim()
+    await first.check()
+    assert len(there.log) == 1, "there is time left"
+    now_ms += int(lease.LEASE_S * 1000)
+    await first.check()
+    assert len(there.log) == 2, "it ran out, and nobody has it"
+    await second._writer.open()
+    await second.store()
+    await first.check()
+    now_ms += int(lease.LEASE_S * 1000)
+    with pytest.raises(lease.InHand, match="taken the failover us->eu over"):
+        await first.check()
+    first.lost = RetriableError("lost")
+    with pytest.raises(RetriableError, match="lost"):
+        await first.check()
+
+
 def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
     """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
     eu: Any = SimpleNamespace(name="eu")
@@ -636,36 +720,47 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
 ) -> None:
     stored: list[bytes] = []
     one = lease_after(stored, is_finished=was_finished)
-    monkeypatch.setattr(lease, "Lease", lambda *_: one)
-    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(holding, "Lease", lambda *_: one)
+    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
     site = place()
     site.target_admin = None
-    async with lease.hold(site, "append", ends=ends):
+    async with holding.hold(site, "append", ends=ends):
         pass
     left = lease.decode(stored[-1])
     assert left.is_finished == (ends or was_finished)
     assert left.undo_files == (() if was_finished else ("here:/undo.json",))
 
 
-async def test_that_somebody_has_appended_is_kept_for_good() -> None:
-    """Once the target has deleted what was appended nothing else tells."""
+@pytest.mark.parametrize(("before", "marks"), [(None, True), (True, True), (False, False), ("older", False)])
+async def test_marks_are_complete_as_long_as_no_older_version_has_held_the_lease(
+    monkeypatch: pytest.MonkeyPatch, before: bool | str | None, marks: bool
+) -> None:
+    """One may have appended without, and what it has not said is not known."""
     stored: list[bytes] = []
     one = lease_after(stored, is_finished=True)
-    await one.claim()
-    await one.store(step="done")
-    assert not lease.decode(stored[-1]).has_appended
-    await one.store(appends=True)
-    await one.release(is_finished=True)
-    other = lease.Lease(one._target, "map", "us->eu", lease.Record("bob@there", "there", 1, "failover", 2, 0))
-    other._look, other._writer.open = one._look, one._writer.open  # type: ignore[method-assign]
+    if before is None:
+        stored.clear()
+    else:
+        document = {**json.loads(stored[-1]), "has_appended": False, "marks": before}
+        if before == "older":
+            del document["marks"]
+        stored[-1] = json.dumps(document).encode()
 
-    async def write() -> None:
-        stored.append(lease.encode(other.record))
+    async def look() -> lease.Record | None:
+        return lease.decode(stored[-1]) if stored else None
 
-    other._write = write  # type: ignore[method-assign]
-    await other.claim()
-    await other.release(is_finished=True)
-    assert lease.decode(stored[-1]).has_appended
+    def made_lease(*arguments: Any) -> lease.Lease:
+        one.record = arguments[-1]
+        return one
+
+    one._look = look  # type: ignore[method-assign]
+    monkeypatch.setattr(holding, "Lease", made_lease)
+    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    site = place()
+    site.target_admin = None
+    async with holding.hold(site, "append", ends=False):
+        pass
+    assert lease.decode(stored[-1]).marks == marks
 
 
 async def made(_: Any) -> None: ...

@@ -229,6 +229,47 @@ async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(
     assert found == list(range(10))
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_twice(
+    monkeypatch: pytest.MonkeyPatch, is_empty: bool
+) -> None:
+    """aiokafka begins it anew, and what comes twice would be appended twice."""
+
+    class Consumer:
+        at = 0
+
+        async def end_offsets(self, places: Any) -> Any:
+            return dict.fromkeys(places, 20)
+
+        def assign(self, _: Any) -> None: ...
+
+        def seek(self, _: Any, offset: int) -> None:
+            self.at = offset
+
+        async def position(self, _: Any) -> int:
+            return self.at
+
+        async def getmany(self, place: Any, **_: Any) -> Any:
+            await asyncio.sleep(0)
+            begin = 4 if self.at >= 10 else self.at
+            self.at = begin if is_empty and begin == 4 else begin + 5
+            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
+
+    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(Consumer()))
+    cluster: Any = SimpleNamespace(name="us")
+    found: list[int] = []
+
+    async def read() -> None:
+        async for record in own.read_ranges(cluster, ORDERS, [(5, 20)]):
+            found.append(record.offset)
+
+    with pytest.raises(
+        RetriableError, match=r"^cluster us: orders-0 has lost its end .* no offset 10 any more: run this"
+    ):
+        await asyncio.wait_for(read(), 5)
+    assert found == list(range(5, 10))
+
+
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
 async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, stops: bool

@@ -16,10 +16,11 @@ from connect.core.errors import PermanentError
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appending, stranded, uncopied
+from connectors.failover import objections, stranded, uncopied
 from connectors.failover.appended import Appended
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
+from connectors.failover.marks import Marks
 from connectors.failover.own import Own, Range
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
@@ -132,6 +133,11 @@ def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) ->
     monkeypatch.setattr(stranded, "_brought", nothing)
     monkeypatch.setattr(stranded, "_kept", nothing)
     monkeypatch.setattr(stranded, "read_appended", read_appended)
+    monkeypatch.setattr(stranded, "read_marks", marked)
+
+
+async def marked(*_: Any) -> Marks:
+    return Marks(True, {})
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
@@ -174,11 +180,11 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
 
 def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
     one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
-    assert "cluster eu has no orders-1: make the topic there" in appending.objection(site, one, {"orders"}, {GREW})
-    doubtful = appending.objection(site, replace(one, may_be_appended=True), ())
+    assert "cluster eu has no orders-1: make the topic there" in objections.objection(site, one, {"orders"}, {GREW})
+    doubtful = objections.doubt(site, replace(one, may_be_appended=True))
     assert "from offset 0 on, may have been appended before: cluster eu has deleted" in doubtful
-    assert "may have arrived on cluster eu" in appending.objection(site, replace(one, may_have_arrived=True), ())
-    assert appending.objection(site, one, ()) == ""
+    assert "may have arrived on cluster eu" in objections.doubt(site, replace(one, may_have_arrived=True))
+    assert objections.objection(site, one, ()) == objections.doubt(site, one) == ""
 
 
 @pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])
