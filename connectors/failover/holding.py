@@ -16,8 +16,8 @@ from connectors.failover.lease import Lease, Record, await_free, look
 from connectors.failover.site import Site
 from connectors.record_settings import record_settings
 
-#: By this process; a failback has two.
-_HELD: Final[list[Lease]] = []
+#: By this process, each with its site; a failback has two.
+_HELD: Final[list[tuple[Site, Lease]]] = []
 
 
 async def await_no_way_back(site: Site, mine: Record) -> None:
@@ -26,9 +26,10 @@ async def await_no_way_back(site: Site, mine: Record) -> None:
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 
-def is_held_here(record: Record) -> bool:
-    """Whether this very process has it: containers may share a host's name, and in each the process is number 1."""
-    return any(record.is_of(one.record) for one in _HELD)
+def is_held_at(site: Site, record: Record) -> bool:
+    """Whether it is of who works at this very site. A process and a host say little of that: containers may share a
+    host's name, and in each the process is number 1."""
+    return any(record.is_of(lease.record) and one.target in (site.target, site.source) for one, lease in _HELD)
 
 
 @contextlib.asynccontextmanager
@@ -44,12 +45,13 @@ async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[
     await lease.claim()
     renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
     is_finished = False
-    _HELD.append(lease)
+    held = (site, lease)
+    _HELD.append(held)
     try:
         yield lease
         is_finished = ends or lease.was_finished
     finally:
-        _HELD.remove(lease)
+        _HELD.remove(held)
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with contextlib.suppress(HeliographError):  # it runs out by itself

@@ -17,7 +17,7 @@ from connectors.failover.by_time import clocks
 from connectors.failover.denying import FirstRules, first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
-from connectors.failover.holding import is_held_here
+from connectors.failover.holding import is_held_at
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
 from connectors.failover.siblings import beside_the_lost
@@ -191,7 +191,7 @@ async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
         known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
     now_ms = time.time_ns() // 1_000_000
     held = [one for one in known if one and one.is_held(now_ms)]
-    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not is_held_here(one)]
+    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not is_held_at(site, one)]
 
 
 async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
