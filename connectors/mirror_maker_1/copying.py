@@ -159,7 +159,7 @@ class Copying:
         source = await shown(lent.clusters.source, names)
         if gone := names - source.keys():
             log.warning("%s: the source does not have %s now; the other topics are copied", self._name, _named(gone))
-        target = await make_missing(lent.clusters, lent.admin, source, self._refused)
+        target = await make_missing(lent.clusters, lent.admin, source, self._refused, self._stopping)
         self._left_out = names - target.keys()
         self.target_counts = {name: _count(topic) for name, topic in target.items()}
         alike = {name for name, count in self.target_counts.items() if _count(source[name]) == count}
@@ -175,8 +175,9 @@ class Copying:
                 await asyncio.wait_for(self._stopping.wait(), _LEFT_OUT_S)
                 return
             with contextlib.suppress(RetriableError):
-                source = await shown(self._lent.clusters.source, self._left_out)
-                if found := await make_missing(self._lent.clusters, self._lent.admin, source, self._refused):
+                clusters, admin = self._lent.clusters, self._lent.admin
+                source = await shown(clusters.source, self._left_out)
+                if found := await make_missing(clusters, admin, source, self._refused, self._stopping):
                     log.info("%s: %s can be copied now", self._name, _named(found))
                     self.stop()
 

@@ -116,6 +116,9 @@ class SpreadTask:
     async def _copy(self) -> None:
         """One slice, from a new writer to a clean end, or to its loss, which is raised."""
         lent, handler = self._lent, self._lent.settings.options.handler
+        if self._has_left_out and all(is_stopped(one.state) for one in self._standing.values()):
+            # A slice costs a Spark job, and would copy nothing.
+            await self._or_stopped(self._look_for_left_out())
         settings = replace(lent.slice_settings(), handler=asdict(handler) if handler else None)
         self._epoch += 1
         self._is_broken.clear()
@@ -131,6 +134,12 @@ class SpreadTask:
             await close_quietly(handle)
         if self._is_broken.is_set() and not self._stopping.is_set():
             raise SliceLost("a partition goes on elsewhere")
+
+    async def _look_for_left_out(self) -> None:
+        """Raises :class:`RetriableError` where the source still has no topic that was left out."""
+        names = {partition.topic for partition in self._partitions if partition not in self._standing}
+        if not await shown(self._lent.clusters.source, names):
+            raise RetriableError(f"the source does not have {', '.join(sorted(names))} now")
 
     async def _or_stopped(self, preparing: Coroutine[Any, Any, T]) -> T:
         """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""

@@ -29,7 +29,7 @@ from connectors.source.topology import pair_up
 
 log = logging.getLogger(__name__)
 
-_APPEAR_TIMEOUT_S: Final = 30.0
+_APPEAR_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.1
 #: So many reasons are given where every partition waits.
 _MOST_NAMED: Final = 5
@@ -100,20 +100,34 @@ class Pairing:
         made anew and gets a remote topic of its own. Returns those that can be taken over; of the others some are
         stopped, and those that a cluster has no partition for wait.
 
-        Errors as those of the clusters, SecurityError where a right is missing, RetriableError where a topic does not
-        appear, or where all entries would wait.
+        Errors as those of the clusters, SecurityError where a right is missing, RetriableError where all entries would
+        wait.
         """
-        lacking = await self._pair_anew(await self._outdated(entries))
-        waiting: dict[TopicPartition, str] = {}
+        lacking = {entry.pair.source: entry for entry in await self._pair_anew(await self._outdated(entries, starts))}
         going = [entry for entry in entries if not entry.is_stopped] if self._names_new else []
         anew = {entry.pair.source: entry for entry in going if self._is_of_another(entry, starts)}
-        if anew:
-            refused = await self._make(await self._source_topics(anew))
-            waiting = {source: refused[source.topic] for source in anew if source.topic in refused}
-            lacking = [entry for entry in lacking if entry.pair.source not in anew]
-            lacking += await self._pair_anew([entry for source, entry in anew.items() if source not in waiting])
-        waiting |= await self._told_lacking(lacking)
+        waiting = await self._move(anew) if anew else {}
+        lacking |= {entry.pair.source: entry for entry in going if self._has_strayed(entry, starts)}
+        waiting |= await self._told_lacking([lacking[source] for source in lacking if source not in anew], starts)
         return _left_to_wait([entry for entry in entries if not entry.is_stopped], waiting)
+
+    async def _move(self, anew: Mapping[TopicPartition, Entry]) -> dict[TopicPartition, str]:
+        """Gives entries the remote topics of their own, which are made where they are not there; why others wait.
+
+        Any broker may lag. Where it tells of the topics from before, an entry would be paired with the remote topic of
+        the source topic that is gone, and its successor's records would follow that one's.
+        """
+        ids = {source.topic: entry.pair.source_topic_id for source, entry in anew.items()}
+        own = {source: self._own_target(entry) for source, entry in anew.items()}
+        told = await self._source_topics(anew)
+        refused = await self._make({name: topic for name, topic in told.items() if topic.topic_id == ids[name]})
+        waiting = {source: refused[source.topic] for source in anew if source.topic in refused}
+        left = [entry for source, entry in anew.items() if source not in waiting]
+        await self._pair_anew(left)
+        late = [entry.pair for entry in left if not entry.is_stopped and entry.pair.target != own[entry.pair.source]]
+        return waiting | {
+            pair.source: f"a cluster does not show {pair.source}, or target {own[pair.source]}, yet" for pair in late
+        }
 
     async def _source_topics(self, partitions: Iterable[TopicPartition]) -> Mapping[str, TopicMetadata]:
         return (await self._source.metadata({partition.topic for partition in partitions})).topics
@@ -142,21 +156,31 @@ class Pairing:
                 lacking.append(entry)
         return lacking
 
-    async def _told_lacking(self, entries: Sequence[Entry]) -> dict[TopicPartition, str]:
+    async def _told_lacking(
+        self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, str]:
         """Stops entries whose target is gone; why the others wait for theirs."""
         if not entries:
             return {}
-        there = await known_topics(self._target, {entry.pair.target.topic for entry in entries})
+        targets = {
+            entry.pair.source: self._own_target(entry) if self._has_strayed(entry, starts) else entry.pair.target
+            for entry in entries
+        }
+        there = await known_topics(self._target, {target.topic for target in targets.values()})
+        waiting = {}
         for entry in entries:
-            if entry.pair.target.topic not in there:
-                _stop(entry, "target", entry.pair.target.topic)
-        left = [entry.pair for entry in entries if not entry.is_stopped]
-        return {pair.source: f"a cluster does not know {pair.source}, or target {pair.target}, now" for pair in left}
+            source, target = entry.pair.source, targets[entry.pair.source]
+            if target.topic in there:
+                waiting[source] = f"a cluster does not know {source}, or target {target}, now"
+            else:
+                entry.pair = replace(entry.pair, target=target)  # where is looked whether it is back
+                _stop(entry, "target", target.topic)
+        return waiting
 
-    async def _outdated(self, entries: Sequence[Entry]) -> list[Entry]:
+    async def _outdated(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:
         """Those that go on behind a gap, and those whose source topic is another one than when they were paired: under
         its old id a slice would meet the gap once more, and its record would name what came since. And those that wait,
-        perhaps for their topic."""
+        perhaps for their topic, or are paired with another than they were copied to."""
         asked = [entry for entry in entries if not entry.is_stopped and entry.pair.source_topic_id]
         topics = await self._source_topics([entry.pair.source for entry in asked]) if asked else {}
         ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id and topic.partitions}
@@ -165,6 +189,7 @@ class Pairing:
             for entry in entries
             if entry.is_healing
             or (entry.is_waiting and entry.pair.source_topic_id)
+            or self._has_strayed(entry, starts)
             or (
                 not entry.is_stopped
                 and ids.get(entry.pair.source.topic, entry.pair.source_topic_id) != entry.pair.source_topic_id
@@ -176,7 +201,21 @@ class Pairing:
         topic_id = entry.pair.source_topic_id
         if topic_id is None or not is_of_another(starts[entry.pair.source], topic_id):
             return False
-        return entry.pair.target.topic != name_of_new(self._remote_topic(entry.pair.source.topic), topic_id)
+        return entry.pair.target != self._own_target(entry)
+
+    def _has_strayed(self, entry: Entry, starts: Mapping[TopicPartition, Start]) -> bool:
+        """Whether an entry was copied to a remote topic of its own, and a broker that lags has paired it with the one
+        from before."""
+        position = starts[entry.pair.source].position
+        if entry.is_stopped or not (self._names_new and position and entry.pair.source_topic_id):
+            return False
+        return position.target_topic == self._own_target(entry).topic != entry.pair.target.topic
+
+    def _own_target(self, entry: Entry) -> TopicPartition:
+        """In the remote topic of its own that an entry's source topic, which has an id, gets."""
+        source, topic_id = entry.pair.source, entry.pair.source_topic_id
+        assert topic_id is not None, "without an id nobody knows a topic that was made anew"
+        return TopicPartition(name_of_new(self._remote_topic(source.topic), topic_id), source.partition)
 
     async def _make(self, topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
         """Returns why source topics get none now."""
@@ -205,14 +244,13 @@ class Pairing:
         return found, unknown
 
     async def _until_there(self, names: Mapping[str, str]) -> None:
+        """Or until it is not worth holding up the others for them."""
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
         while True:
             there = (await self._target.metadata(set(names.values()))).topics
             late = [name for name in names.values() if not is_there(there.get(name))]
-            if not late:
+            if not late or asyncio.get_running_loop().time() > deadline:
                 return
-            if asyncio.get_running_loop().time() > deadline:
-                raise RetriableError(f"the target does not show {', '.join(late)} yet")
             await asyncio.sleep(_LOOK_S)
 
 

@@ -17,6 +17,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.configs import min_insync_replicas
 from connect.kafka.offsets import unknown_ends
+from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source.ledger import Entry
@@ -70,7 +71,7 @@ class Waiting:
             self._look_at_s = clock() + _LOOK_AGAIN_S
             entries = waiting()
             with contextlib.suppress(RetriableError):
-                away = await out_of_reach(self._source, self._target, entries, self.starts)
+                away = await still_away(self._source, self._target, entries, self.starts)
                 self.is_back = len(away) < len(entries)
 
 
@@ -123,9 +124,32 @@ async def out_of_reach(
     return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
 
 
+async def still_away(
+    source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> dict[TopicPartition, str]:
+    """As :func:`out_of_reach`, without those whose topic a cluster does not have: it does not come back by being waited
+    for, and a take-over gives them another, or tells that it is gone."""
+    away = await out_of_reach(source, target, entries, starts)
+    pairs = [entry.pair for entry in entries if entry.pair.source in away]
+    here, there = await asyncio.gather(
+        source.metadata({pair.source.topic for pair in pairs}),
+        target.metadata({pair.target.topic for pair in pairs}),
+    )
+    return {
+        pair.source: away[pair.source]
+        for pair in pairs
+        if _has(here, pair.source.topic) and _has(there, pair.target.topic)
+    }
+
+
 def target_of(position: Position) -> TopicPartition:
     """Where a position's writer wrote, which under another policy is another topic than now."""
     return TopicPartition(position.target_topic, position.target_partition)
+
+
+def _has(cluster: ClusterMetadata, name: str) -> bool:
+    topic = cluster.topics.get(name)
+    return topic is not None and topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _unclean(entry: Entry, starts: Mapping[TopicPartition, Start]) -> Position | None:

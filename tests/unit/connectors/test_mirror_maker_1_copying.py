@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, SecurityError
-from connect.kafka.admin import NewTopic
-from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
+from connect.kafka.admin import NewTopic, TopicExists
+from connect.kafka.cluster import Cluster, NotAuthorized, PartitionMetadata, TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
 from connectors.dataplane import lost, verdicts
 from connectors.dataplane.plan import SliceSettings, TopicPartition
@@ -80,8 +80,14 @@ class Target(Brokers):
     def __init__(self, *topics: TopicMetadata) -> None:
         super().__init__(*topics)
         self.refuses: dict[str, Exception] = {}
+        self.hides: set[str] = set()
         self.configs: dict[str, Mapping[str, str]] = {}
         self.asked = 0
+
+    async def metadata(self, names: Collection[str] | None) -> Any:
+        found = await super().metadata(names)
+        found.topics = {name: one for name, one in found.topics.items() if name not in self.hides}
+        return found
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Exception | None]:
         self.asked += 1
@@ -196,6 +202,51 @@ async def test_without_the_right_to_make_topics_it_is_over(copied: list[str]) ->
     with pytest.raises(SecurityError, match="grant CREATE"):
         await asyncio.wait_for(here.run(), WITHIN_S)
     assert not copied
+
+
+async def test_a_topic_that_the_target_does_not_show_holds_up_no_other(
+    copied: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_topics, "_APPEAR_S", 0)
+    monkeypatch.setattr(target_topics, "_LOOK_S", 0)
+    source, target = Brokers(topic("orders"), topic("clicks")), Target(topic("orders"))
+    target.hides, target.refuses = {"orders"}, {"orders": TopicExists("TOPIC_ALREADY_EXISTS")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: target.asked >= 4, "it is asked again", WITHIN_S)
+    assert copied == ["clicks-0"]
+    assert caplog.text.count("the target does not show orders yet, the other topics are copied") == 1
+    target.hides = set()
+    await asyncio.wait_for(running, WITHIN_S)
+
+
+async def test_a_stop_does_not_wait_for_a_topic_to_be_shown(copied: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_topics, "_APPEAR_S", 10 * WITHIN_S)
+    monkeypatch.setattr(target_topics, "_LOOK_S", 0)
+    source, target = Brokers(topic("orders"), topic("clicks")), Target(topic("clicks"))
+    target.refuses = {"orders": PermanentError("POLICY_VIOLATION")}
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    running = asyncio.create_task(here.run(), name="copying")
+    await until(lambda: bool(copied), "the other is copied", WITHIN_S)
+    target.refuses, target.hides, asked = {}, {"orders"}, target.asked
+    await until(lambda: target.asked > asked, "it is made", WITHIN_S)
+    here.stop()
+    await asyncio.wait_for(running, WITHIN_S)
+
+
+async def test_without_the_right_to_see_a_topic_it_is_over(copied: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may not see a topic may not write there either."""
+    source, target = Brokers(topic("orders"), topic("clicks")), Target()
+    target.known["orders"] = TopicMetadata("orders", None, 29, {})
+
+    async def refused(names: Collection[str]) -> Any:
+        raise NotAuthorized(f"grant DESCRIBE on topic {' '.join(names)}")
+
+    monkeypatch.setattr(target, "topics", refused)
+    here = a_copying(Clusters(source.cluster, target.cluster), [ORDERS, CLICKS])
+    with pytest.raises(SecurityError, match="grant DESCRIBE on topic orders"):
+        await asyncio.wait_for(here.run(), WITHIN_S)
+    assert (copied, target.asked) == ([], 0)
 
 
 async def test_a_topic_that_was_deleted_holds_up_no_other(copied: list[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -51,8 +51,10 @@ class Source:
     def __init__(self) -> None:
         self.topic_id = OLD
         self.gone: set[str] = set()
+        self.asked = 0
 
     async def topics(self, names: Collection[str]) -> Any:
+        self.asked += 1
         found = {name: SimpleNamespace(topic_id=self.topic_id, error_code=0) for name in names if name not in self.gone}
         return SimpleNamespace(topics=found)
 
@@ -89,6 +91,7 @@ class Slice:
         self._scene = scene
 
     async def open(self) -> None:
+        self._scene.opened += 1
         if self._scene.defect:
             raise SliceDefect("ValueError: no")
 
@@ -129,6 +132,7 @@ class Scene:
         self.group, self.lent = Group(), lent()
         self.slices: list[Slice] = []
         self.defect = False
+        self.opened = 0
         self.partitions = [ONE]
         self.task = self._made()
 
@@ -296,6 +300,24 @@ async def test_a_topic_that_was_deleted_holds_up_no_other(scene: Scene, monkeypa
         assert [plan.source for plan in (await scene.slice(0)).plans] == [ONE]
         scene.source.gone = set()
         await until(lambda: len(scene.slices[-1].plans) == 2, "it is copied once it is there", WITHIN_S)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_no_slice_is_opened_while_nothing_is_left_to_copy(scene: Scene, stopped: bool) -> None:
+    """All topics are gone, but for those that have stopped."""
+    scene.source.gone = {ONE.topic}
+    if stopped:
+        scene.partitions = [ONE, OTHER]
+        note = Spread("g-x", (OTHER.topic,), True, OLD, 2, 39, "target-deleted")
+        scene.group.stored[OTHER] = Committed(17, encode_spread(note))
+    async with scene.running():
+        await until(lambda: scene.opened == 1, "it is found out", WITHIN_S)
+        asked = scene.source.asked
+        await until(lambda: scene.source.asked > asked + 20, "it is asked again", WITHIN_S)
+        assert scene.opened == 1
+        scene.source.gone = set()
+        await scene.slice(0)
+    assert scene.opened == 2
 
 
 async def test_what_looks_like_a_defect_is_not_tried_for_ever(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -57,10 +58,26 @@ class Brokers:
         return outcomes
 
 
+class Lagging(Brokers):
+    """Answers about remote topics of their own come in turn from brokers that have, or have not, heard of them."""
+
+    def __init__(self, *topics: TopicMetadata) -> None:
+        super().__init__(*topics)
+        self.lags: list[bool] = []
+        self.never_shown = ""
+
+    async def metadata(self, names: Collection[str]) -> Any:
+        found = await super().metadata(names)
+        own = {name for name in names if name.count(".") > 1}
+        hidden = own if own and self.lags and self.lags.pop(0) else {self.never_shown}
+        found.topics = {name: one for name, one in found.topics.items() if name not in hidden}
+        return found
+
+
 class Both:
     def __init__(self, policy: OnTopicRecreated = OnTopicRecreated.RESTART) -> None:
         self.source = Brokers(topic("orders", NEW), topic("clicks", NEW))
-        self.target = Brokers(topic("us.orders", THERE), topic("us.clicks", THERE))
+        self.target = Lagging(topic("us.orders", THERE), topic("us.clicks", THERE))
         self.pairing = Pairing(
             "us->eu",
             "us.{}".format,
@@ -172,3 +189,82 @@ async def test_without_the_right_to_make_topics_it_is_over() -> None:
     both.target.refuses = {"orders": SecurityError("grant CREATE")}
     with pytest.raises(SecurityError, match="grant CREATE"):
         await both.renew(healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.SOURCE_RECREATED))
+
+
+async def test_nothing_of_a_topic_made_anew_goes_where_the_one_before_went() -> None:
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    entry, other = healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.TARGET_RECREATED)
+    other.position = replace(cast(Position, other.position), source_topic_id=NEW)
+    both.target.lags = [True, False, True]
+    with pytest.raises(RetriableError, match=r"does not show orders-0, or target us\.orders\.1c9bd204-0, yet"):
+        await both.renew(entry)
+    both.target.lags = [True, False, True]
+    assert await both.renew(entry, other) == [other]
+    assert entry.is_waiting
+    assert await both.renew(entry, other) == [entry, other]
+    assert entry.pair.target.topic == "us.orders.1c9bd204"
+
+
+async def test_no_remote_topic_is_made_for_a_topic_that_is_gone() -> None:
+    """A broker of the source that lags tells of the one from before."""
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    entry, other = healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.SOURCE_RECREATED)
+    answers = iter([topic("orders", NEW), topic("orders", NEW), topic("orders", OLD)])
+    told = both.source.metadata
+
+    async def metadata(names: Collection[str]) -> Any:
+        both.source.known["orders"] = next(answers, topic("orders", NEW))
+        return await told(names)
+
+    both.source.metadata = metadata  # type: ignore[method-assign]
+    assert await both.renew(entry, other) == [other]
+    assert both.target.made == ["us.clicks.1c9bd204"]
+    assert entry.is_waiting
+    assert await both.renew(entry, other) == [entry, other]
+    assert entry.pair.target.topic == "us.orders.1c9bd204"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_who_has_a_remote_topic_of_its_own_goes_on_nowhere_else(others: int) -> None:
+    """A task that begins asks a broker that lags."""
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    own = topic("us.orders.1c9bd204", UUID(int=7))
+    both.target.known[own.name] = own
+    entry = begun_in(own)
+    more = [healing("clicks", GapKind.TARGET_RECREATED)] * others
+    for one in more:
+        one.position = replace(cast(Position, one.position), source_topic_id=NEW)
+    both.target.lags = [True]
+    if others:
+        assert await both.renew(entry, *more) == more
+        assert entry.is_waiting
+    else:
+        with pytest.raises(RetriableError, match=r"us\.orders\.1c9bd204-0"):
+            await both.renew(entry)
+    assert await both.renew(entry, *more) == [entry, *more]
+    assert (entry.pair.target.topic, entry.pair.target_topic_id) == (own.name, own.topic_id)
+
+
+async def test_a_remote_topic_of_its_own_that_is_gone_is_told() -> None:
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    entry = begun_in(topic("us.orders.1c9bd204", UUID(int=7)))
+    assert await both.renew(entry) == []
+    assert (entry.state, entry.pair.target.topic) == ("target-deleted", "us.orders.1c9bd204")
+
+
+async def test_a_remote_topic_that_is_never_shown_holds_up_its_own_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    monkeypatch.setattr(pairs, "_APPEAR_TIMEOUT_S", 0)
+    monkeypatch.setattr(pairs, "_LOOK_S", 0)
+    both.target.never_shown = "us.orders.1c9bd204"
+    entry, other = healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.SOURCE_RECREATED)
+    assert await both.renew(entry, other) == [other]
+    assert entry.is_waiting
+
+
+def begun_in(own: TopicMetadata) -> Entry:
+    """Paired with the old remote topic, while its position speaks of one of its own."""
+    source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+    entry = Entry(Pair(source, NEW, target, THERE))
+    entry.position = Position(*source, NEW, 100, 3, own.name, 0, own.topic_id, 50, "mm2-0", 5, 1, 8)
+    return entry

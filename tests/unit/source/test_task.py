@@ -189,11 +189,11 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
     """The others end cleanly before, for its fence raises the epoch of all; and its position is not handed over."""
     away = {OTHER: "target us.orders-1 has no leader"}
 
-    async def out_of_reach(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
+    async def still_away(_: object, __: object, entries: Sequence[Entry], starts: Any) -> dict[Any, str]:
         assert {entry.pair.source for entry in entries} == set(starts) == {OTHER}
         return dict(away)
 
-    monkeypatch.setattr(reach, "out_of_reach", out_of_reach)
+    monkeypatch.setattr(reach, "still_away", still_away)
     monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}

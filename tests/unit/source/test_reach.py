@@ -1,0 +1,80 @@
+"""When partitions that wait are taken over again, with what both clusters tell in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connectors.dataplane.plan import TopicPartition
+from connectors.positions import Position
+from connectors.source import reach
+from connectors.source.ledger import Entry, Pair
+from connectors.source.reach import Waiting
+from connectors.source.store import Start
+
+SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+OLD, NEW, THERE = UUID(int=1), UUID(int=2), UUID(int=3)
+NO_LEADER, LED = -1, 1
+WITHIN_S = 30.0
+
+
+class Brokers:
+    """Of both clusters: which of the topics they have, with the leader of their partition. Counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.leaders = {"orders": LED, "us.orders": LED}
+        self.gone: set[str] = set()
+        self.asked = asyncio.Semaphore(0)
+
+    async def metadata(self, names: Collection[str]) -> ClusterMetadata:
+        self.asked.release()
+        return ClusterMetadata("c", 1, {}, {name: self._topic(name) for name in names})
+
+    def _topic(self, name: str) -> TopicMetadata:
+        if name in self.gone:
+            return TopicMetadata(name, None, 3, {})
+        return TopicMetadata(name, NEW, 0, {0: PartitionMetadata(self.leaders[name], 0, (1,), 0)})
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> dict[TopicPartition, str]:
+        return {}
+
+    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.0)
+    for name in ("min_insync_replicas", "unknown_ends"):
+        monkeypatch.setattr(reach, name, nothing)
+
+
+def one_that_waits(brokers: Brokers) -> asyncio.Task[None]:
+    entry = Entry(Pair(SOURCE, NEW, TARGET, THERE))
+    entry.wait("for a reason")
+    position = Position(*SOURCE, OLD, 100, 3, *TARGET, THERE, 50, "mm2-0", 5, 1, 8)
+    waiting = Waiting(cast(Cluster, brokers), cast(Cluster, brokers))
+    waiting.keep([entry], {SOURCE: Start(position, 99, False)})
+    return asyncio.create_task(waiting.until_back(lambda: [entry]), name="until back")
+
+
+@pytest.mark.parametrize("name", ["orders", "us.orders"])
+async def test_a_topic_that_a_cluster_does_not_have_is_not_waited_for(name: str) -> None:
+    brokers = Brokers()
+    brokers.gone = {name}
+    await asyncio.wait_for(one_that_waits(brokers), WITHIN_S)
+
+
+@pytest.mark.parametrize("name", ["orders", "us.orders"])
+async def test_a_leader_is_waited_for(name: str) -> None:
+    brokers = Brokers()
+    brokers.leaders[name] = NO_LEADER
+    back = one_that_waits(brokers)
+    async with asyncio.timeout(WITHIN_S):
+        for _ in range(12):
+            await brokers.asked.acquire()
+    assert not back.done()
+    brokers.leaders[name] = LED
+    await asyncio.wait_for(back, WITHIN_S)
