@@ -228,6 +228,8 @@ class Pairing:
         ]
         self._refused.reasons.clear()
         made = await make_topics(self._admin, wanted, self._refused)
+        for change in made:
+            log.info("%s: %s is made for a source topic that was made anew", self._label, change.topic)
         await self._until_there({change.source_topic: change.topic for change in made})
         reasons = self._refused.reasons
         return refused | {change.source_topic: reasons[change.topic] for change in wanted if change.topic in reasons}
