@@ -104,8 +104,6 @@ class Translator:
         if not self._is_current(pair):
             return None
         found = await self._maps.forward(pair, offset)
-        if found is not None and found.place is Place.GAP:
-            return self._readable(pair, await self._in_gap(source, offset, pair, found.offset))
         if found is not None and found.place is not Place.BELOW:
             return self._readable(pair, found.offset)
         begin = found.offset if found is not None else position.target_end
@@ -118,22 +116,6 @@ class Translator:
             return None
         # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
         return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
-
-    async def _in_gap(self, source: TopicPartition, offset: int, pair: Pair, begin: int) -> int:
-        """Between two runs, the first of which ends at ``begin``: there, or where syncs say if Java copied in between.
-
-        Only a sync that lies between these runs on both sides counts. One of a topic that was there before does not:
-        its upstream offset is lower, or the first sync of the run before has put it away (``OffsetSyncStore.take``).
-        """
-        by_syncs, sync = self._by_syncs(source, offset), None
-        if by_syncs is not None and by_syncs.target == _target(pair):
-            sync = self._syncs.store.nearest(source, offset)
-        if by_syncs is None or sync is None:
-            return begin
-        gap = await self._maps.reverse(pair, begin)
-        if gap is None or gap.place is not Place.GAP or sync.upstream_offset < gap.offset:
-            return begin
-        return max(begin, by_syncs.offset) if await self._maps.reverse(pair, sync.downstream_offset) == gap else begin
 
     def _readable(self, pair: Pair, offset: int, *, by_map: bool = True) -> Translated | None:
         """None where nobody has told yet where the log begins: it may be behind ``offset``."""
