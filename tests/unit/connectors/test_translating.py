@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from connect.core.errors import RetriableError
+from connect.core.errors import RetriableError, SecurityError
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.checkpoint.translating import Translated, Translator
 from connectors.dataplane.plan import TopicPartition
@@ -66,8 +66,11 @@ class Syncs:
     def __init__(self) -> None:
         self.store = OffsetSyncStore(only_last=False)
         self.store.take(OffsetSync("orders", 0, 40, 4))
+        self.may_be_read = True
 
     async def follow(self) -> None:
+        if not self.may_be_read:
+            raise SecurityError("grant DESCRIBE on topic syncs")
         self.store.read_to_end()
 
 
@@ -198,3 +201,58 @@ async def test_the_ids_of_remote_topics_are_those_of_the_look(monkeypatch: pytes
 async def test_a_log_of_which_nobody_has_told_where_it_begins(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """A place before it would leave the group to ``auto.offset.reset``."""
     assert await translated(monkeypatch, offset, log_start=None) == []
+
+
+@pytest.mark.parametrize("were_read", [False, True])
+async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, were_read: bool
+) -> None:
+    """Before the map nobody knows then, and nothing is skipped: the group gets no place."""
+    translator, _, syncs = _made(monkeypatch)
+    if were_read:
+        await translator.follow()
+        assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
+    syncs.may_be_read = False
+    for _ in range(2):
+        await translator.follow()
+        for offset, found in ((120, 30), (150, 60), (250, 109)):
+            assert await translator.translate(SOURCE, offset) == [Translated(TARGET, found, by_map=True)]
+        for offset in (39, 50, 99):
+            assert await translator.translate(SOURCE, offset) == []
+    (line,) = caplog.messages
+    assert "grant DESCRIBE on topic syncs; groups are translated by the offset map alone" in line
+    syncs.may_be_read = True
+    await translator.follow()
+    assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
+    monkeypatch: pytest.MonkeyPatch, is_empty: bool
+) -> None:
+    translator, maps, syncs = _made(monkeypatch)
+    syncs.may_be_read = False
+    maps.position = None if is_empty else POSITION
+    maps.cannot_be_read = not is_empty
+    with pytest.raises(SecurityError, match="grant DESCRIBE on topic syncs"):
+        await translator.follow()
+
+
+def _made(monkeypatch: pytest.MonkeyPatch) -> tuple[Translator, Any, Any]:
+    """Of a log that begins at 0 and has records before the map."""
+
+    async def follow(self: Beginnings, pairs: list[Pair]) -> None:
+        self._starts = dict.fromkeys(pairs, 0)
+
+    async def has_records(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Beginnings, "follow", follow)
+    monkeypatch.setattr(Beginnings, "_has_nothing", has_records)
+    settings: Any = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
+    )
+    clusters: Any = Cluster(IDS)
+    maps: Any = Maps(RUNS)
+    syncs: Any = Syncs()
+    return Translator(settings, clusters, clusters, maps, syncs), maps, syncs
