@@ -119,6 +119,25 @@ def test_groups_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.Monke
     assert set(target.stored) == set(groups[4:])
 
 
+def test_a_run_that_takes_long_moves_groups_to_where_they_are_found_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator may wind a group back, or make a topic anew, while others do not answer."""
+    slow = [f"g{number}" for number in range(16)]
+    target = Target(monkeypatch, {"us.a": THEN, "us.b": THEN})
+    target.fails, target.fails_after_s = dict.fromkeys(slow, RetriableError("its coordinator does not answer")), 5.0
+    known = looked_at({"us.a": THEN, "us.b": THEN}, *slow, "late", "gone")
+
+    async def run() -> None:
+        running = asyncio.create_task(sync_of(target, known, *slow, "late", "gone").run())
+        await asyncio.sleep(2)
+        target.ids["us.b"] = NOW
+        known.look("late", [Found(Checkpoint("late", one, 0, 3, 3), True, THEN) for one in ("us.a", "us.b")])
+        known.look("gone", [])
+        await running
+
+    virtual_time.run(run())
+    assert target.stored == {"late": {("us.a", 0): Committed(3)}}
+
+
 async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
