@@ -24,6 +24,7 @@ from connect.kafka.group_offsets import (
     move,
 )
 from connectors.checkpoint.emission import Checkpoints
+from connectors.checkpoint.together import together
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
 
@@ -103,7 +104,7 @@ class GroupOffsetSync:
                 why = why_left(listed.get(group)) or await self._sync(group, standing, looked_at)
             self._tell(group, why)
 
-        await asyncio.gather(*map(sync, self._groups))
+        await together(map(sync, self._groups))
 
     async def _sync(
         self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]

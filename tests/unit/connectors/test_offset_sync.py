@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -136,6 +136,19 @@ def test_a_run_that_takes_long_moves_groups_to_where_they_are_found_meanwhile(mo
 
     virtual_time.run(run())
     assert target.stored == {"late": {("us.a", 0): Committed(3)}}
+
+
+def test_a_run_ends_once_none_of_its_groups_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails in a way nobody has thought of would leave the others beside the next run."""
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.takes_s, target.fails = 1.0, {"g": cast(Any, ValueError("a mistake"))}
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="a mistake"):
+            await sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other").run()
+        assert target.stored == {"other": {("us.a", 0): Committed(9)}}
+
+    virtual_time.run(run())
 
 
 async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(
