@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.producer import partition_of
@@ -60,6 +60,7 @@ class MapReader:
         topic: ``mm2-offset-map.<source>.internal``.
         connector: Whose positions count; None: of several connectors that copy a partition, the last one's.
         partitions: Source partitions to know of; None for all.
+        must_be_seen: False: a topic that DESCRIBE is missing for counts as empty, and ``unseen`` says why.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class MapReader:
         *,
         connector: str | None = "MirrorSourceConnector",
         partitions: Collection[TopicPartition] | None = None,
+        must_be_seen: bool = True,
         limits: MapLimits | None = None,
         timeout_s: float = 60.0,
     ) -> None:
@@ -76,9 +78,11 @@ class MapReader:
         self._topic = topic
         self._connector = connector
         self._wanted = None if partitions is None else frozenset(partitions)
+        self._must_be_seen = must_be_seen
         self._limits = limits or MapLimits()
         self._timeout_s = timeout_s
         self._topic_id: UUID | None = None
+        self.unseen = ""
         self._cache = ChunkCache(self._limits.max_cached_runs)
         self._forget()
 
@@ -170,7 +174,7 @@ class MapReader:
             SecurityError: READ or DESCRIBE on the topic is missing.
             UnknownFormat: a later version, or something else, wrote into the topic.
         """
-        known = await known_topic(self._cluster, self._topic)
+        known = await self._known()
         if known is None:
             self._forget()
             return 0
@@ -191,6 +195,16 @@ class MapReader:
             read_committed=True,
             timeout_s=self._timeout_s,
         )
+
+    async def _known(self) -> TopicMetadata | None:
+        self.unseen = ""
+        try:
+            return await known_topic(self._cluster, self._topic)
+        except NotAuthorized as error:
+            if self._must_be_seen:
+                raise
+            self.unseen = str(error)
+            return None
 
     async def _is_cut(self) -> bool:
         ends = await list_offsets(self._cluster, [(self._topic, index) for index in self._next], LATEST)

@@ -47,18 +47,14 @@ class OffsetSyncStore:
 
         None where nothing is known, TOO_OLD where all that is known lies behind that offset.
         """
-        if source not in self._slots or not self._is_read:
+        slots = self._slots.get(source)
+        if slots is None or not self._is_read:
             return None
-        sync = self.nearest(source, upstream_offset)
+        sync = next((slot for slot in slots if slot.upstream_offset <= upstream_offset), None)
         if sync is None:
             return TOO_OLD
         # Which records between a sync and the next were mirrored is not known: one further is all that is safe.
         return sync.downstream_offset + (sync.upstream_offset < upstream_offset)
-
-    def nearest(self, source: TopicPartition, upstream_offset: int) -> OffsetSync | None:
-        """The newest sync at ``upstream_offset`` or before; None where there is none, or the topic is not read yet."""
-        slots = self._slots.get(source, ()) if self._is_read else ()
-        return next((slot for slot in slots if slot.upstream_offset <= upstream_offset), None)
 
 
 def _with(original: list[OffsetSync], sync: OffsetSync) -> list[OffsetSync]:

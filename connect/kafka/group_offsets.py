@@ -4,9 +4,9 @@ those that nobody is in."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from kafka.errors import for_code
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -14,10 +14,10 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteReque
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
+from connect.kafka.time_limit import TimeLimit
 from connect.kafka.transactions import until
 
 Partition = tuple[str, int]
-_T = TypeVar("_T")
 
 #: Later ones ask for several groups at a time, or by topic ids.
 _OFFSET_FETCH_AT_MOST: Final = 7
@@ -143,12 +143,14 @@ async def committed(
         RetriableError: its coordinator does not answer, or a transaction is not over, within that time.
     """
 
+    limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
+
     async def attempt() -> dict[Partition, Committed]:
         one_of = OffsetFetchRequest.OffsetFetchRequestTopic
         named = [one_of(name=one, partition_indexes=indexes) for one, indexes in _by_topic(partitions or ()).items()]
         request = OffsetFetchRequest(group, None if partitions is None else named, require_stable=stable)
         connection = await cluster.coordinator(group, "group")
-        answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST)
+        answer = await connection.call(request, at_most=_OFFSET_FETCH_AT_MOST, timeout_ms=limit.of_call_ms(connection))
         if answer.error_code and answer.error_code != _NO_SUCH_GROUP:
             raise _refusal(cluster, f"tell the offsets of group {group}", group, answer.error_code)
         found: dict[Partition, Committed] = {}
@@ -166,7 +168,7 @@ async def committed(
         return found
 
     what = f"asking cluster {cluster.name} for the offsets of group {group}"
-    return await _tried(what, attempt, timeout_s=timeout_s, once=once)
+    return await limit.run(what, attempt, once=once)
 
 
 async def move(
@@ -187,6 +189,8 @@ async def move(
         NotAuthorized: READ on the group, or on a topic, is missing.
         RetriableError: its coordinator does not answer within that time. Some may be stored.
     """
+
+    limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, str]:
         topics: dict[str, list[tuple[int, Committed]]] = {}
@@ -214,7 +218,8 @@ async def move(
                 for topic, rows in topics.items()
             ],
         )
-        answer = await (await cluster.coordinator(group, "group")).call(request, at_most=_COMMIT_AT_MOST)
+        connection = await cluster.coordinator(group, "group")
+        answer = await connection.call(request, at_most=_COMMIT_AT_MOST, timeout_ms=limit.of_call_ms(connection))
         refused: dict[Partition, str] = {}
         for topic in answer.topics:
             for row in topic.partitions:
@@ -227,7 +232,7 @@ async def move(
                     refused[topic.name, row.partition_index] = error_name(row.error_code)
         return refused
 
-    return await _tried(f"moving group {group} on cluster {cluster.name}", attempt, timeout_s=timeout_s, once=once)
+    return await limit.run(f"moving group {group} on cluster {cluster.name}", attempt, once=once)
 
 
 async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
@@ -282,17 +287,6 @@ def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
     return topics
-
-
-async def _tried(what: str, attempt: Callable[[], Awaitable[_T]], *, timeout_s: float | None, once: bool) -> _T:
-    timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
-    if not once:
-        return await until(timeout_s, what, attempt)
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await attempt()
-    except TimeoutError as error:
-        raise RetriableError(f"{what}: no answer within {timeout_s:g} s") from error
 
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:

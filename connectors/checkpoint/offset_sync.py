@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from connect.kafka.group_offsets import (
     move,
 )
 from connectors.checkpoint.emission import Checkpoints
+from connectors.checkpoint.together import together
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
 
@@ -92,41 +93,37 @@ class GroupOffsetSync:
         target alone is asked for that: with the source gone it goes on.
         """
         listed = await list_groups(self._target)
-        standing = {group: found for group in self._groups if (found := self._checkpoints.standing(group))}
-        elsewhere = await self._elsewhere(standing)
         moving = asyncio.Semaphore(_AT_ONCE)
 
         async def sync(group: str) -> None:
             async with moving:
-                why = why_left(listed.get(group)) or await self._sync(group, standing[group], elsewhere[group])
+                # Groups that do not answer may hold a run up for long: what was known as it began is old by now.
+                standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
+                if not standing:
+                    return
+                why = why_left(listed.get(group)) or await self._sync(group, standing, looked_at)
             self._tell(group, why)
 
-        await asyncio.gather(*map(sync, standing))
-
-    async def _elsewhere(self, groups: Collection[str]) -> dict[str, dict[str, str]]:
-        """By group: the topics in which its places mean nothing now, and why.
-
-        They are asked of the target alone: with the source gone no look follows, and groups are still to be moved.
-        """
-        looked_at = {group: self._checkpoints.topic_ids(group) for group in groups}
-        topics = {topic for ids in looked_at.values() for topic in ids}
-        there = (await self._target.metadata(topics)).topics if topics else {}
-        return {
-            group: {topic: why for topic, one in sorted(ids.items()) if (why := why_elsewhere(one, there.get(topic)))}
-            for group, ids in looked_at.items()
-        }
+        await together(map(sync, self._groups))
 
     async def _sync(
-        self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], elsewhere: Mapping[str, str]
+        self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]
     ) -> str:
-        """As :meth:`_move`, of what lies not ``elsewhere``."""
-        kept = {place: one for place, one in checkpoints.items() if place.topic not in elsewhere}
-        whys = [f"{topic}: {why}" for topic, why in elsewhere.items()]
+        """As :meth:`_move`, of places whose topic is still the one that was ``looked_at``."""
+        whys: list[str] = []
         try:
-            whys.append(await self._move(group, kept) if kept else "")
+            elsewhere = await self._elsewhere(looked_at)
+            whys += (f"{topic}: {why}" for topic, why in elsewhere.items())
+            if kept := {place: one for place, one in checkpoints.items() if place.topic not in elsewhere}:
+                whys.append(await self._move(group, kept))
         except HeliographError as error:
             whys.append(str(error))
         return ", ".join(filter(None, whys))
+
+    async def _elsewhere(self, looked_at: Mapping[str, UUID | None]) -> dict[str, str]:
+        """The topics in which places mean nothing now, and why."""
+        there = (await self._target.metadata(set(looked_at))).topics
+        return {topic: why for topic, one in sorted(looked_at.items()) if (why := why_elsewhere(one, there.get(topic)))}
 
     async def _move(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> str:
         """Returns why it was left alone, in full or in part; empty where it was not."""

@@ -20,6 +20,7 @@ from connectors.checkpoint.groups import decode
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import GroupOffsetSync
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
+from connectors.checkpoint.together import together
 from connectors.clients import Kind, Side
 from connectors.latencies import Latencies, Task, Written
 from connectors.mirror_records import Checkpoint, MalformedRecord
@@ -80,7 +81,7 @@ class MirrorCheckpointTask(SourceTask):
             return None
         self._again.over()
         now_ms = wall_ms()
-        newer = await asyncio.gather(*map(self._newer, self._groups))
+        newer = await together(map(self._newer, self._groups))
         return [record for checkpoints in newer for record in self._records(checkpoints, now_ms)] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from connect.core.errors import HeliographError, PermanentError
+from connect.core.errors import HeliographError, PermanentError, SecurityError
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.checkpoint.settings import CheckpointSettings
@@ -20,6 +20,7 @@ from connectors.positions import Position
 log = logging.getLogger(__name__)
 
 _BY_JAVA: Final = "groups are translated by offset syncs, as Java does, at the record or before it"
+_BY_MAP: Final = "groups are translated by the offset map alone, and get no place in what it does not know"
 
 
 class Translated(NamedTuple):
@@ -46,18 +47,20 @@ class Translator:
         self._maps = maps
         self._syncs = syncs
         self._beginnings = Beginnings(target)
-        self._has_map = False
+        self._has_map = self._has_syncs = False
         #: Remote topics by source partition, as the map said when it could be read last.
         self._copied_to: dict[TopicPartition, set[str]] = {}
         self._source_ids: dict[str, UUID | None] = {}
         self._target_ids: dict[str, UUID | None] = {}
         self._said = ""
+        self._said_of_syncs = ""
 
     async def follow(self) -> None:
         """Take in what was copied since.
 
         Raises:
-            RetriableError, SecurityError: of the topic of offset syncs, or of the topics; without the map it goes on.
+            RetriableError, SecurityError: of the topic of offset syncs, or of the topics. Without the map it goes on,
+                and without a right to the syncs where the map knows of anything.
         """
         # Half of a map has holes that the map itself has not.
         self._has_map = False
@@ -69,7 +72,7 @@ class Translator:
             self._said = str(error)
         else:
             self._has_map, self._said = True, ""
-        await self._syncs.follow()
+        await self._follow_syncs()
         pairs = [Pair.of(one) for source in self._maps.sources() for one in self._maps.positions(source)]
         if self._has_map:
             self._copied_to = {}
@@ -79,6 +82,20 @@ class Translator:
         self._source_ids = await _ids(self._source, {pair.source_topic for pair in pairs})
         self._target_ids = await _ids(self._target, {pair.target_topic for pair in pairs})
         await self._beginnings.follow([pair for pair in pairs if pair.target_topic in self._target_ids])
+
+    async def _follow_syncs(self) -> None:
+        # What was read before may be of a topic that was made anew since.
+        self._has_syncs = False
+        try:
+            await self._syncs.follow()
+        except SecurityError as error:
+            if not (self._has_map and self._maps.sources()):
+                raise
+            if str(error) != self._said_of_syncs:
+                log.warning("%s: offset syncs cannot be read: %s; %s", self._settings.flow, error, _BY_MAP)
+            self._said_of_syncs = str(error)
+        else:
+            self._has_syncs, self._said_of_syncs = True, ""
 
     def target_id(self, topic: str) -> UUID | None:
         """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
@@ -104,8 +121,6 @@ class Translator:
         if not self._is_current(pair):
             return None
         found = await self._maps.forward(pair, offset)
-        if found is not None and found.place is Place.GAP:
-            return self._readable(pair, await self._in_gap(source, offset, pair, found.offset))
         if found is not None and found.place is not Place.BELOW:
             return self._readable(pair, found.offset)
         begin = found.offset if found is not None else position.target_end
@@ -118,22 +133,6 @@ class Translator:
             return None
         # Syncs may be of a topic of the same name that was there before: never behind where the map begins.
         return self._readable(pair, min(by_syncs.offset, begin), by_map=False)
-
-    async def _in_gap(self, source: TopicPartition, offset: int, pair: Pair, begin: int) -> int:
-        """Between two runs, the first of which ends at ``begin``: there, or where syncs say if Java copied in between.
-
-        Only a sync that lies between these runs on both sides counts. One of a topic that was there before does not:
-        its upstream offset is lower, or the first sync of the run before has put it away (``OffsetSyncStore.take``).
-        """
-        by_syncs, sync = self._by_syncs(source, offset), None
-        if by_syncs is not None and by_syncs.target == _target(pair):
-            sync = self._syncs.store.nearest(source, offset)
-        if by_syncs is None or sync is None:
-            return begin
-        gap = await self._maps.reverse(pair, begin)
-        if gap is None or gap.place is not Place.GAP or sync.upstream_offset < gap.offset:
-            return begin
-        return max(begin, by_syncs.offset) if await self._maps.reverse(pair, sync.downstream_offset) == gap else begin
 
     def _readable(self, pair: Pair, offset: int, *, by_map: bool = True) -> Translated | None:
         """None where nobody has told yet where the log begins: it may be behind ``offset``."""
@@ -150,6 +149,8 @@ class Translator:
         return there and all(one is None or now is None or one == now for one, now in ids)
 
     def _by_syncs(self, source: TopicPartition, offset: int) -> Translated | None:
+        if not self._has_syncs:
+            return None
         translated, remote = self._syncs.store.translate(source, offset), self._remote(source)
         if translated is None or translated < 0 or remote is None:
             return None

@@ -33,7 +33,7 @@ class Places:
 
     Args:
         flow: To where a reader goes.
-        back: The flow the other way; it need not be enabled.
+        back: The flow the other way; it need not be enabled, and then its map need not be there to be seen.
         target: Where the reader goes; ``source`` None where it is gone.
         thirds: Clusters whose topics may be copied to both.
     """
@@ -53,7 +53,12 @@ class Places:
         self._checkpoints = checkpoints
         #: Of the flow to the target; and that of the flow from it, which lies on the source.
         self.there = MapReader(target, flow.map_topic, connector=flow.name)
-        self.back = None if source is None else MapReader(source, back.map_topic, connector=back.name)
+        self.back = (
+            None
+            if source is None
+            else MapReader(source, back.map_topic, connector=back.name, must_be_seen=back.enabled)
+        )
+        self._back_flow = back.flow
         self._siblings = None if source is None else Siblings(thirds, source, target)
         self._by_syncs: Translator | None = None
         self._ids: dict[tuple[Cluster, str], UUID | None] = {}
@@ -76,6 +81,12 @@ class Places:
             )
             self._by_syncs = Translator(settings, self._source, self._target, self.there, syncs)
             await self._by_syncs.follow()
+
+    def notes(self) -> list[str]:
+        """What is not known, for who reads the places."""
+        if self.back is None or not self.back.unseen:
+            return []
+        return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self.back.unseen}"]
 
     def is_mirrored(self, topic: str) -> bool:
         """Whether a topic of the source is carried to the target, or came from there."""

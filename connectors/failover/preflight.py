@@ -92,6 +92,7 @@ async def look(
         notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
     places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.thirds)
     await places.begin()
+    notes += places.notes()
     if not places.there.sources():
         notes.append(
             f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: places are by offset syncs"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
+from connect.kafka.cluster import NotAuthorized
 from connect.kafka.offsets import EARLIEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import ensure_compacted_topic
@@ -41,7 +42,8 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
         for one, position in positions.items()
         if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
     }
-    stored = await read_stored_offsets(site.source, site.back.offsets_topic)
+    # Who mirrors one way alone may have no right to see it.
+    stored = await _begun(site) if returning else offsetlog.SourceOffsets()
     logs = await logs_now(site.source, returning)
     found, refused = [], []
     for one, position in sorted(returning.items()):
@@ -53,6 +55,16 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
             elif why := why_no_start(site, one, position, logs[one], before):
                 refused.append(why)
     return found, [*refused, *await comes_back(site, positions)]
+
+
+async def _begun(site: Site) -> offsetlog.SourceOffsets:
+    try:
+        return await read_stored_offsets(site.source, site.back.offsets_topic)
+    except NotAuthorized as error:
+        raise NotAuthorized(
+            f"{error}, and CREATE, READ and WRITE: topics keep their names, and where {site.back.flow} begins is "
+            "stored there, or it would bring back all that was copied once it runs"
+        ) from error
 
 
 def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, before: int | None) -> str:

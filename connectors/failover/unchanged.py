@@ -59,7 +59,8 @@ class _Copies:
 
     def __init__(self, flow: MirrorSourceSettings, copied_to: Cluster, *, is_back: bool) -> None:
         self.flow = flow
-        self.maps = MapReader(copied_to, flow.map_topic, connector=flow.name)
+        must_be_seen = flow.enabled or not is_back
+        self.maps = MapReader(copied_to, flow.map_topic, connector=flow.name, must_be_seen=must_be_seen)
         self._is_back = is_back
 
     def may_be_of(self, move: GroupMove) -> bool:

@@ -275,6 +275,35 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
     assert moved
 
 
+def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody closes the clusters, nor begins anew, beside those that are."""
+    looked_at: list[str] = []
+
+    async def nothing(_: GroupLook) -> None:
+        return
+
+    async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
+        if group == "a":
+            raise ValueError("a mistake")
+        await asyncio.sleep(5)
+        looked_at.append(group)
+        return []
+
+    monkeypatch.setattr(GroupLook, "begin", nothing)
+    monkeypatch.setattr(GroupLook, "follow", nothing)
+    monkeypatch.setattr(GroupLook, "newer", newer)
+
+    async def play() -> None:
+        task = MirrorCheckpointConnector().make_task()
+        await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "a,b"})
+        with pytest.raises(ValueError, match="a mistake"):
+            await task.poll()
+        assert looked_at == ["b"]
+        await task.stop()
+
+    virtual_time.run(play())
+
+
 def test_a_source_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[float] = []
 

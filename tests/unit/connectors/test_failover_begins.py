@@ -116,7 +116,10 @@ async def look(
     monkeypatch.setattr(log_starts, "read_ranges", read)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
-        cast(Any, SimpleNamespace(map_topic=one, name="MirrorSourceConnector", **plain | of_flow)) for one in maps
+        cast(
+            Any, SimpleNamespace(flow=one, map_topic=one, name="MirrorSourceConnector", enabled=True, **plain | of_flow)
+        )
+        for one in maps
     )
     clusters = cast(Any, us), cast(Any, eu)
     settings: Any = SimpleNamespace(

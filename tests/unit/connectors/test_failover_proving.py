@@ -197,7 +197,7 @@ def compares(
     maps = {"eu->us": Maps(pair, flow), "us->eu": Maps(pair, back)}
     monkeypatch.setattr(unchanged, "MapReader", lambda _, topic, **__: maps[topic])
     flows = (
-        SimpleNamespace(flow=name, map_topic=name, name="MirrorSourceConnector", changing_key=key)
+        SimpleNamespace(flow=name, map_topic=name, name="MirrorSourceConnector", changing_key=key, enabled=True)
         for name, key in (("eu->us", by_flow), ("us->eu", by_back))
     )
     there, here = flows

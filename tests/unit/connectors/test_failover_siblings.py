@@ -340,8 +340,9 @@ async def look(
     thirds, _ = third_clusters(config, "us", "eu")
     us, eu = cast(Any, stage.us), cast(Any, stage.eu)
     flow: Any = SimpleNamespace(
-        map_topic="map", name="MirrorSourceConnector", should_mirror=lambda one: one == "orders"
-    )
+        flow="us->eu", map_topic="map", name="MirrorSourceConnector", enabled=True,
+        should_mirror=lambda one: one == "orders",
+    )  # fmt: skip
     checkpoints: Any = SimpleNamespace(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=thirds[0].to_source.policy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -117,6 +117,38 @@ def test_groups_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.Monke
 
     assert virtual_time.run(run()) < 15
     assert set(target.stored) == set(groups[4:])
+
+
+def test_a_run_that_takes_long_moves_groups_to_where_they_are_found_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator may wind a group back, or make a topic anew, while others do not answer."""
+    slow = [f"g{number}" for number in range(16)]
+    target = Target(monkeypatch, {"us.a": THEN, "us.b": THEN})
+    target.fails, target.fails_after_s = dict.fromkeys(slow, RetriableError("its coordinator does not answer")), 5.0
+    known = looked_at({"us.a": THEN, "us.b": THEN}, *slow, "late", "gone")
+
+    async def run() -> None:
+        running = asyncio.create_task(sync_of(target, known, *slow, "late", "gone").run())
+        await asyncio.sleep(2)
+        target.ids["us.b"] = NOW
+        known.look("late", [Found(Checkpoint("late", one, 0, 3, 3), True, THEN) for one in ("us.a", "us.b")])
+        known.look("gone", [])
+        await running
+
+    virtual_time.run(run())
+    assert target.stored == {"late": {("us.a", 0): Committed(3)}}
+
+
+def test_a_run_ends_once_none_of_its_groups_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails in a way nobody has thought of would leave the others beside the next run."""
+    target = Target(monkeypatch, {"us.a": THEN})
+    target.takes_s, target.fails = 1.0, {"g": cast(Any, ValueError("a mistake"))}
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="a mistake"):
+            await sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other").run()
+        assert target.stored == {"other": {("us.a", 0): Committed(9)}}
+
+    virtual_time.run(run())
 
 
 async def test_a_commit_that_hangs_in_a_transaction_is_not_overwritten(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from connect.core.errors import RetriableError
+from connect.core.errors import RetriableError, SecurityError
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.checkpoint.translating import Translated, Translator
 from connectors.dataplane.plan import TopicPartition
@@ -63,19 +59,18 @@ class Maps:
     async def forward(self, pair: Pair, offset: int) -> Translation | None:
         return self._runs.forward(offset)
 
-    async def reverse(self, pair: Pair, offset: int) -> Translation | None:
-        return self._runs.reverse(offset)
-
 
 class Syncs:
-    """The record at 40 is at 4, unless other pairs are given."""
+    """The record at 40 is at 4."""
 
-    def __init__(self, pairs: Iterable[tuple[int, int]] = ((40, 4),)) -> None:
+    def __init__(self) -> None:
         self.store = OffsetSyncStore(only_last=False)
-        for upstream, downstream in pairs:
-            self.store.take(OffsetSync("orders", 0, upstream, downstream))
+        self.store.take(OffsetSync("orders", 0, 40, 4))
+        self.may_be_read = True
 
     async def follow(self) -> None:
+        if not self.may_be_read:
+            raise SecurityError("grant DESCRIBE on topic syncs")
         self.store.read_to_end()
 
 
@@ -87,7 +82,6 @@ async def translated(
     bare: bool = False,
     runs: list[Run] = RUNS,
     ids: dict[str, UUID] = IDS,
-    synced: Iterable[tuple[int, int]] = ((40, 4),),
 ) -> list[Translated]:
     async def follow(self: Beginnings, pairs: list[Pair]) -> None:
         self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
@@ -102,7 +96,7 @@ async def translated(
     )
     clusters: Any = Cluster(ids)
     maps: Any = Maps(runs)
-    syncs: Any = Syncs(synced)
+    syncs: Any = Syncs()
     translator = Translator(settings, clusters, clusters, maps, syncs)
     await translator.follow()
     return await translator.translate(SOURCE, offset)
@@ -209,76 +203,56 @@ async def test_a_log_of_which_nobody_has_told_where_it_begins(monkeypatch: pytes
     assert await translated(monkeypatch, offset, log_start=None) == []
 
 
-#: Ours copied 100 to 149, Java 150 to 9149, and ours again, all 90 offsets earlier on the target.
-TWO_ERAS = [Run(100, 10, 50), Run(9150, 9060, 50)]
-JAVAS = [(upstream, upstream - 90) for upstream in range(150, 9150, 100)]
-
-
-@pytest.mark.parametrize(
-    ("offset", "synced", "found"),
-    [
-        (9149, JAVAS, 8961),  # the sync of 9050
-        (9050, JAVAS, 8960),
-        (150, JAVAS, 60),
-        (9149, [(100, 10), (150, 60)], 61),
-        (9149, [(100, 10)], 60),  # one of ours: that is where the gap begins
-        (9149, [(8000, 9060)], 60),  # of another topic of that name: what is at 9060 was copied from 9150
-        (9149, [(8000, 20)], 60),
-        (9149, [(120, 5000)], 60),
-        (9149, [(9000, 8_910_000)], 60),
-        (9150, JAVAS, 9060),
-    ],
-)
-async def test_between_two_eras_of_ours_syncs_tell_what_java_copied(
-    monkeypatch: pytest.MonkeyPatch, offset: int, synced: list[tuple[int, int]], found: int
+@pytest.mark.parametrize("were_read", [False, True])
+async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, were_read: bool
 ) -> None:
-    assert await translated(monkeypatch, offset, runs=TWO_ERAS, synced=synced) == [
-        Translated(TARGET, found, by_map=True)
-    ]
+    """Before the map nobody knows then, and nothing is skipped: the group gets no place."""
+    translator, _, syncs = _made(monkeypatch)
+    if were_read:
+        await translator.follow()
+        assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
+    syncs.may_be_read = False
+    for _ in range(2):
+        await translator.follow()
+        for offset, found in ((120, 30), (150, 60), (250, 109)):
+            assert await translator.translate(SOURCE, offset) == [Translated(TARGET, found, by_map=True)]
+        for offset in (39, 50, 99):
+            assert await translator.translate(SOURCE, offset) == []
+    (line,) = caplog.messages
+    assert "grant DESCRIBE on topic syncs; groups are translated by the offset map alone" in line
+    syncs.may_be_read = True
+    await translator.follow()
+    assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
 
 
-async def test_a_marker_between_two_runs_needs_no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the target lies between them."""
-    assert await translated(monkeypatch, 150, synced=[(150, 500)]) == [Translated(TARGET, 60, by_map=True)]
-
-
-@st.composite
-def eras(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[Run], list[tuple[int, int]], int]:
-    """Copied records, the map's runs and the syncs, of eras of ours and of Java in turn, behind the syncs of an older
-    topic. Last, which record is copied next."""
-    synced = draw(st.lists(st.tuples(st.integers(0, 80), st.integers(0, 80)), max_size=6))
-    upstream, downstream = draw(st.integers(0, 5)), 0
-    copied: list[tuple[int, int]] = []
-    runs: list[Run] = []
-    few = st.integers(0, 4)
-    for era, (length, skipped, again, markers) in enumerate(
-        draw(st.lists(st.tuples(st.integers(1, 15), few, few, few), min_size=3, max_size=9))
-    ):
-        if not copied or upstream > max(copied)[0]:
-            upstream += skipped  # markers, which nobody copies
-        # What was copied behind the last stored position is copied again.
-        upstream = max(upstream - again, 0)
-        copied += [(upstream + one, downstream + one) for one in range(length)]
-        synced += copied[-length :: draw(st.integers(1, 6))]
-        if era % 2 == 0:
-            runs.append(Run(upstream, downstream, length))
-        upstream, downstream = upstream + length, downstream + length + markers
-    return copied, runs, synced, upstream
-
-
-@settings(max_examples=100, deadline=None)
-@given(eras())
-def test_no_translation_leads_behind_a_record_that_was_not_read(
-    history: tuple[list[tuple[int, int]], list[Run], list[tuple[int, int]], int],
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
+    monkeypatch: pytest.MonkeyPatch, is_empty: bool
 ) -> None:
-    copied, runs, synced, following = history
-    begin = min(run.upstream for run in RunList(runs))
+    translator, maps, syncs = _made(monkeypatch)
+    syncs.may_be_read = False
+    maps.position = None if is_empty else POSITION
+    maps.cannot_be_read = not is_empty
+    with pytest.raises(SecurityError, match="grant DESCRIBE on topic syncs"):
+        await translator.follow()
 
-    async def look() -> None:
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            for offset in range(begin, following):
-                (found,) = await translated(monkeypatch, offset, runs=runs, synced=synced)
-                unread = {upstream: at for upstream, at in copied if offset <= upstream < following}
-                assert found.offset <= min(unread.values(), default=copied[-1][1] + 1), offset
 
-    asyncio.run(look())
+def _made(monkeypatch: pytest.MonkeyPatch) -> tuple[Translator, Any, Any]:
+    """Of a log that begins at 0 and has records before the map."""
+
+    async def follow(self: Beginnings, pairs: list[Pair]) -> None:
+        self._starts = dict.fromkeys(pairs, 0)
+
+    async def has_records(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Beginnings, "follow", follow)
+    monkeypatch.setattr(Beginnings, "_has_nothing", has_records)
+    settings: Any = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
+    )
+    clusters: Any = Cluster(IDS)
+    maps: Any = Maps(RUNS)
+    syncs: Any = Syncs()
+    return Translator(settings, clusters, clusters, maps, syncs), maps, syncs

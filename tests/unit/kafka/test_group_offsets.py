@@ -11,6 +11,7 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.kafka import group_offsets, transactions
 from connect.kafka.group_offsets import Committed, committed, move
+from tests.kit import virtual_time
 
 UNSTABLE = 88
 
@@ -19,6 +20,7 @@ class Coordinator:
     """Answers with an error code a time, then with the offset."""
 
     name = "us"
+    request_timeout_ms = 30_000
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
@@ -103,3 +105,59 @@ async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -
     else:
         assert await moving == {}
     assert len(us.asked) == (1 if once else 2)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "request_timeout_ms", "waits_s"),
+    [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)],
+)
+def test_a_connection_that_went_silent_is_given_up(
+    timeout_s: float | None, request_timeout_ms: int, waits_s: float
+) -> None:
+    """Cut off from outside, a call leaves it open, and the next one is sent where nobody answers again."""
+
+    class Silent(Coordinator):
+        """As a connection, closes itself at its own limit; the next that is opened answers."""
+
+        is_silent = True
+
+        async def call(self, *_: Any, **of_call: Any) -> Any:
+            if self.is_silent:
+                await asyncio.sleep(of_call["timeout_ms"] / 1000)
+                self.is_silent = False
+                raise RetriableError("did not answer")
+            return SimpleNamespace(error_code=0, topics=[])
+
+    async def play() -> None:
+        clock = asyncio.get_running_loop().time
+        for asking in (
+            lambda us: committed(us, "readers", timeout_s=timeout_s, once=True),
+            lambda us: move(us, "readers", {("orders", 0): Committed(40)}, timeout_s=timeout_s, once=True),
+        ):
+            us: Any = Silent()
+            us.request_timeout_ms = request_timeout_ms
+            began_s = clock()
+            with pytest.raises(RetriableError, match="did not answer"):
+                await asking(us)
+            assert clock() - began_s == pytest.approx(waits_s)
+            assert await asking(us) == {}
+
+    virtual_time.run(play())
+
+
+def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:
+    """That it has little time left is none of the connection's fault."""
+    given: list[int] = []
+
+    class Unstable(Coordinator):
+        async def call(self, request: Any, **of_call: Any) -> Any:
+            given.append(of_call["timeout_ms"])
+            await asyncio.sleep(3 if len(given) == 1 else 0)
+            return await super().call(request)
+
+    async def play() -> None:
+        us: Any = Unstable(UNSTABLE)
+        await committed(us, "readers", stable=True, timeout_s=5)
+
+    virtual_time.run(play())
+    assert given == [4750, 30_000]

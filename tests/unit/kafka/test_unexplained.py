@@ -27,7 +27,7 @@ class Broker:
 
     name = "eu"
     brokers = (1,)
-    _lookup_timeout_ms = 1
+    _lookup_timeout_ms = request_timeout_ms = 1
 
     def __init__(self) -> None:
         self._codes = [UNEXPLAINED]

@@ -1,0 +1,145 @@
+"""What the flow back stores on the source, where one-way mirrors have no rights: brokers refuse topics that are not
+there in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import preflight, starting
+from connectors.failover.denying import FirstRules
+from connectors.failover.draining import CopiedEnd
+from connectors.failover.model import GroupsPlan
+from connectors.failover.places import Places
+from connectors.failover.preflight import Wish
+from connectors.failover.unchanged import Unchanged
+from connectors.lag import FlowLag
+from connectors.policy import DefaultReplicationPolicy
+from connectors.positions import Position
+
+BACK_MAP, BACK_OFFSETS = "mm2-offset-map.eu.internal", "mm2-offsets.eu.internal"
+_UNKNOWN, _NOT_AUTHORIZED = 3, 29
+
+
+class Us:
+    """Has nothing, and shows nothing of the flow back."""
+
+    name = "us"
+
+    async def metadata(self, topics: Collection[str]) -> Any:
+        codes = {name: _NOT_AUTHORIZED if name in (BACK_MAP, BACK_OFFSETS) else _UNKNOWN for name in topics}
+        return SimpleNamespace(topics={name: TopicMetadata(name, None, code, {}) for name, code in codes.items()})
+
+    async def topics(self, names: Collection[str]) -> Any:
+        cluster: Any = self
+        return await Cluster.topics(cluster, names)
+
+
+class Eu(Us):
+    """Has nothing."""
+
+    name = "eu"
+
+
+def flow(source: str, target: str, *, enabled: bool, changing_key: str = "") -> Any:
+    return SimpleNamespace(
+        flow=f"{source}->{target}",
+        name="MirrorSourceConnector",
+        source_alias=source,
+        target_alias=target,
+        policy=DefaultReplicationPolicy(),
+        map_topic=f"mm2-offset-map.{source}.internal",
+        offsets_topic=f"mm2-offsets.{source}.internal",
+        enabled=enabled,
+        changing_key=changing_key,
+        should_mirror=lambda _: True,
+        remote_topic=lambda topic: topic,
+    )
+
+
+def site(*, enabled: bool, changing_key: str = "") -> Any:
+    """Topics keep their names."""
+    return SimpleNamespace(
+        flow=flow("us", "eu", enabled=True, changing_key=changing_key),
+        back=flow("eu", "us", enabled=enabled),
+        source=Us(),
+        target=Eu(),
+    )
+
+
+def places(of: Any) -> Places:
+    settings: Any = SimpleNamespace(
+        syncs_on_source=True,
+        offset_syncs_topic="syncs",
+        flow="us->eu",
+        source_alias="us",
+        target_alias="eu",
+        policy=DefaultReplicationPolicy(),
+    )
+    return Places(of.flow, of.back, settings, of.source, of.target)
+
+
+async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> None:
+    found = places(site(enabled=False))
+    await found.begin()
+    (note,) = found.notes()
+    assert note.startswith("eu->us is not enabled, and its offset map counts as empty: ")
+    assert note.endswith(f"grant DESCRIBE on topic {BACK_MAP}")
+
+
+async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(value: Any) -> Any:
+        async def answer(*_: Any, **__: Any) -> Any:
+            return value
+
+        return answer
+
+    of = site(enabled=False)
+    of.checkpoints, of.thirds, of.unusable = None, (), ()
+    for name in ("still_there", "not_copied", "_refused", "_in_the_way"):
+        monkeypatch.setattr(preflight, name, answers({}))
+    monkeypatch.setattr(preflight, "_first_rules", answers(FirstRules()))
+    monkeypatch.setattr(preflight, "_clock", answers(SimpleNamespace(refused=[], notes=[])))
+    monkeypatch.setattr(preflight, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
+    look_at = SimpleNamespace(plan=answers((GroupsPlan(), ())), seen_at_ms={})
+    monkeypatch.setattr(preflight, "_groups_look", lambda *_: look_at)
+    monkeypatch.setattr(preflight, "Places", lambda *_: places(of))
+    found = await preflight.look(of, Wish(lambda _: True))
+    assert any(note.startswith("eu->us is not enabled") for note in found.notes)
+
+
+async def test_that_of_one_that_is_enabled_has_to_be() -> None:
+    with pytest.raises(NotAuthorized, match=f"grant DESCRIBE on topic {BACK_MAP}"):
+        await places(site(enabled=True)).begin()
+
+
+async def test_nor_are_records_compared_by_it() -> None:
+    await Unchanged(site(enabled=False, changing_key="transforms")).begin()
+    with pytest.raises(NotAuthorized):
+        await Unchanged(site(enabled=True, changing_key="transforms")).begin()
+
+
+@pytest.mark.parametrize("target_topic", ["us.orders", "orders"])
+async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_something_back(
+    monkeypatch: pytest.MonkeyPatch, target_topic: str
+) -> None:
+    """Nobody could store it either, and that would be known once the flow is drained and stopped."""
+    source = TopicPartition("orders", 0)
+    copied = Position("orders", 0, UUID(int=1), 9, 2, target_topic, 0, UUID(int=2), 9, "", -1, -1, 0)
+
+    async def positions(*_: Any) -> dict[TopicPartition, Position]:
+        return {source: copied}
+
+    monkeypatch.setattr(starting, "read_positions", positions)
+    ends, of = {source: CopiedEnd(9)}, site(enabled=False)
+    if target_topic == "us.orders":
+        assert await starting.starts_due(of, ends) == ([], [])
+        return
+    with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, and CREATE, READ and WRITE"):
+        await starting.starts_due(of, ends)
