@@ -52,26 +52,32 @@ class Marks(NamedTuple):
     is_complete: bool
     by_source: Mapping[TopicPartition, Mark]
 
-    def before(self, fresh: Mark, appended: Appended) -> Mark | None:
-        """What is known to have been appended, by marks and headers, where ``fresh`` is about to be (pure)."""
+    def before(self, fresh: Mark, appended: Appended, since: int) -> Mark | None:
+        """What is known to have been appended, by marks and headers, where ``fresh`` is about to be (pure). ``since``:
+        as for :meth:`may_hold`."""
         seen = None
         if appended.first_at is not None:
             seen = replace(fresh, begin=appended.first_at, last=appended.end - 1)
-        mark = self.by_source.get(fresh.source)
-        if mark is None or not mark.is_about(fresh):
+        mark = self._of(fresh, since)
+        if mark is None or appended.log_begin <= mark.begin:  # headers tell all then
             return seen
         return mark | seen
 
-    def may_hold(self, fresh: Mark, first: int, appended: Appended) -> bool:
-        """Whether what has no header, from ``first`` of the source on, may have been appended nevertheless (pure)."""
+    def may_hold(self, fresh: Mark, first: int, appended: Appended, since: int) -> bool:
+        """Whether what has no header, from ``first`` of the source on, may have been appended nevertheless (pure).
+        ``since`` is the first offset that can be stranded at all: marks of failovers before say nothing of it."""
         if not appended.is_cut:
             return False
-        mark = self.by_source.get(fresh.source)
         if not self.is_complete:
             return True
-        if mark is None or not mark.is_about(fresh):
+        mark = self._of(fresh, since)
+        if mark is None:
             return appended.may_hold(first)
         return appended.log_begin > mark.begin and (first <= mark.last or appended.may_hold(first))
+
+    def _of(self, fresh: Mark, since: int) -> Mark | None:
+        mark = self.by_source.get(fresh.source)
+        return mark if mark is not None and mark.is_about(fresh) and mark.last >= since else None
 
 
 async def read_marks(target: Cluster, map_topic: str, flow: str) -> Marks:

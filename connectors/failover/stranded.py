@@ -44,6 +44,8 @@ class Stranded:
     may_be_appended: bool = False
     #: See :class:`connectors.failover.appended.Appended`.
     unclear: str = ""
+    #: The first offset that can be stranded at all.
+    since: int = 0
     #: What was appended of it before; None for nothing.
     before: Mark | None = None
 
@@ -115,7 +117,8 @@ async def _look(site: Site, *, waits: bool) -> list[_Seen]:
         doubtful = 0 if arrived else written[one].surplus
         left = without(without(ranges, [(0, arrived)]), appended.ranges)
         own = await count(site.source, one, left)
-        return _seen(one, appended, Stranded(own, target, tuple(left), doubtful, log.topic_id) if own else None)
+        found = Stranded(own, target, tuple(left), doubtful, log.topic_id, since=begin) if own else None
+        return _seen(one, appended, found)
 
     seen = await side_by_side(look_at, [one for one in positions if logs[one].fate is not Fate.GONE])
     found = [one for one in seen if one is not None]
@@ -133,8 +136,8 @@ async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
     for one in seen:
         if (left := one.left) is not None:
             fresh = left.mark(one.appended.log_begin)
-            held = marks.may_hold(fresh, left.own.first, one.appended)
-            left = replace(left, may_be_appended=held, before=marks.before(fresh, one.appended))
+            held = marks.may_hold(fresh, left.own.first, one.appended, left.since)
+            left = replace(left, may_be_appended=held, before=marks.before(fresh, one.appended, left.since))
         found.append(replace(one, left=left))
     return found
 

@@ -45,19 +45,36 @@ def test_only_what_a_mark_names_is_doubtful_and_only_once_the_target_has_deleted
 ) -> None:
     """Else a partition that a run has not come to would never be appended to, after an error in another."""
     found = Marks(True, {} if mark is None else {ORDERS: mark})
-    assert found.may_hold(ONE.mark(90), first, appended) == may_hold
-    assert Marks(False, {}).may_hold(ONE.mark(90), first, appended) == appended.is_cut, "an older version wrote none"
+    assert found.may_hold(ONE.mark(90), first, appended, 20) == may_hold
+    older = Marks(False, {}).may_hold(ONE.mark(90), first, appended, 20)
+    assert older == appended.is_cut, "an older version wrote none"
+
+
+def test_a_mark_of_a_failover_before_says_nothing() -> None:
+    """The flow has come back since, and copied on: none of what the mark names can be stranded any more."""
+    known, cut = Marks(True, {ORDERS: MARK}), Appended(is_cut=True, log_begin=5100)
+    assert known.before(ONE.mark(6000), cut, 20) == MARK
+    assert known.may_hold(ONE.mark(6000), 29, cut, 29)
+    assert known.before(ONE.mark(6000), cut, 30) is None
+    assert not known.may_hold(ONE.mark(6000), 29, cut, 30)
+
+
+def test_a_mark_of_a_run_that_appended_nothing_holds_no_later_one_back() -> None:
+    """The log shows all that lies behind it, and there is no header."""
+    known = Marks(True, {ORDERS: MARK})
+    assert known.before(ONE.mark(90), Appended(log_begin=40), 20) is None
+    assert known.before(ONE.mark(90), Appended(log_begin=41), 20) == MARK
 
 
 def test_a_mark_keeps_what_was_appended_before() -> None:
     """A later run appends what an older one has left out, and the headers of the older one go first."""
     known = Marks(True, {ORDERS: MARK})
-    before = known.before(ONE.mark(90), Appended(((50, 60),), first_at=70))
+    before = known.before(ONE.mark(90), Appended(((50, 60),), first_at=70, log_begin=41), 20)
     assert before == replace(MARK, last=59)
     assert replace(ONE, before=before).mark(90) == replace(MARK, last=59)
     assert replace(ONE, before=before).mark(5).begin == 5, "the topic on the target was made anew"
-    assert known.before(replace(ONE.mark(90), topic_id=OLD), Appended()) is None
-    by_hand = Marks(True, {}).before(ONE.mark(90), Appended(((20, 22),), first_at=70))
+    assert known.before(replace(ONE.mark(90), topic_id=OLD), Appended(log_begin=41), 20) is None
+    by_hand = Marks(True, {}).before(ONE.mark(90), Appended(((20, 22),), first_at=70), 20)
     assert by_hand == replace(MARK, begin=70, last=21)
 
 
