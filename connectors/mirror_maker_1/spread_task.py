@@ -138,7 +138,7 @@ class SpreadTask:
     async def _look_for_left_out(self) -> None:
         """Raises :class:`RetriableError` where the source still has no topic that was left out."""
         names = {partition.topic for partition in self._partitions if partition not in self._standing}
-        if not await shown(self._lent.clusters.source, names):
+        if names and not await shown(self._lent.clusters.source, names):
             raise RetriableError(f"the source does not have {', '.join(sorted(names))} now")
 
     async def _or_stopped(self, preparing: Coroutine[Any, Any, T]) -> T:

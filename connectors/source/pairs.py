@@ -15,7 +15,7 @@ from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.topic_configs import describe
 from connectors.changes import CreateTopic
-from connectors.dataplane import verdicts
+from connectors.dataplane import codes, verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import ONE_WAY, TopicPartition, Ways
 from connectors.filters import DefaultConfigPropertyFilter
@@ -103,15 +103,18 @@ class Pairing:
         Errors as those of the clusters, SecurityError where a right is missing, RetriableError where all entries would
         wait.
         """
-        lacking = {entry.pair.source: entry for entry in await self._pair_anew(await self._outdated(entries, starts))}
+        outdated = await self._outdated(entries, starts)
+        lacking = {entry.pair.source: entry for entry in await self._pair_anew(outdated, starts)}
         going = [entry for entry in entries if not entry.is_stopped] if self._names_new else []
-        anew = {entry.pair.source: entry for entry in going if self._is_of_another(entry, starts)}
-        waiting = await self._move(anew) if anew else {}
+        anew = {entry.pair.source: entry for entry in going if self._needs_own(entry, starts)}
+        waiting = await self._move(anew, starts) if anew else {}
         lacking |= {entry.pair.source: entry for entry in going if self._has_strayed(entry, starts)}
         waiting |= await self._told_lacking([lacking[source] for source in lacking if source not in anew], starts)
         return _left_to_wait([entry for entry in entries if not entry.is_stopped], waiting)
 
-    async def _move(self, anew: Mapping[TopicPartition, Entry]) -> dict[TopicPartition, str]:
+    async def _move(
+        self, anew: Mapping[TopicPartition, Entry], starts: Mapping[TopicPartition, Start]
+    ) -> dict[TopicPartition, str]:
         """Gives entries the remote topics of their own, which are made where they are not there; why others wait.
 
         Any broker may lag. Where it tells of the topics from before, an entry would be paired with the remote topic of
@@ -123,7 +126,7 @@ class Pairing:
         refused = await self._make({name: topic for name, topic in told.items() if topic.topic_id == ids[name]})
         waiting = {source: refused[source.topic] for source in anew if source.topic in refused}
         left = [entry for source, entry in anew.items() if source not in waiting]
-        await self._pair_anew(left)
+        await self._pair_anew(left, starts)
         late = [entry.pair for entry in left if not entry.is_stopped and entry.pair.target != own[entry.pair.source]]
         return waiting | {
             pair.source: f"a cluster does not show {pair.source}, or target {own[pair.source]}, yet" for pair in late
@@ -132,8 +135,9 @@ class Pairing:
     async def _source_topics(self, partitions: Iterable[TopicPartition]) -> Mapping[str, TopicMetadata]:
         return (await self._source.metadata({partition.topic for partition in partitions})).topics
 
-    async def _pair_anew(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Stops entries whose source is gone; returns those whose target is not there, or lacks the partition."""
+    async def _pair_anew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:
+        """Stops entries whose source is gone; returns those whose target is not there, or lacks the partition, and
+        those of which nothing was copied, so that nothing is lost."""
         if not entries:
             return []
         found = {pair.source: pair for pair in await self.pairs([entry.pair.source for entry in entries])}
@@ -150,7 +154,8 @@ class Pairing:
             if source in found:
                 entry.pair = found[source]
             elif topic is None or (topic.partitions and source.partition not in topic.partitions):
-                _stop(entry, "source", f"{source.topic} with partition {source.partition}")
+                if not _stop(entry, "source", f"{source.topic} with partition {source.partition}", starts[source]):
+                    lacking.append(entry)
             else:
                 entry.pair = replace(entry.pair, source_topic_id=topic.topic_id)
                 lacking.append(entry)
@@ -170,11 +175,10 @@ class Pairing:
         waiting = {}
         for entry in entries:
             source, target = entry.pair.source, targets[entry.pair.source]
-            if target.topic in there:
-                waiting[source] = f"a cluster does not know {source}, or target {target}, now"
-            else:
+            if target.topic not in there:
                 entry.pair = replace(entry.pair, target=target)  # where is looked whether it is back
-                _stop(entry, "target", target.topic)
+            if target.topic in there or not _stop(entry, "target", target.topic, starts[source]):
+                waiting[source] = f"a cluster does not know {source}, or target {target}, now"
         return waiting
 
     async def _outdated(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:
@@ -195,6 +199,12 @@ class Pairing:
                 and ids.get(entry.pair.source.topic, entry.pair.source_topic_id) != entry.pair.source_topic_id
             )
         ]
+
+    def _needs_own(self, entry: Entry, starts: Mapping[TopicPartition, Start]) -> bool:
+        """Whether an entry needs a remote topic of its own: also where that was deleted, and somebody has decided since
+        where it goes on."""
+        has_moved = starts[entry.pair.source].moved and self._has_strayed(entry, starts)
+        return has_moved or self._is_of_another(entry, starts)
 
     def _is_of_another(self, entry: Entry, starts: Mapping[TopicPartition, Start]) -> bool:
         """Whether an entry's position speaks of a source topic that is gone, and its target is still that one's."""
@@ -246,20 +256,28 @@ class Pairing:
         return found, unknown
 
     async def _until_there(self, names: Mapping[str, str]) -> None:
-        """Or until it is not worth holding up the others for them."""
+        """Or until it is not worth holding up the others for them. Raises SecurityError where one may not be seen."""
         deadline = asyncio.get_running_loop().time() + _APPEAR_TIMEOUT_S
         while True:
             there = (await self._target.metadata(set(names.values()))).topics
+            hidden = {name for name, one in there.items() if one.error_code == codes.TOPIC_AUTHORIZATION_FAILED}
+            if hidden:
+                await self._target.topics(hidden)
             late = [name for name in names.values() if not is_there(there.get(name))]
             if not late or asyncio.get_running_loop().time() > deadline:
                 return
             await asyncio.sleep(_LOOK_S)
 
 
-def _stop(entry: Entry, side: str, topic: str) -> None:
-    position = entry.position.next_source_offset if entry.position else 0
-    gone = verdicts.deleted(side, topic, entry.pair.source, position)
+def _stop(entry: Entry, side: str, topic: str, start: Start) -> bool:
+    """Whether an entry is stopped, as its topic is gone; one of which nothing was copied loses nothing and is not."""
+    if entry.position is None and not start.moved:
+        entry.position = start.position  # by which it is known when its topic is there again
+    if entry.position is None:
+        return False
+    gone = verdicts.deleted(side, topic, entry.pair.source, entry.position.next_source_offset)
     entry.stop(gone.reason, gap=gone.gap)
+    return True
 
 
 def _left_to_wait(entries: Sequence[Entry], waiting: Mapping[TopicPartition, str]) -> list[Entry]:

@@ -13,7 +13,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.admin import Admin, NewTopic
-from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
+from connect.kafka.cluster import Cluster, NotAuthorized, PartitionMetadata, TopicMetadata
 from connectors.dataplane import lost
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKind, OnTopicRecreated
@@ -21,7 +21,7 @@ from connectors.positions import Position
 from connectors.source import pairs
 from connectors.source.ledger import Entry, Pair
 from connectors.source.pairs import NewTopics, Pairing
-from connectors.source.returned import is_gone
+from connectors.source.returned import is_gone, judged
 from connectors.source.store import Start
 
 OLD, NEW, THERE = UUID(int=1), UUID("1c9bd204-0000-4000-8000-000000000000"), UUID(int=3)
@@ -260,6 +260,67 @@ async def test_a_remote_topic_that_is_never_shown_holds_up_its_own_partitions(mo
     entry, other = healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.SOURCE_RECREATED)
     assert await both.renew(entry, other) == [other]
     assert entry.is_waiting
+
+
+def waiting_for(position: Position | None) -> tuple[Entry, dict[TopicPartition, Start]]:
+    """Since its task began, so that only the store knows of it."""
+    source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
+    entry = Entry(Pair(source, NEW, target, THERE))
+    entry.wait("target us.orders-0 has no leader")
+    return entry, {source: Start(position, 99 if position else None, False)}
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_one_that_waited_and_whose_topic_is_gone_is_known_again_when_it_is_back(side: str) -> None:
+    """As where a broker that is lost for good takes a topic with it, which is deleted and made anew."""
+    both = Both()
+    del (both.source if side == "source" else both.target).known["orders" if side == "source" else "us.orders"]
+    entry, starts = waiting_for(Position("orders", 0, OLD, 100, 3, "us.orders", 0, OLD, 50, "mm2-0", 5, 1, 8))
+    assert await both.pairing.renew([entry], starts) == []
+    assert entry.state == f"{side}-deleted"
+    assert "up to source offset 99" in entry.reason
+    assert is_gone(entry)
+    assert judged(entry, topic("orders" if side == "source" else "us.orders", NEW)) is not None
+    assert not entry.is_dirty
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_one_of_which_nothing_was_copied_waits_for_its_topic(side: str) -> None:
+    both = Both()
+    del (both.source if side == "source" else both.target).known["orders" if side == "source" else "us.orders"]
+    (entry, starts), other = waiting_for(None), healing("clicks", GapKind.TARGET_RECREATED)
+    starts[other.pair.source] = Start(other.position, 99, False)
+    assert await both.pairing.renew([entry, other], starts) == [other]
+    assert entry.is_waiting
+
+
+@pytest.mark.parametrize("committed", [41, None])
+async def test_somebody_who_has_decided_gets_the_remote_topic_of_its_own_made_again(committed: int | None) -> None:
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    entry = begun_in(topic("us.orders.1c9bd204", UUID(int=7)))
+    position, entry.position = entry.position, None
+    starts = {entry.pair.source: Start(position, committed, True)}
+    assert await both.pairing.renew([entry], starts) == [entry]
+    assert both.target.made == ["us.orders.1c9bd204"]
+    assert entry.pair.target.topic == "us.orders.1c9bd204"
+
+
+async def test_a_remote_topic_that_may_not_be_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(OnTopicRecreated.NEW_REMOTE_TOPIC)
+    own = "us.orders.1c9bd204"
+    told = both.target.metadata
+
+    async def metadata(names: Collection[str]) -> Any:
+        found = await told(names)
+        return SimpleNamespace(topics=found.topics | ({own: TopicMetadata(own, None, 29, {})} if own in names else {}))
+
+    async def topics(names: Collection[str]) -> Any:
+        raise NotAuthorized(f"grant DESCRIBE on topic {', '.join(names)}")
+
+    monkeypatch.setattr(both.target, "metadata", metadata)
+    monkeypatch.setattr(both.target, "topics", topics, raising=False)
+    with pytest.raises(SecurityError, match=rf"DESCRIBE on topic {own}"):
+        await both.renew(healing("orders", GapKind.SOURCE_RECREATED))
 
 
 def begun_in(own: TopicMetadata) -> Entry:
