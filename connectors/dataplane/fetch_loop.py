@@ -85,8 +85,8 @@ class FetchLoop:
         self._by_key = {}
         while self._placed:
             self.wake.clear()
-            # A replica that has lost touch with its leader has no news, and answers name only what is new.
-            for copier in (*self._full, *self._reader.overdue()):
+            self._revisit()
+            for copier in list(self._full):
                 self._ask_for(copier)
             if self._session.wants_any and self._reader.has_room():
                 await self._fetch(connection, version)
@@ -103,15 +103,20 @@ class FetchLoop:
             return
         if not copier.is_read:
             self._drop(copier)
-        elif self._reader.is_to_revisit(copier):
-            self._drop(copier)
-            self._reader.revisit(copier)
         elif copier.buffered_bytes < self._settings.partition_max_bytes:
             self._full.discard(copier)
             self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
         else:
             self._full.add(copier)
             self._session.leave(key)
+
+    def _revisit(self) -> None:
+        """Have leaders asked again that are due. No answer need tell of these: a replica that has lost touch with its
+        leader has no news, and answers name only what is new."""
+        for copier in self._reader.overdue():
+            if copier in self._placed:
+                self._drop(copier)
+                self._reader.revisit(copier)
 
     def _drop(self, copier: PartitionCopier) -> None:
         key = self._placed.pop(copier, None)

@@ -39,13 +39,9 @@ class Nearby:
         """Whether it is read from another than its leader."""
         return copier in self._until_s
 
-    def is_over(self, copier: PartitionCopier, now_s: float) -> bool:
-        """Whether its leader is to be asked again."""
-        return now_s >= self._until_s.get(copier, now_s + 1)
-
     def overdue(self, now_s: float) -> list[PartitionCopier]:
         """Those whose leaders are to be asked again."""
-        return [*takewhile(lambda copier: self.is_over(copier, now_s), self._until_s)]
+        return [*takewhile(lambda copier: now_s >= self._until_s[copier], self._until_s)]
 
     def forget(self, copier: PartitionCopier) -> None:
         self._until_s.pop(copier, None)

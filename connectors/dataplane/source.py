@@ -111,12 +111,9 @@ class SourceReader:
         self._nearby.follow(copier, self._clock())
         self._loop(node).add(copier, leader_epoch)
 
-    def is_to_revisit(self, copier: PartitionCopier) -> bool:
-        """Whether it was read from another replica for so long that its leader is to be asked again."""
-        return self._nearby.is_over(copier, self._clock())
-
     def overdue(self) -> list[PartitionCopier]:
-        """All such, at a cost of no more than they are."""
+        """Those read from another replica for so long that their leaders are to be asked again, at a cost of no more
+        than they are."""
         return self._nearby.overdue(self._clock())
 
     def revisit(self, copier: PartitionCopier) -> None:

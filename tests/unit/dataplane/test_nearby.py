@@ -129,10 +129,10 @@ def test_damage_at_a_replica_is_read_again_from_the_leader_and_does_not_count(st
 def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
     stage.send_near()
     stage.now_s = REVISIT_S - 1
-    stage.near._ask_for(stage.machine)
+    stage.near._revisit()
     assert stage.readers == [NEAR]
     stage.now_s = REVISIT_S
-    stage.near._ask_for(stage.machine)
+    stage.near._revisit()
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
     assert stage.reader.rack() == "b", "nothing failed"
