@@ -1,4 +1,4 @@
-# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, compat, lock, clean. Only python3 (3.11 or newer) and make are needed.
+# One command each: setup, demo, test, long, check, bench, kill, faults, group, many, scale, compat, measure, lock, clean. Only python3 (3.11 or newer) and make are needed.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -6,13 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WARM := $(VENV)/.warm
-# Handed on to the command behind demo, test, long, bench, kill, faults, soak, group, many, scale and compat.
+# Handed on to the command behind demo, test, long, bench, kill, faults, soak, group, many, scale, compat and measure.
 ARGS ?=
 
 # Named, for another virtual environment may be active.
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
-.PHONY: help setup java demo test long check bench kill faults soak group many scale compat lock clean
+.PHONY: help setup java demo test long check bench kill faults soak group many scale compat measure lock clean
 
 help:
 	@echo "make demo    mirror between two Kafka clusters on this machine, and show it (ARGS='--records 200000')"
@@ -27,6 +27,7 @@ help:
 	@echo "make many    measure a group of workers with a thousand connectors"
 	@echo "make scale   measure one flow of 2000 partitions"
 	@echo "make compat  older releases of Kafka as source and as target (downloads them once)"
+	@echo "make measure measure one promise (ARGS='frozen_leader --rounds 100'; without ARGS: their names)"
 	@echo "make setup   only prepare $(VENV)"
 	@echo "make lock    renew requirements.lock and requirements-java.lock"
 	@echo "make clean   remove $(VENV) and what tools left behind"
@@ -92,6 +93,9 @@ scale: setup
 
 compat: setup
 	$(BIN)/python -m tests.kit.compat $(ARGS)
+
+measure: setup
+	$(BIN)/python -m tests.measure $(ARGS)
 
 COMPILE := pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	--custom-compile-command "make lock"
