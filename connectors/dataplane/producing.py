@@ -16,7 +16,7 @@ _MAX_VERSION: Final = 13
 #: From version 12 on a broker adds partitions to a transaction by itself (KIP-890).
 _EXPLICIT_AT_MOST: Final = 11
 
-#: One batch on its way to a partition: (plan of the pair, its bytes). Each partition stands once in a request.
+#: One batch for a partition: (plan of the pair, its bytes).
 Addressed = tuple[PartitionPlan, memoryview]
 
 
@@ -39,7 +39,13 @@ def encode_produce(
     topics: Mapping[bytes, Sequence[Addressed]],
     transactions: TransactionTerms | None = None,
 ) -> list[bytes | memoryview]:
-    """The body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`."""
+    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
+
+    No partition may appear twice: the broker would keep the last batch only and acknowledge both.
+    """
+    for batches in topics.values():
+        if len({plan.target.partition for plan, _ in batches}) != len(batches):
+            raise AssertionError("a partition has two batches in one Produce request")
     if version >= hot.PRODUCE_FLEXIBLE_FROM:
         return hot.encode_produce(
             timeout_ms,

@@ -19,7 +19,7 @@ from connect.wire import hot
 from connectors.dataplane import codes, producing, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import SliceSettings, TransactionTerms
+from connectors.dataplane.plan import SliceSettings, TopicPartition, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
 from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.transactional import TransactionLost
@@ -257,12 +257,18 @@ class _LeaderPump:
             self._send(sent)
 
     def _gather(self) -> list[tuple[PartitionCopier, Outgoing]]:
+        """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last
+        and acknowledges both. A copier whose partition is taken waits for the next request."""
         sent, size = [], 0
+        taken: set[TopicPartition] = set()
         for copier in list(self.ready):
+            if copier.plan.target in taken:
+                continue
             outgoing = copier.next_batch()
             if outgoing is None:
                 del self.ready[copier]
                 continue
+            taken.add(copier.plan.target)
             sent.append((copier, outgoing))
             size += len(outgoing.batch)
             if size >= _MAX_REQUEST_BYTES:

@@ -16,6 +16,7 @@ from connectors.dataplane import recovery, target
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.producing import encode_produce, topic_key
 from connectors.dataplane.target import TargetWriter
 from tests.kit.logs import source_batch
 
@@ -257,3 +258,26 @@ async def test_a_refused_batch_whose_neighbours_have_no_answer_ends_the_slice() 
         await until(lambda: bool(failures))
         await writer.stop()
         assert isinstance(failures[0], CopiesUnderWay)
+
+
+async def test_two_copiers_of_one_target_partition_never_share_a_request() -> None:
+    # A broker that finds a partition twice in a request keeps the last batch, and acknowledges both.
+    first, second = copier("t"), copier("t")
+    brokers = Brokers(["t"])
+    brokers.broker.write_paused = True
+    with writing(brokers) as (writer, failures):
+        await writer.start([first, second])
+        await until(lambda: not first.faulted and not second.faulted)
+        brokers.broker.write_paused = False
+        writer.offer([first, second])
+        assert len(brokers.broker.answers) == 2
+        assert first.unanswered == second.unanswered == 1
+        await writer.stop()
+        assert not failures
+
+
+def test_a_request_with_two_batches_for_a_partition_is_never_encoded() -> None:
+    plan, batch = copier("t").plan, memoryview(source_batch(range(3)))
+    for version in (8, 12):
+        with pytest.raises(AssertionError, match="two batches"):
+            encode_produce(version, 1_000, {topic_key(plan, version): [(plan, batch), (plan, batch)]})
