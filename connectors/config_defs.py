@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -32,10 +33,11 @@ def _boolean(name: str, default: bool, doc: str) -> Setting:
     return Setting(name, Type.BOOLEAN, default, doc)
 
 
-def _choice(name: str, of: type[StrEnum], doc: str) -> Setting:
+def _choice(name: str, of: type[StrEnum], doc: str, removed: Mapping[str, str] | None = None) -> Setting:
     """The first one is the default."""
     values = tuple(of)
-    return Setting(name, Type.STRING, values[0].value, doc, OneOf(tuple(one.value for one in values)))
+    check = OneOf(tuple(one.value for one in values), removed=removed or {})
+    return Setting(name, Type.STRING, values[0].value, doc, check)
 
 
 def _patterns(name: str, default: str, doc: str) -> Setting:
@@ -124,7 +126,16 @@ OWN: Final = ConfigDef.of(
     _choice(
         "on.source.gap", OnSourceGap, "What is done where the source lost records that were to be copied, or were."
     ),
-    _choice("on.topic.recreated", OnTopicRecreated, "What is done where a topic was deleted and made again."),
+    _choice(
+        "on.topic.recreated",
+        OnTopicRecreated,
+        "What to do when a topic was recreated: stop its partitions, or copy it again from its beginning.",
+        removed={
+            "new-remote-topic": "this policy was removed. Set fail (stop the partition) or restart (copy the recreated "
+            "topic from its beginning into the same remote topic). Remote topics made under new-remote-topic stay as "
+            "they are"
+        },
+    ),
     _long(
         "offset.map.rebuild.records",
         1_000_000,

@@ -109,7 +109,6 @@ class OnSourceGap(StrEnum):
 class OnTopicRecreated(StrEnum):
     FAIL = "fail"
     RESTART = "restart"
-    NEW_REMOTE_TOPIC = "new-remote-topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +124,7 @@ class GapPolicy:
             return True
         if gap.kind in (GapKind.SOURCE_GAP, GapKind.SOURCE_TRUNCATED):
             return self.on_source_gap is OnSourceGap.SKIP and gap.go_on_at >= 0
-        if gap.kind is GapKind.SOURCE_RECREATED:
-            return self.on_topic_recreated is not OnTopicRecreated.FAIL
-        if gap.kind is GapKind.TARGET_RECREATED:
+        if gap.kind in (GapKind.SOURCE_RECREATED, GapKind.TARGET_RECREATED):
             return self.on_topic_recreated is OnTopicRecreated.RESTART
         return False
 

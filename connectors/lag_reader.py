@@ -23,7 +23,6 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
 from connectors.settings import MirrorSourceSettings
 from connectors.source.first_offsets import begin_of, first_offsets
-from connectors.source.topic_plan import find_renamed
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_stored_offsets
 
@@ -81,18 +80,17 @@ class LagReader:
         if not partitions:
             return FlowLag(())
         isolation = READ_COMMITTED if settings.read_committed else READ_UNCOMMITTED
-        (starts, unknown), (ends, endless), sizes, renamed = await asyncio.gather(
+        (starts, unknown), (ends, endless), sizes = await asyncio.gather(
             told_offsets(source, partitions, EARLIEST),
             told_offsets(source, partitions, LATEST, isolation),
             _sizes(source, partitions),
-            find_renamed(settings, [topics[name] for name in {one.topic for one in partitions}], self._store),
         )
         found = []
         nameless: dict[TopicPartition, str] = {}
         for one in partitions:
             if one in starts and one in ends:
                 try:
-                    remote = renamed.get(one.topic) or settings.remote_topic(one.topic)
+                    remote = settings.remote_topic(one.topic)
                 except PermanentError as error:  # this topic has no name there, and is not mirrored for it
                     nameless[one] = str(error)
                     continue

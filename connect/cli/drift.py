@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,7 +164,7 @@ async def _drift(flow: Flow) -> FlowDrift:
     try:
         async with looked_at_parts(clients, flow.source, flow.target) as parts:
             if flow.enabled:
-                found = await drift_of_flow(settings, parts, partial(access_of, settings, parts), internal)
+                found = await drift_of_flow(settings, parts, access_of(settings, parts), internal)
                 return await _with_groups(flow, found)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
             return FlowDrift(FlowPlan(str(flow), tuple(mine)))

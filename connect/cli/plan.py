@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +71,7 @@ async def _plan(flow: Flow) -> FlowPlan:
     try:
         async with looked_at_parts(clients, flow.source, flow.target) as parts:
             if flow.enabled:
-                plan = await plan_flow(settings, parts, partial(access_of, settings, parts), internal)
+                plan = await plan_flow(settings, parts, access_of(settings, parts), internal)
                 return await _with_groups(flow, plan)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
             return FlowPlan(str(flow), tuple(mine), notes=("it mirrors nothing, and is there for heartbeats alone",))

@@ -297,15 +297,18 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words."""
+    """One of a few words. ``removed``: words of earlier versions, with what to do instead."""
 
     words: tuple[str, ...]
     any_case: bool = False
+    removed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __call__(self, name: str, value: Value) -> None:
         known = value in self.words
         if self.any_case:
             known = isinstance(value, str) and value.upper() in {word.upper() for word in self.words}
+        if isinstance(value, str) and value in self.removed:
+            raise invalid(name, value, self.removed[value])
         if not known:
             how = " (case insensitive)" if self.any_case else ""
             raise invalid(name, value, f"String must be one of{how}: {', '.join(self.words)}")

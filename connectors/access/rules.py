@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
@@ -19,7 +20,6 @@ from connect.core.acls import (
 from connect.core.errors import PermanentError
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, is_cycle
 from connectors.remote_names import RemoteNames
-from connectors.source.renamed import is_copy_of
 
 _OF_NO_CONCERN: Final = "rules of this resource type are not synced"
 _NOT_NAMED: Final = "sync.acls.resources does not name its resource type"
@@ -34,6 +34,9 @@ _MIRRORED_BACK: Final = "the flow in the other direction made it"
 #: Rules that forbid may apply to copies from before whether they are taken or left out for one of these.
 _MAY_BITE: Final = (None, _FILTERED_TOPIC, _NO_TOPIC_YET, _FILTERED_GROUP)
 _KINDS: Final = {"TOPIC": "topic", "GROUP": "group", "TRANSACTIONAL_ID": "transactional-id", "CLUSTER": "cluster"}
+#: Names of the remote topics that earlier versions made for recreated topics (``new-remote-topic``): the usual name
+#: and eight digits of the topic id.
+_OF_RECREATED: Final = re.compile(r"(.+)\.[0-9a-f]{8}")
 #: Words of ``sync.acls.resources``.
 RESOURCES: Final = tuple(_KINDS.values())
 
@@ -49,13 +52,11 @@ class MapsPrefixes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What becomes of the source's names on the target. ``renamed``: remote topics that source topics made anew have
-    beside the one that their name gives. ``target_alias``: empty where nothing comes back from there."""
+    """What becomes of the source's names on the target. ``target_alias``: empty where nothing comes back from there."""
 
     names: RemoteNames
     takes_topic: Callable[[str], bool]
     takes_group: Callable[[str], bool]
-    renamed: Mapping[str, str] = field(default_factory=dict)
     target_alias: str = ""
 
     def remote_topic(self, topic: str) -> str | None:
@@ -68,13 +69,6 @@ class Names:
             return self.names.of(topic)
         except PermanentError:
             return None
-
-    def remote_topics(self, topic: str) -> tuple[str, ...]:
-        """All that hold what was mirrored of it."""
-        remote = self.remote_topic(topic)
-        if remote is None:
-            return ()
-        return (remote, self.renamed[topic]) if topic in self.renamed else (remote,)
 
     def remote_prefix(self, prefix: str) -> str | None:
         """None where the policy does not say, or has not the last word."""
@@ -117,9 +111,9 @@ def topic_rules(source: Iterable[AclBinding], names: Names) -> Wanted:
     for rule in source:
         if rule.resource_type != "TOPIC" or rule.pattern_type != "LITERAL" or refuses_writers(rule):
             continue
-        taken = _as_reader(rule)
-        if taken is not None:
-            wanted.rules |= _literally(taken, names.remote_topics(rule.resource_name))
+        taken, remote = _as_reader(rule), names.remote_topic(rule.resource_name)
+        if taken is not None and remote is not None:
+            wanted.rules.add(_literal(taken, remote))
     return wanted
 
 
@@ -168,7 +162,10 @@ def full_rules(
             wanted.left_out[rule] = _FILTERED_GROUP
         else:
             wanted.rules.add(rule)
-    _add_denials_of_copies(wanted, denials, names, mirrored, [rule for rule in made if rule.is_deny])
+    filled = {name for topic in mirrored if (name := names.remote_topic(topic))}
+    _add_denials_of_copies(wanted, denials, names, filled, [rule for rule in made if rule.is_deny])
+    standing = wanted.rules | wanted.kept
+    wanted.kept |= {rule for rule in made if _base_rule(rule) in standing and rule.resource_name not in filled}
     return wanted
 
 
@@ -178,8 +175,8 @@ def _add_topic_rule(wanted: Wanted, rule: AclBinding, names: Names, writes: bool
         wanted.left_out[rule] = _WRITE
     elif (prefix := _prefix(rule)) is not None:
         _add_prefix(wanted, rule, taken, prefix, names, mirrored)
-    elif remotes := names.remote_topics(rule.resource_name):
-        wanted.rules |= _literally(taken, remotes)
+    elif remote := names.remote_topic(rule.resource_name):
+        wanted.rules.add(_literal(taken, remote))
     else:
         wanted.left_out[rule] = _FILTERED_TOPIC
 
@@ -189,7 +186,7 @@ def _add_prefix(
 ) -> None:
     """``taken`` for all that begins with ``prefix`` in the source, as one rule if that covers just the same."""
     remote = names.remote_prefix(prefix)
-    named = [(topic, name) for topic in mirrored for name in names.remote_topics(topic)]
+    named = [(topic, name) for topic in mirrored if (name := names.remote_topic(topic))]
     covered = [name for topic, name in named if topic.startswith(prefix)]
     as_prefix = None if remote is None else _covering(taken, remote)
     strangers = remote is None or any(name.startswith(remote) for topic, name in named if not topic.startswith(prefix))
@@ -199,18 +196,17 @@ def _add_prefix(
         wanted.left_out[rule] = _AMBIGUOUS
         return
     if rule.is_deny:
-        missed = [name for name in covered if strangers or remote is None or not name.startswith(remote)]
-        wanted.rules |= _literally(taken, missed)
+        missed = (name for name in covered if strangers or remote is None or not name.startswith(remote))
+        wanted.rules |= {_literal(taken, name) for name in missed}
     if not covered:
         wanted.left_out[rule] = _NO_TOPIC_YET
 
 
 def _add_denials_of_copies(
-    wanted: Wanted, denials: Iterable[AclBinding], names: Names, mirrored: Collection[str], made: Collection[AclBinding]
+    wanted: Wanted, denials: Iterable[AclBinding], names: Names, filled: Collection[str], made: Collection[AclBinding]
 ) -> None:
     """A copy stays when its topic is left out or gone, and a pattern that allows covers it: what forbids stays too."""
     allowing = [rule for rule in wanted.rules if not rule.is_deny and _prefix(rule) is not None]
-    filled = {name for topic in mirrored for name in names.remote_topics(topic)}
     for rule in denials:
         standing = _standing(rule, names)
         if wanted.left_out.get(rule) not in _MAY_BITE or standing in wanted.rules:
@@ -218,7 +214,7 @@ def _add_denials_of_copies(
         if _prefix(rule) is not None:
             wanted.kept |= _denials_of_gone(rule, standing, made, filled)
         elif standing is not None:
-            wanted.kept |= {standing, *_denials_of_renamed(standing, made)}
+            wanted.kept.add(standing)
         if standing in wanted.kept and _bites(standing, allowing) and _is_of_copies(rule, names):
             wanted.rules.add(standing)
             wanted.left_out.pop(rule, None)
@@ -245,10 +241,12 @@ def _denials_of_gone(
     return {one for one in said if one.resource_name.startswith(within) and one.resource_name not in filled}
 
 
-def _denials_of_renamed(standing: AclBinding, made: Iterable[AclBinding]) -> set[AclBinding]:
-    """Those of ``made`` that say the same for the copy that a topic made anew had of its own."""
-    said = {one for one in made if one == replace(standing, resource_name=one.resource_name)}
-    return {one for one in said if is_copy_of(standing.resource_name, one.resource_name)}
+def _base_rule(rule: AclBinding) -> AclBinding | None:
+    """Return the rule of the usual remote topic, if ``rule`` may be for a topic that an earlier version made for a
+    recreated one. Such rules stay as long as the source has theirs."""
+    found = _OF_RECREATED.fullmatch(rule.resource_name)
+    is_literal_topic = rule.resource_type == "TOPIC" and rule.pattern_type == "LITERAL"
+    return replace(rule, resource_name=found[1]) if found and is_literal_topic else None
 
 
 def _is_of_copies(rule: AclBinding, names: Names) -> bool:
@@ -277,9 +275,9 @@ def _prefix(rule: AclBinding) -> str | None:
     return "" if rule.resource_name == WILDCARD else None
 
 
-def _literally(rule: AclBinding, topics: Iterable[str]) -> set[AclBinding]:
-    """``rule`` for each of ``topics``."""
-    return {replace(rule, resource_name=topic, pattern_type="LITERAL") for topic in topics}
+def _literal(rule: AclBinding, topic: str) -> AclBinding:
+    """Return ``rule`` for one topic."""
+    return replace(rule, resource_name=topic, pattern_type="LITERAL")
 
 
 def _covering(rule: AclBinding, prefix: str) -> AclBinding:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from connect.core.acls import AclBinding
@@ -24,10 +24,6 @@ _NAMED_AT_MOST: Final = 50
 _TOPICS: Final = AclFilter(resource_type="TOPIC")
 
 
-async def _none_renamed() -> Mapping[str, str]:
-    return {}
-
-
 class AccessNotSynced(PermanentError):
     """Rules were refused, and those behind them were not touched."""
 
@@ -45,7 +41,7 @@ class AccessFlow:
 class AccessSync:
     """Reads both clusters' rules, plans, and carries the plan out. Not for two calls at once.
 
-    ``source`` and ``target`` are as administrators see them. ``renamed`` tells those of ``Names``.
+    ``source`` and ``target`` are as administrators see them.
     """
 
     def __init__(
@@ -55,14 +51,12 @@ class AccessSync:
         source: Cluster,
         target: Cluster,
         records: AccessRecords,
-        renamed: Callable[[], Awaitable[Mapping[str, str]]] = _none_renamed,
     ) -> None:
         self._settings = settings
         self._flow = flow
         self._source = source
         self._target = target
         self._records = records
-        self._renamed = renamed
         self._tried: Sequence[AclBinding] | None = None  # the source's rules, unless to be tried again soon
         self._held: frozenset[AclBinding] = frozenset()  # wanted rules that the target had after the last run
         self._waits = False  # for the next run: what a look would meet has been said
@@ -118,7 +112,7 @@ class AccessSync:
         return AclFilter() if self._settings.is_full else _TOPICS
 
     async def _plan(self, rules: Sequence[AclBinding]) -> AccessPlan:
-        settings, names = self._settings, replace(self._flow.names, renamed=await self._renamed())
+        settings, names = self._settings, self._flow.names
         there = await describe_acls(self._target, self._asked)
         if not settings.is_full:
             return plan_access(topic_rules(rules, names), there, None)

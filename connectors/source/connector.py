@@ -25,7 +25,7 @@ from connectors.source.config_sync import ConfigSync
 from connectors.source.deletion import TopicDeletion
 from connectors.source.remote_topics import Naming
 from connectors.source.sync_topic import LOOK_EVERY_S, OffsetSyncsTopic
-from connectors.source.topic_plan import find_renamed, plan_topics
+from connectors.source.topic_plan import plan_topics
 from connectors.source.topology import ASSIGNED_PARTITIONS, assign, assigned_before, encode_partitions, selected
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,6 @@ class MirrorSourceConnector:
         self._missed: set[str] = set()
         #: What is mirrored: remote topics that are there, by source topic.
         self._remote: dict[str, str] = {}
-        #: Those of them that are the own ones of source topics made anew.
-        self._renamed: Mapping[str, str] = {}
         self._configs = ConfigSync(settings.flow, source, target, settings.property_filter)
         self._context: SourceConnectorContext | None = None
         self._look_again_s = 0.0
@@ -170,11 +168,7 @@ class MirrorSourceConnector:
         ]
         if changes:
             target = await self._appeared(changes, naming)
-        if changes or plan.renamed != self._renamed:
             self._sync_acls_soon()
-        if plan.renamed != self._renamed and self._settings.sync_topic_configs_interval_s is not None:
-            self._schedule.hurry(CONFIGS)
-        self._renamed = plan.renamed
         # What is copied already stays, whether its target has a leader at this moment or not: the task waits for one.
         self._selected = [
             TopicPartition(topic.name, index)
@@ -238,7 +232,7 @@ class MirrorSourceConnector:
         if self._missed - missed and self._settings.topic_deletion_delay_ms is not None:
             self._schedule.hurry(DELETIONS)
         grown = any(count > self._counts.get(topic, 0) for topic, count in counts.items())
-        if grown or await find_renamed(self._settings, topics, self._target) != self._renamed:
+        if grown:
             self._schedule.hurry(REFRESH)
         elif self._settings.sync_topic_configs_interval_s is not None and (
             changed := await self._configs.look(self._remote)

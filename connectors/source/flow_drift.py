@@ -17,10 +17,11 @@ from connect.core.errors import HeliographError, PermanentError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfigs, describe
 from connectors.access.plan import AccessPlan
+from connectors.access.sync import AccessSync
 from connectors.changes import DeleteTopic
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
-from connectors.source.flow_plan import AccessOf, FlowPlan, InternalTopics, look_at_flow
+from connectors.source.flow_plan import FlowPlan, InternalTopics, look_at_flow
 from connectors.source.host import FlowParts
 from connectors.source.remote_configs import alterations, wanted_configs
 from connectors.source.topic_plan import TopicPlan
@@ -39,7 +40,7 @@ class LeftKind(StrEnum):
     WITHOUT_SOURCE = "without-source"
     #: A remote topic whose source topic is there and not mirrored (any more).
     NOT_MIRRORED = "not-mirrored"
-    #: A remote topic in whose place the flow fills another one (``new-remote-topic``).
+    #: A remote topic that the flow filled before its source topic got another remote name.
     REPLACED = "replaced"
     #: A topic that is not the one that was copied, or copied to: it was deleted and made again.
     RECREATED = "recreated"
@@ -73,7 +74,7 @@ class FlowDrift:
 
 
 async def drift_of_flow(
-    settings: MirrorSourceSettings, parts: FlowParts, access: AccessOf, internal: InternalTopics
+    settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowDrift:
     """Look at both clusters of a flow that mirrors; nothing is changed. Raises as
     :func:`connectors.source.flow_plan.plan_flow`."""

@@ -6,7 +6,7 @@ Of the offsets of groups see :mod:`connectors.checkpoint.group_plan`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +21,7 @@ from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.deletion import TopicDeletion
 from connectors.source.host import FlowParts
-from connectors.source.remote_topics import Naming, creations
-from connectors.source.topic_plan import TopicPlan, find_coming, plan_topics
+from connectors.source.topic_plan import TopicPlan, plan_topics
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 
@@ -100,19 +99,15 @@ class Look:
     access: AccessPlan | None
 
 
-#: What syncs access rules, where anything does; told of remote topics that a run will make for source topics made anew.
-AccessOf = Callable[[Mapping[str, str]], AccessSync | None]
-
-
 async def plan_flow(
-    settings: MirrorSourceSettings, parts: FlowParts, access: AccessOf, internal: InternalTopics
+    settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowPlan:
     """Plan a flow that mirrors. Raises ClusterUnreachable and its kin where a cluster cannot be asked at all."""
     return (await look_at_flow(settings, parts, access, internal)).plan
 
 
 async def look_at_flow(
-    settings: MirrorSourceSettings, parts: FlowParts, access: AccessOf, internal: InternalTopics
+    settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> Look:
     """The same, with what it was made of."""
     source, target = parts.clusters.source, parts.clusters.target
@@ -126,30 +121,13 @@ async def look_at_flow(
     found.changes += await plan_internal(source, settings.source_alias, internal.on_source)
     found.changes += [Planned(settings.target_alias, change) for change in topics.creations]
     found.changes += [Planned(settings.target_alias, change) for change in topics.growths]
-    coming = await _add_coming(found, settings, parts, configs, topics)
     await _add_configs(found, settings, configs, topics)
     await _add_deletions(found, settings, parts)
-    rules = await _add_access(found, settings, access(coming))
+    rules = await _add_access(found, settings, access)
     plan = FlowPlan(
         settings.flow, tuple(found.changes), tuple(found.later), tuple(dict.fromkeys(found.unknown)), tuple(found.notes)
     )
     return Look(plan, topics, rules)
-
-
-async def _add_coming(
-    found: _Found, settings: MirrorSourceSettings, parts: FlowParts, configs: ConfigSync, topics: TopicPlan
-) -> Mapping[str, str]:
-    """Remote topics that the tasks make, not the connector; their names by source topic."""
-    try:
-        coming = await find_coming(settings, parts.store, topics)
-    except HeliographError as error:
-        found.unknown.append(str(error))
-        return {}
-    shown = await configs.of_source(coming) if coming else {}
-    new = [topic for topic in topics.topics if topic.name in coming]
-    made = creations(Naming(coming), new, shown, settings.property_filter, settings.replication_factor)
-    found.changes += [Planned(settings.target_alias, change) for change in made]
-    return coming
 
 
 async def _add_configs(found: _Found, settings: MirrorSourceSettings, configs: ConfigSync, topics: TopicPlan) -> None:

@@ -37,13 +37,11 @@ from connectors.source.chain_plan import chain_plan, check_chain
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.exactly_once import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
 from connectors.source.host import FlowParts, MirrorHost
-from connectors.source.pairs import NewTopics
 from connectors.source.reports import LAG, PARTITIONS, lag_report, partitions_report
 from connectors.source.slice import SliceFenced
 from connectors.source.store import MirrorPositionStore, StoreSettings
 from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
-from connectors.source.topic_plan import look_for_renamed
 from connectors.source.topology import ASSIGNED_PARTITIONS, decode_partitions
 
 log = logging.getLogger(__name__)
@@ -344,11 +342,8 @@ def _store(
     )
 
 
-def access_of(
-    settings: MirrorSourceSettings, parts: FlowParts, coming: Mapping[str, str] | None = None
-) -> AccessSync | None:
-    """What syncs access rules, where anything does. ``coming``: remote topics, by source topic, that are taken for
-    there already beside those that source topics made anew have."""
+def access_of(settings: MirrorSourceSettings, parts: FlowParts) -> AccessSync | None:
+    """Return the sync of access rules, if the flow syncs them."""
     if settings.access.interval_s is None:
         return None
     names = Names(
@@ -357,12 +352,7 @@ def access_of(
     records = AccessRecords(parts.store, parts.admin, record_settings(settings))
     # The flow in the other direction keeps its records on our source, under the alias of its own.
     flow = AccessFlow(settings.flow, names, f"mm2-offset-map.{settings.target_alias}.internal")
-    source, target = parts.clusters.source, parts.clusters.target
-
-    async def renamed() -> Mapping[str, str]:
-        return {**(coming or {}), **await look_for_renamed(settings, source, target)}
-
-    return AccessSync(settings.access, flow, source, target, records, renamed)
+    return AccessSync(settings.access, flow, parts.clusters.source, parts.clusters.target, records)
 
 
 def _task_settings(
@@ -382,7 +372,6 @@ def _task_settings(
         logs_skipped=settings.logs_skipped,
         connector=settings.name,
         gap_policy=settings.gap_policy,
-        new_topics=NewTopics(settings.replication_factor, settings.property_filter),
         initial_group=settings.initial_offsets_group,
         transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
         map_rebuild_records=_map_rebuild_records(settings),

@@ -34,7 +34,7 @@ from connectors.source.store import Start
 from connectors.source.stored_starts import Stored, offsets_of, read_stored, starts_of
 from connectors.source.takeover import begin_at
 from connectors.source.takeover_gaps import Met, judged, met_at_start, met_by_reading
-from connectors.source.topic_plan import TopicPlan, coming_of, plan_topics
+from connectors.source.topic_plan import TopicPlan, plan_topics
 from connectors.stored_offsets import read_positions
 
 #: How long the logs and the stored offsets are watched for somebody who still writes.
@@ -202,7 +202,7 @@ async def _starts(
         return []
     source, policy = parts.clusters.source, settings.gap_policy
     begins = await _begins(settings, source, known)
-    entries = _judged(settings, topics, known, ends)
+    entries = _judged(topics, known, ends)
     runs = await _newest_runs(settings, parts.store, [(entries[one], start.position) for one, start in known.items()])
     lows = await list_offsets(source, known, EARLIEST)
     highs = await list_offsets(source, known, LATEST)
@@ -238,18 +238,16 @@ async def _begins(
 
 
 def _judged(
-    settings: MirrorSourceSettings,
     topics: TopicPlan,
     known: Mapping[TopicPartition, Start],
     ends: Mapping[tuple[str, int], int],
 ) -> dict[TopicPartition, Entry]:
     """An entry of each partition, thrown away afterwards."""
-    remote = {**topics.naming.remote, **coming_of(settings, topics, known)}
     here = {topic.name: topic for topic in topics.topics}
     there = {name: topic for name, topic in topics.target.items() if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION}
     found = {}
     for one, start in known.items():
-        target = TopicPartition(remote[one.topic], one.partition)
+        target = TopicPartition(topics.naming.remote[one.topic], one.partition)
         found[one] = judged(one, target, start, (here[one.topic], there.get(target.topic)), ends.get(target))
     return found
 

@@ -80,12 +80,9 @@ class MirrorSourceTask:
         self._waiting = Waiting(services.clusters.source, services.clusters.target)
         self._healing = Healing()
         self._pairing = Pairing(
-            settings.flow,
             settings.remote_topic,
             (services.clusters.source, services.clusters.target),
             services.admin,
-            settings.gap_policy.on_topic_recreated,
-            settings.new_topics,
             settings.ways,
         )
         self._changes = Reconfiguring(

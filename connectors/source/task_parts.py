@@ -13,7 +13,6 @@ from connectors.partition_states import StateRecords
 from connectors.source.engine import SparkEngine
 from connectors.source.ledger import Entry
 from connectors.source.links import LinkServer
-from connectors.source.pairs import NewTopics
 from connectors.source.sync_writer import SyncWriter
 from connectors.source.takeover import Clusters
 
@@ -36,8 +35,6 @@ class TaskSettings:
     #: why an entry stopped and what to do about it; None: as a connector's user does, over REST
     told: Callable[[Entry], str] | None = None
     gap_policy: GapPolicy = field(default_factory=GapPolicy)
-    #: of remote topics that a task makes, for source topics that were made anew
-    new_topics: NewTopics = field(default_factory=NewTopics)
     initial_group: str = ""
     ways: Callable[[str], Ways] = lambda _: ONE_WAY
     transaction_timeout_ms: int | None = None

@@ -33,15 +33,14 @@ POLL_S = 0.1
 FIRST = 20
 #: The alias of the source: what a flow stores is named after it, and the clusters are shared with other tests.
 ALIAS = "yard"
-#: The aliases of two more flows from the same source, whose policies let partitions go on.
-HEALS, RENAMES = "heals", "renames"
+#: The alias of one more flow from the same source, whose policies let partitions continue.
+HEALS = "heals"
 TOPICS = ("keeps", "source-live", "target-live", "source-gone", "source-down", "target-down", "gap-down")
 GONE = "anew-source-gone"
 #: All source topics, by the alias of the flow that copies them.
 FLOWS = {
     ALIAS: [f"anew-{topic}" for topic in TOPICS],
     HEALS: ["heals-live", "heals-source-down", "heals-target-down", "heals-gap-down"],
-    RENAMES: ["renames-live", "renames-down"],
 }
 
 
@@ -91,14 +90,6 @@ def await_stored(bootstrap: str, alias: str, topics: Sequence[str]) -> None:
     )
 
 
-def wait_for_rename(world: World, topic: str) -> str:
-    """What the remote topic is called that a source topic got which was made anew."""
-    said, made = f"{RENAMES}.{topic}.", "is made for a source topic that was made anew"
-    world.mirror.await_line(0, (said, made), DEADLINE_S)
-    line = next(line for line in world.mirror.log_lines(0) if said in line and made in line)
-    return next(word for word in line.split() if word.startswith(said))
-
-
 def make(broker: Broker, topic: str) -> None:
     def is_made() -> bool:
         with suppress(AssertionError):  # one of the name may still be on its way out
@@ -117,7 +108,7 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
         make(source, topic)
         source.produce(topic, 0, FIRST)
     properties = {
-        "clusters": f"{ALIAS}, {HEALS}, {RENAMES}, eu",
+        "clusters": f"{ALIAS}, {HEALS}, eu",
         f"{ALIAS}.bootstrap.servers": us.bootstrap,
         "eu.bootstrap.servers": eu.bootstrap,
         f"{ALIAS}->eu.enabled": "true",
@@ -127,10 +118,6 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
         f"{HEALS}->eu.topics": "heals-.*",
         f"{HEALS}->eu.on.source.gap": "skip",
         f"{HEALS}->eu.on.topic.recreated": "restart",
-        f"{RENAMES}.bootstrap.servers": us.bootstrap,
-        f"{RENAMES}->eu.enabled": "true",
-        f"{RENAMES}->eu.topics": "renames-.*",
-        f"{RENAMES}->eu.on.topic.recreated": "new-remote-topic",
         **SMALL,
         # Nothing here is about leases and epochs, and a loaded machine must not add a take-over of its own.
         **PATIENT,
@@ -161,17 +148,12 @@ def test_a_source_made_anew_under_the_copy_is_not_copied_over(world: World, eu: 
 
 
 def test_a_policy_copies_a_source_made_anew_from_its_beginning(world: World, eu: KafkaCluster) -> None:
-    """Behind what is there, or into a remote topic of its own."""
-    for topic in ("heals-live", "renames-live"):
-        make_anew(world.source, topic)
-        world.source.produce(topic, 100, 5)
+    """Its records follow those of the topic before."""
+    make_anew(world.source, "heals-live")
+    world.source.produce("heals-live", 100, 5)
     await_end(world.target, "heals.heals-live", FIRST + 5)
     numbers = asyncio.run(value_numbers(eu.bootstrap, "heals.heals-live"))
     assert numbers == [*range(FIRST), *range(100, 105)]
-    name = wait_for_rename(world, "renames-live")
-    await_end(world.target, name, 5)
-    assert asyncio.run(value_numbers(eu.bootstrap, name)) == [*range(100, 105)]
-    assert asyncio.run(value_numbers(eu.bootstrap, "renames.renames-live")) == [*range(FIRST)]
     gap = asyncio.run(_stored_gaps(eu.bootstrap, HEALS))["heals-live"]
     assert (gap.kind, gap.first, gap.go_on_at) == (GapKind.SOURCE_RECREATED, FIRST, 0)
 
@@ -204,9 +186,7 @@ def test_what_changed_while_the_mirror_was_down_is_seen_at_its_start(
     world.source.produce("anew-target-down", FIRST, 5)
     world.source.produce("anew-gap-down", FIRST, 2 * FIRST)
     world.source.delete_records("anew-gap-down", FIRST + 7)
-    for topic in ("heals-source-down", "renames-down"):
-        make_anew(world.source, topic)
-    world.source.produce("renames-down", 100, 5)
+    make_anew(world.source, "heals-source-down")
     world.source.produce("heals-source-down", 100, 2 * FIRST)
     make_anew(world.target, f"{HEALS}.heals-target-down")
     world.source.produce("heals-gap-down", FIRST, 2 * FIRST)
@@ -238,9 +218,6 @@ def policies_went_on(world: World, bootstrap: str) -> None:
     for topic, numbers in expected.items():
         await_end(world.target, topic, len(numbers))
         assert asyncio.run(value_numbers(bootstrap, topic)) == numbers
-    renamed = wait_for_rename(world, "renames-down")
-    await_end(world.target, renamed, 5)
-    assert asyncio.run(value_numbers(bootstrap, renamed)) == [*range(100, 105)]
     gaps = asyncio.run(_stored_gaps(bootstrap, HEALS))
     missing = gaps["heals-gap-down"]
     assert (missing.kind, missing.first, missing.last) == (GapKind.SOURCE_GAP, FIRST, FIRST + 6)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import re
 from collections import defaultdict
@@ -281,32 +280,6 @@ def test_a_topic_that_is_deleted_leaves_its_copy_or_takes_it_along(world: Outsid
 
     until(world, is_gone, "eu.back-goes is deleted (delete-after)")
     assert asyncio.run(rows(world.eu.bootstrap, "us.o.goes")) == written(world, BY_NAME["o.goes"]), "ignore"
-
-
-def test_a_topic_of_the_longest_name_that_is_made_anew_gets_a_remote_topic_of_its_own(world: Outside) -> None:
-    """Its own name would be longer than Kafka takes by nine characters."""
-    topic = BY_NAME[LONGEST]
-    before = written(world, topic)
-    until(world, lambda: is_level(world, {LONGEST: topic.partitions}), "the first is copied")
-    assert asyncio.run(rows(world.eu.bootstrap, f"us.{LONGEST}")) == before
-    asyncio.run(world.us_stock.delete(LONGEST))
-    asyncio.run(world.us_stock.until_partitions(LONGEST, 0))
-    asyncio.run(make_topics(world.us.bootstrap, {LONGEST: topic.partitions}))
-    asyncio.run(world.us_stock.until_partitions(LONGEST, topic.partitions))
-    for index in range(topic.partitions):
-        del world.written[LONGEST, index]
-    asyncio.run(world.write(world.us, topic, first=500))
-    digits = asyncio.run(world.us_stock.topic_id(LONGEST)).hex[:8]
-    digest = hashlib.sha256(f"us.{LONGEST}".encode()).hexdigest()[:8]
-    remote = f"us.{LONGEST}"[:231] + f".{digest}.{digits}"
-
-    async def is_copied() -> bool:
-        return await world.eu_stock.partitions(remote) > 0 and await rows(world.eu.bootstrap, remote) == written(
-            world, topic
-        )
-
-    until(world, is_copied, f"{remote} has all")
-    assert asyncio.run(rows(world.eu.bootstrap, f"us.{LONGEST}")) == before
 
 
 def test_javas_formatter_reads_offset_syncs_and_each_is_true(world: Outside) -> None:

@@ -21,7 +21,6 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.settings import source_settings
 from connectors.source.connector import MirrorSourceConnector
-from connectors.source.renamed import name_of_new
 from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
 from tests.kit.stock import Stock, until
 
@@ -192,25 +191,6 @@ async def _source_defaults(us: KafkaCluster, eu: KafkaCluster) -> None:
         assert await on.eu.configs(f"us.{prefix}") == wanted
         await on.us.alter(prefix, {"segment.ms": "70000000"})
         await on.eu.until_configs(f"us.{prefix}", {**wanted, "segment.ms": "70000000"})
-
-
-def test_the_own_remote_topic_of_one_that_was_made_anew_is_the_one_in_step(us: KafkaCluster, eu: KafkaCluster) -> None:
-    asyncio.run(_renamed(us, eu))
-
-
-async def _renamed(us: KafkaCluster, eu: KafkaCluster) -> None:
-    prefix = f"renamed{uuid.uuid4().hex[:6]}"
-    async with scene(us, eu, prefix, on_topic_recreated="new-remote-topic") as on:
-        await on.us.make(prefix, 1, {"retention.ms": "86400000"})
-        await begin(on)
-        await on.eu.until_partitions(f"us.{prefix}", 1)
-        name = name_of_new(f"us.{prefix}", await on.us.topic_id(prefix))
-        await on.eu.make(name)  # as a task does that meets another id
-        await on.eu.until_configs(name, {"retention.ms": "86400000"})
-        await on.us.grow(prefix, 2)
-        await on.eu.until_partitions(name, 2)
-        assert await on.eu.partitions(f"us.{prefix}") == 1, "what holds the old topic's records is left alone"
-        await until_reconfigured(on)
 
 
 def test_a_remote_topic_goes_some_time_after_its_source_topic(

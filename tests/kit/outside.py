@@ -319,7 +319,6 @@ def _properties(us: Secured, eu: Secured) -> dict[str, str]:
         "us->eu.enabled": "true",
         "us->eu.topics": ".*",
         "us->eu.consumer.isolation.level": "read_committed",
-        "us->eu.on.topic.recreated": "new-remote-topic",
         "eu->us.enabled": "true",
         "eu->us.topics": f"{BACK}-.*",
         "eu->us.use.defaults.from": "source",

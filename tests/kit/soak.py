@@ -30,8 +30,8 @@ from connectors.gaps import GapKind, GapRecord
 from tests.kit.map_judge import BELOW, UNKNOWN, judge_map
 from tests.kit.processes import DeadlinePassed, Role
 from tests.kit.reports import leave
-from tests.kit.soak_judge import Lost, Seen, Verdict, judge
-from tests.kit.soak_plan import EVERYTHING, Act, Action, Fate, actions, feeds, recreated_policy
+from tests.kit.soak_judge import Lost, Verdict, judge
+from tests.kit.soak_plan import EVERYTHING, Act, Action, Fate, actions, feeds
 from tests.kit.soak_stage import ALIAS, SoakStage
 from tests.kit.stored import stored_gaps
 
@@ -54,7 +54,6 @@ class SoakReport:
 
     seed: int
     exactly_once: bool
-    recreated: str
     acts: list[str] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     map_records: int = 0
@@ -83,7 +82,7 @@ class SoakReport:
         acts = "".join(f"{number}. {act}\n" for number, act in enumerate(self.acts, 1))
         faults = "".join(f"- {fault}\n" for fault in self.faults)
         return (
-            f"# Soak run, seed {self.seed}, {mode}, on.topic.recreated = {self.recreated}\n\n"
+            f"# Soak run, seed {self.seed}, {mode}\n\n"
             f"{len(self.acts)} acts in {self.seconds:.0f} s, {len(self.verdicts)} target partitions, "
             f"{self.gap_records} gap records, {self.map_records} records looked up in the offset map.\n\n"
             f"| records | |\n| --- | --- |\n{counts}\n{acts}" + (f"\n## Faults\n\n{faults}" if faults else "")
@@ -257,19 +256,18 @@ class Soak:
         stage = self._stage
         lives = stage.lives[topic]
         lost = lost_ranges(gaps, [life.hex for life in lives])
-        by_name: dict[str, list[Seen]] = {}
-        for seen in stage.source.seen[topic, index]:
-            by_name.setdefault(stage.remote_name(topic, seen.life), []).append(seen)
-        for name in {stage.remote_name(topic, life): None for life in range(len(lives))}:
-            target = stage.target.seen.get((name, index), [])
-            compacted = stage.feeds[topic].fate.is_compacted
-            announced, counted = self._announced(topic, index), self._counted(topic, index)
-            verdict = judge(
-                by_name.get(name, []), target, lost, compacted=compacted, announced=announced, counted=counted
-            )
-            self._report.verdicts[f"{name}-{index}"] = verdict
-            if not verdict.is_exact:
-                self._report.faults += [f"{name}-{index}: {fault}" for fault in verdict.faults]
+        name = f"{ALIAS}.{topic}"
+        verdict = judge(
+            stage.source.seen[topic, index],
+            stage.target.seen.get((name, index), []),
+            lost,
+            compacted=stage.feeds[topic].fate.is_compacted,
+            announced=self._announced(topic, index),
+            counted=self._counted(topic, index),
+        )
+        self._report.verdicts[f"{name}-{index}"] = verdict
+        if not verdict.is_exact:
+            self._report.faults += [f"{name}-{index}: {fault}" for fault in verdict.faults]
 
     async def _judge_map(self, partition: TopicPartition) -> None:
         stage, report = self._stage, self._report
@@ -304,7 +302,7 @@ class Soak:
         return sum(one.may_double for one in said if one.partition == f"{topic}-{index}")
 
     def _is_restarted(self, topic: str) -> bool:
-        return self._report.recreated == "restart" and len(self._stage.lives[topic]) > 1
+        return len(self._stage.lives[topic]) > 1
 
     def _counted(self, topic: str, index: int) -> int:
         """Of how many records that had arrived nobody knows the offsets: their topic is gone, or was cut."""
@@ -345,14 +343,12 @@ async def run(
     say: Callable[[str], None] = lambda line: None,
 ) -> SoakReport:
     """A whole run, from clusters to verdicts."""
-    recreated = recreated_policy(seed)
-    report = SoakReport(seed, exactly_once, recreated)
+    report = SoakReport(seed, exactly_once)
     stage = SoakStage(
         directory,
         feeds(seed),
         seed=seed,
         records_per_s=records_per_s,
-        recreated=recreated,
         exactly_once=exactly_once,
     )
     async with stage:

@@ -186,8 +186,3 @@ def _lasting_s(act: Act, chance: random.Random) -> float:
     if act is Act.FREEZE:
         return chance.uniform(*_FROZEN_S)
     return chance.uniform(*_BROKER_FROZEN_S) if act is Act.FREEZE_BROKER else 0.0
-
-
-def recreated_policy(seed: int) -> str:
-    """``on.topic.recreated`` of the run."""
-    return random.Random(f"{seed}/recreated").choice(("restart", "new-remote-topic"))

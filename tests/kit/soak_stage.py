@@ -20,7 +20,6 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
-from connectors.source.renamed import name_of_new
 from tests.kit.mirror import EXACTLY_ONCE, SMALL, Mirror
 from tests.kit.observer import Observer
 from tests.kit.processes import DeadlinePassed, Role, find
@@ -47,16 +46,12 @@ class SoakStage:
     """Use as an async context manager; whatever was started is ended on the way out, the mirror first."""
 
     def __init__(
-        self, directory: Path, feeds: list[Feed], *, seed: int, records_per_s: float, recreated: str, exactly_once: bool
+        self, directory: Path, feeds: list[Feed], *, seed: int, records_per_s: float, exactly_once: bool
     ) -> None:
         self._directory = directory
         self._share = records_per_s / len(feeds)
         self._seed = seed
-        self._names_new = recreated == "new-remote-topic"
-        self._properties = {
-            **(EXACTLY_ONCE if exactly_once else {"us->eu.consumer.isolation.level": "read_committed"}),
-            "us->eu.on.topic.recreated": recreated,
-        }
+        self._properties = EXACTLY_ONCE if exactly_once else {"us->eu.consumer.isolation.level": "read_committed"}
         self._exactly_once = exactly_once
         self._exits = contextlib.AsyncExitStack()
         self.feeds = {feed.topic: feed for feed in feeds}
@@ -101,6 +96,7 @@ class SoakStage:
             "us->eu.enabled": "true",
             "us->eu.topics": ".*",
             "us->eu.on.source.gap": "skip",
+            "us->eu.on.topic.recreated": "restart",
             **SMALL,
             "tasks.max": "2",
             "refresh.topics.interval.seconds": "5",
@@ -151,12 +147,7 @@ class SoakStage:
 
     async def _follow(self, topic: str, partitions: int) -> None:
         await self.source.follow({topic: partitions})
-        await self.target.follow({self.remote_name(topic, len(self.lives[topic]) - 1): partitions})
-
-    def remote_name(self, topic: str, life: int) -> str:
-        """Of the one of a source topic's lives."""
-        base = f"{ALIAS}.{topic}"
-        return name_of_new(base, self.lives[topic][life]) if life and self._names_new else base
+        await self.target.follow({f"{ALIAS}.{topic}": partitions})
 
     async def grow(self, topic: str) -> None:
         feeder = self.feeders[topic]

@@ -334,6 +334,10 @@ def test_no_flow_to_run(text: str, targets: tuple[str, ...], key: str, message: 
             "replication.policy.class = my.Policy",
             ":6: Invalid value my.Policy for configuration replication.policy.class",
         ),
+        (
+            "us->eu.on.topic.recreated = new-remote-topic",
+            ":6: Invalid value new-remote-topic for configuration us->eu.on.topic.recreated: this policy was removed",
+        ),
         ("us->eu.transforms = mask", ": transforms.mask.type is missing"),
         ("eu.value.converter = x.Json", ":6: eu.value.converter x.Json of the worker would make other bytes"),
         ("us->eu.exactly.once.support = required", ":6: us->eu.exactly.once.support = required, but"),

@@ -65,8 +65,6 @@ def test_the_safe_defaults_let_nothing_go_on_that_loses_something() -> None:
         (GapPolicy(on_topic_recreated=OnTopicRecreated.RESTART), GapKind.SOURCE_RECREATED, -1, True),
         (GapPolicy(on_topic_recreated=OnTopicRecreated.RESTART), GapKind.TARGET_RECREATED, -1, True),
         (GapPolicy(on_topic_recreated=OnTopicRecreated.RESTART), GapKind.SOURCE_DELETED, -1, False),
-        (GapPolicy(on_topic_recreated=OnTopicRecreated.NEW_REMOTE_TOPIC), GapKind.SOURCE_RECREATED, -1, True),
-        (GapPolicy(on_topic_recreated=OnTopicRecreated.NEW_REMOTE_TOPIC), GapKind.TARGET_RECREATED, -1, False),
     ],
 )
 def test_what_a_policy_lets_go_on(policy: GapPolicy, kind: GapKind, go_on_at: int, goes_on: bool) -> None:

@@ -170,6 +170,14 @@ def test_what_is_refused_names_its_key(key: str, value: str, named: str) -> None
     assert caught.value.key == named
 
 
+def test_the_removed_policy_is_refused_with_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"fail .* restart .*made under new-remote-topic stay as they are") as caught:
+        settings(on_topic_recreated="new-remote-topic")
+    assert caught.value.key == "on.topic.recreated"
+    over_rest = SOURCE.validate({"on.topic.recreated": "new-remote-topic"})["on.topic.recreated"]
+    assert over_rest.errors == (caught.value.message,)
+
+
 def test_every_setting_is_explained() -> None:
     for config in (SOURCE, CHECKPOINT, HEARTBEAT):
         for name, setting in config.settings.items():

@@ -103,6 +103,21 @@ def test_only_what_we_alone_have_filled_is_ours(copies: list[Copy], is_ours: boo
     assert found == ({"gone": "us.gone"} if is_ours else {})
 
 
+@pytest.mark.parametrize(
+    ("policy", "remote"), [(DEFAULT, "us.orders"), (IdentityReplicationPolicy(source_alias="us"), "orders")]
+)
+def test_remote_topics_that_the_removed_policy_made_are_never_deleted(policy: ReplicationPolicy, remote: str) -> None:
+    """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic, and
+    whether its source topic is there or was deleted."""
+    former = f"{remote}.1c9bd204"
+    ids: dict[str, UUID | None] = {remote: ID, former: OTHER_ID}
+    for source in ({"a", "orders"}, {"a"}):
+        for copy in (Copy("one", "orders", former, OTHER_ID), Copy("one", "orders", remote, ID)):
+            names = RemoteNames("us", policy)
+            maybe = candidates(names, lambda _: True, source, [remote, former], [copy[1:3]])
+            assert former not in copied_by("one", maybe, [copy], source, ids).values()
+
+
 topics = st.sampled_from("abcd")
 
 

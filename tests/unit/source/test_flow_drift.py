@@ -29,7 +29,7 @@ def topic(name: str, partitions: int = 1, replicas: int = 1, topic_id: UUID | No
 
 
 def plan(source: TopicMetadata, target: TopicMetadata) -> TopicPlan:
-    return TopicPlan((source,), Naming({source.name: target.name}), {target.name: target}, (), (), {})
+    return TopicPlan((source,), Naming({source.name: target.name}), {target.name: target}, (), ())
 
 
 def position(source: str, target: str, source_id: UUID = OLD, target_id: UUID = OLD) -> Position:

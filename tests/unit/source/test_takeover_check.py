@@ -156,14 +156,6 @@ async def test_a_topic_made_again_is_copied_from_its_beginning_under_restart(flo
     assert (part.begins_at, part.because, part.stops, part.lost) == (10, "restart", False, 0)
 
 
-async def test_a_source_topic_made_again_begins_in_a_remote_topic_of_its_own(flow: Flow) -> None:
-    flow.source.topics["orders"] = topic("orders", ANOTHER)
-    flow.target.topics["us.orders"] = topic("us.orders", ANOTHER)
-    found, part = await flow.check(on_topic_recreated="new-remote-topic")
-    assert found.obstacles == []
-    assert (part.remote_topic, part.begins_at, part.target_end) == ("us.orders.1c9bd204", 0, -1)
-
-
 @pytest.mark.parametrize(("policy", "stops"), [("fail", True), ("restart", False)])
 async def test_a_remote_topic_that_is_gone_is_one_made_again(flow: Flow, policy: str, *, stops: bool) -> None:
     flow.target.topics.clear()
