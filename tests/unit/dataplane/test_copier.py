@@ -162,6 +162,25 @@ def test_the_position_waits_for_what_is_before_a_dropped_batch():
     assert machine.next_source_offset == 4
 
 
+def test_a_dropped_batch_is_passed_with_the_last_batch_before_it_not_with_one_in_flight():
+    machine = copier()
+    machine.take(fetched(source_batch(range(3))))
+    in_flight = machine.next_batch()
+    machine.take(fetched(source_batch(range(3, 6)), control_batch(6, 1, commit=True)))
+    machine.acknowledged(in_flight, 0)
+    assert machine.next_source_offset == 3
+    machine.acknowledged(machine.next_batch(), 3)
+    assert machine.next_source_offset == 7
+
+
+def test_a_transaction_of_one_record_is_aborted_from_its_first_offset_on():
+    log = [source_batch([0], producer=(1, 0, 0), attributes=wire.TRANSACTIONAL), control_batch(1, 1, commit=False)]
+    machine = copier(read_committed=True)
+    machine.take(fetched(*log), [(1, 0)])
+    assert machine.next_batch() is None
+    assert machine.report().batches == {"aborted transaction": 1, "control batch": 1}
+
+
 def test_a_wrong_checksum_is_never_copied():
     good, bad = source_batch(range(3)), bytearray(source_batch(range(3, 6)))
     bad[-1] ^= 1

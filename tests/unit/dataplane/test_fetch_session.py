@@ -74,6 +74,18 @@ def test_a_request_names_only_what_has_changed() -> None:
     assert (request.partitions, request.forgotten) == ({3: (5, 0, 0)}, (8,))
 
 
+def test_a_partition_that_is_wanted_again_stays_in_the_session() -> None:
+    session, broker = FetchSession[str](), Broker()
+    session.want("a", (0, 0, -1))
+    session.answered(broker.fetch(session.request()))
+    session.leave("a")
+    session.want("a", (5, 0, -1))
+    request = session.request()
+    assert (request.partitions, request.forgotten) == ({"a": (5, 0, -1)}, ())
+    broker.fetch(request)
+    assert broker.partitions == {"a": (5, 0, -1)}
+
+
 def test_without_a_session_every_request_is_a_full_one() -> None:
     session = FetchSession[str]()
     session.want("a", (0, 0, -1))
