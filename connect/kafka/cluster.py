@@ -1,6 +1,7 @@
 """A cluster as seen from a client: where its brokers are, who leads what, and one connection per broker and purpose.
 
-Nothing is cached but addresses and connections: who needs to know a leader asks, and asks again when refused.
+Addresses, connections and leader epochs are kept. Leaders are not: who needs to know one asks, and asks again when
+refused.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kafka.protocol.metadata import (
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
 from connect.kafka.connection import Connection
+from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.settings import ConnectionSettings
 
 log = logging.getLogger(__name__)
@@ -85,6 +87,12 @@ class ClusterMetadata:
         at = found.partitions.get(partition) if found else None
         return at.leader if at and at.leader >= 0 else None
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch of that leader, to be sent with requests so that no other one answers; -1 if it is not known."""
+        found = self.topics.get(topic)
+        at = found.partitions.get(partition) if found else None
+        return at.leader_epoch if at else -1
+
 
 class Cluster:
     """Finds brokers and keeps connections to them. ``name`` is what messages call it, e.g. the alias."""
@@ -102,6 +110,8 @@ class Cluster:
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
         self._addresses_stale = True
         self._closed = False
+        #: Metadata names no leader of an epoch before the one known here.
+        self.leader_epochs = LeaderEpochs()
 
     def seen_by(self, client_id: str) -> Cluster:
         """The same cluster for another client, with connections of its own; to be closed by itself."""
@@ -351,7 +361,7 @@ class Cluster:
             answer.cluster_id,
             answer.controller_id,
             {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers},
-            {row.name: _topic(row) for row in answer.topics},
+            {row.name: self.leader_epochs.current(_topic(row)) for row in answer.topics},
         )
         if metadata.brokers:  # a broker that is just starting may know of none yet
             self._brokers = dict(metadata.brokers)

@@ -66,7 +66,7 @@ async def told_offsets(
             by_leader.setdefault(leader, []).append(partition)
     for leader, led in by_leader.items():
         try:
-            answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation)
+            answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
         except HeliographError as error:
             missing |= dict.fromkeys(led, str(error))
             continue
@@ -110,8 +110,11 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
     """
     wanted = {one: epoch for one, epoch in epochs.items() if epoch >= 0}
     found: dict[Partition, EpochEnd] = {}
-    for leader, led in (await _by_leader(cluster, wanted)).items():
-        answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted))
+    if not wanted:
+        return found
+    metadata = await cluster.metadata({topic for topic, _ in wanted})
+    for leader, led in _by_leader(cluster, wanted, metadata).items():
+        answer = await (await cluster.connection(leader)).call(_epochs_request(led, wanted, metadata))
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code:
@@ -123,14 +126,31 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[Partition, int]) -> dict[
     return found
 
 
-def _epochs_request(partitions: Collection[Partition], epochs: Mapping[Partition, int]) -> OffsetForLeaderEpochRequest:
+async def confirm_leader(
+    cluster: Cluster, leader: int, partitions: Collection[Partition], metadata: ClusterMetadata
+) -> None:
+    """Raise :class:`RetriableError` unless ``leader`` leads each partition in the epoch that ``metadata`` names.
+
+    For answers of requests that carry no leader epoch: a former leader gives them too (DescribeProducers).
+    """
+    answered = await _ask_leader(cluster, leader, partitions, EARLIEST, READ_UNCOMMITTED, metadata)
+    for partition, (_, code) in answered.items():
+        if code:
+            raise _refused(partition, code)
+
+
+def _epochs_request(
+    partitions: Collection[Partition], epochs: Mapping[Partition, int], metadata: ClusterMetadata
+) -> OffsetForLeaderEpochRequest:
     of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
     for topic, index in partitions:
         entry = topics.setdefault(topic, of_topic(topic=topic, partitions=[]))
         entry.partitions.append(
             of_topic.OffsetForLeaderPartition(
-                partition=index, current_leader_epoch=-1, leader_epoch=epochs[topic, index]
+                partition=index,
+                current_leader_epoch=metadata.leader_epoch(topic, index),
+                leader_epoch=epochs[topic, index],
             )
         )
     return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(topics.values()))
@@ -144,21 +164,23 @@ async def _ask(
     metadata: ClusterMetadata | None = None,
 ) -> dict[Partition, tuple[int, int]]:
     """Offset and error code of each partition."""
+    if not partitions:
+        return {}
     found: dict[Partition, tuple[int, int]] = {}
-    for leader, of_leader in (await _by_leader(cluster, partitions, metadata)).items():
-        found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation)
+    if metadata is None:
+        metadata = await cluster.metadata({topic for topic, _ in partitions})
+    for leader, of_leader in _by_leader(cluster, partitions, metadata).items():
+        found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation, metadata)
     return found
 
 
-async def _by_leader(
-    cluster: Cluster, partitions: Collection[Partition], metadata: ClusterMetadata | None = None
+def _by_leader(
+    cluster: Cluster, partitions: Collection[Partition], metadata: ClusterMetadata
 ) -> dict[int, list[Partition]]:
     """Raises RetriableError for one that has no leader now."""
     found: dict[int, list[Partition]] = {}
-    if metadata is None and partitions:
-        metadata = await cluster.metadata({topic for topic, _ in partitions})
     for topic, index in partitions:
-        leader = None if metadata is None else metadata.leader(topic, index)
+        leader = metadata.leader(topic, index)
         if leader is None:
             raise RetriableError(f"cluster {cluster.name}: {topic}-{index} has no leader now")
         found.setdefault(leader, []).append((topic, index))
@@ -166,10 +188,15 @@ async def _by_leader(
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: int, partitions: Collection[Partition], timestamp_ms: int, isolation: int
+    cluster: Cluster,
+    leader: int,
+    partitions: Collection[Partition],
+    timestamp_ms: int,
+    isolation: int,
+    metadata: ClusterMetadata,
 ) -> dict[Partition, tuple[int, int]]:
     connection = await cluster.connection(leader)
-    answer = await connection.call(_request(partitions, timestamp_ms, isolation))
+    answer = await connection.call(_request(partitions, timestamp_ms, isolation, metadata))
     return {
         (topic.name, row.partition_index): (row.offset, row.error_code)
         for topic in answer.topics
@@ -177,13 +204,17 @@ async def _ask_leader(
     }
 
 
-def _request(partitions: Collection[Partition], timestamp_ms: int, isolation: int) -> ListOffsetsRequest:
+def _request(
+    partitions: Collection[Partition], timestamp_ms: int, isolation: int, metadata: ClusterMetadata
+) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
     for topic, index in partitions:
         entry = topics.setdefault(topic, ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[]))
         entry.partitions.append(
             ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms
+                partition_index=index,
+                current_leader_epoch=metadata.leader_epoch(topic, index),
+                timestamp=timestamp_ms,
             )
         )
     return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=list(topics.values()))

@@ -20,6 +20,7 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTx
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
 from connect.kafka.connection import UnsupportedVersion
+from connect.kafka.offsets import confirm_leader
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +247,8 @@ async def active_producers(
 ) -> dict[Partition, dict[int, ActiveProducer]]:
     """What the leaders know of their writers, by partition and producer id.
 
-    Includes what is appended and not yet replicated.
+    Includes what is appended and not yet replicated. DescribeProducers carries no leader epoch and any replica answers
+    it, so an answer counts only if its broker confirms afterwards that it leads in the newest epoch known before.
 
     Raises:
         ProducersRefused: READ on some topics is missing.
@@ -265,7 +267,9 @@ async def active_producers(
                 raise RetriableError(f"{topic}-{partition} has no leader")
             by_leader.setdefault(leader, []).append((topic, partition))
         for leader, led in by_leader.items():
-            await _describe(cluster, leader, led, found)
+            described = await _describe(cluster, leader, led)
+            await confirm_leader(cluster, leader, led, metadata)
+            found.update(described)
 
     await until(timeout_s, f"asking cluster {cluster.name} for its producers", attempt)
     return found
@@ -418,8 +422,9 @@ async def _ask(cluster: Cluster, transactional_id: str, request: Any, at_most: i
 
 
 async def _describe(
-    cluster: Cluster, leader: int, led: Collection[Partition], found: dict[Partition, dict[int, ActiveProducer]]
-) -> None:
+    cluster: Cluster, leader: int, led: Collection[Partition]
+) -> dict[Partition, dict[int, ActiveProducer]]:
+    found: dict[Partition, dict[int, ActiveProducer]] = {}
     topics: dict[str, list[int]] = {}
     for topic, partition in led:
         topics.setdefault(topic, []).append(partition)
@@ -460,6 +465,7 @@ async def _describe(
         (topic, number), code = failed
         kind = RetriableError if is_asked_again(code) else PermanentError
         raise kind(f"broker {leader} does not describe the producers of {topic}-{number}: {error_name(code)}")
+    return found
 
 
 def check(cluster: Cluster, transactional_id: str, api: str, code: int, partition: str = "") -> None:

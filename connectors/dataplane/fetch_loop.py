@@ -194,7 +194,7 @@ class FetchLoop:
             return False
         if row.diverging is not None:
             self._drop(copier)
-            self._reader.look_into(copier, row.diverging)
+            self._reader.look_into(copier, self._epochs[copier], row.diverging)
             return False
         if row.error_code:
             self._refused(copier, row)
@@ -240,7 +240,7 @@ class FetchLoop:
         source = copier.plan.source
         if row.error_code == codes.OFFSET_OUT_OF_RANGE:
             self._drop(copier)
-            self._reader.look_into(copier)
+            self._reader.look_into(copier, self._epochs[copier])
         elif row.error_code == codes.CORRUPT_MESSAGE:
             self._found_corrupt(copier, CorruptBatch(copier.fetch_offset, _DAMAGED))
         elif row.error_code == codes.UNKNOWN_SERVER_ERROR:

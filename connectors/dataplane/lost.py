@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Final
 from uuid import UUID
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.offsets import EARLIEST, LATEST, list_offset
 from connectors.dataplane import codes, verdicts
@@ -20,16 +21,27 @@ GONE_AFTER_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.5
 
 
-async def explain_source(
-    cluster: Cluster, copier: PartitionCopier, diverging: tuple[int, int] | None
-) -> Verdict | None:
-    """Why a source refuses to go on where a copier reads; None where it would take it now.
+class LeaderChanged(RetriableError):
+    """What a leader answered proves nothing, because another one leads now."""
 
-    ``diverging`` is (leader epoch, its end) where the source says that its log parts from what was read. Raises
-    :class:`RetriableError` where nobody answers now.
+
+async def explain_source(
+    cluster: Cluster, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None
+) -> Verdict | None:
+    """Find out why a source refuses a copier's position; None if it would take it now.
+
+    ``leader_epoch`` is that of the leader that refused it; ``diverging`` is (leader epoch, its end) if it said that its
+    log differs from what was read.
+
+    Raises:
+        LeaderChanged: the refusal came from a former leader.
+        RetriableError: no broker answers now.
     """
     plan, read_to = copier.plan, copier.fetch_offset
     source = plan.source
+    metadata = await cluster.metadata({source.topic})
+    if 0 <= leader_epoch < max(metadata.leader_epoch(*source), copier.last_fetched_epoch):
+        raise LeaderChanged(f"the leader of epoch {leader_epoch} of source {source} was replaced")
     gone = await explain_topic(cluster, "source", plan)
     if gone and gone.gap and gone.gap.kind is GapKind.SOURCE_RECREATED and gone.gap.new_id and plan.source_topic_id:
         return source_made_anew(copier, gone.gap.new_id, plan.source_topic_id)

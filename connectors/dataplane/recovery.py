@@ -240,7 +240,9 @@ class Recoveries:
         while missing.keys() - found.keys():
             if time.monotonic() > deadline:
                 raise RetriableError("appended batches are not yet below the high watermark")
-            row = await reading.fetch_one(connection, topic, plan.target.partition, (scan.position, -1, -1), limits)
+            row = await reading.fetch_one(
+                connection, topic, plan.target.partition, (scan.position, leader[1], -1), limits
+            )
             if row.error_code == codes.OFFSET_OUT_OF_RANGE:
                 # Nothing of ours is where the log no longer is, or it ends before: then the next round asks anew.
                 del self._scans[copier]

@@ -59,8 +59,14 @@ class SourceReader:
         self._spawn(self._place_forever(), f"place {self._settings.flow}")
 
     def add(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Read these as well, from where they stand."""
-        self._unplaced.update(copiers)
+        """Read these as well, from their positions."""
+        for copier in copiers:
+            plan = copier.plan
+            # A leader of an epoch before that of a record copied already is a former one.
+            self._cluster.leader_epochs.saw(
+                plan.source.topic, plan.source_topic_id, plan.source.partition, plan.last_source_epoch
+            )
+            self._unplaced.add(copier)
         self._placing.set()
 
     def remove(self, copiers: Iterable[PartitionCopier]) -> None:
@@ -120,12 +126,12 @@ class SourceReader:
         self._nearby.forget(copier)
         self.lose(copier)
 
-    def look_into(self, copier: PartitionCopier, diverging: tuple[int, int] | None = None) -> None:
-        """Its leader does not go on where it stands: it stops with what is found out, or is placed again.
+    def look_into(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None) -> None:
+        """The leader of ``leader_epoch`` refuses the position: stop the partition with the reason, or place it again.
 
-        ``diverging``: (leader epoch, its end) where the leader says that its log parts from what was read.
+        ``diverging``: (leader epoch, its end) if the leader says that its log differs from what was read.
         """
-        self._spawn(self._explain(copier, diverging), f"look into {copier.plan.source}")
+        self._spawn(self._explain(copier, leader_epoch, diverging), f"look into {copier.plan.source}")
 
     def goes_on(self, copier: PartitionCopier) -> None:
         """Its leader takes the position."""
@@ -193,11 +199,15 @@ class SourceReader:
                 *verdicts.deleted("source", topic, copier.plan.source, copier.fetch_offset, copier.high_watermark)
             )
 
-    async def _explain(self, copier: PartitionCopier, diverging: tuple[int, int] | None) -> None:
+    async def _explain(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None) -> None:
         plan = copier.plan
         while copier.is_read:
             try:
-                found = await lost.explain_source(self._cluster, copier, diverging)
+                found = await lost.explain_source(self._cluster, copier, leader_epoch, diverging)
+            except lost.LeaderChanged as error:
+                log.info("%s: %s; asking its leader", self._settings.flow, error)
+                self.lose(copier)
+                return
             except RetriableError as error:
                 log.warning("%s: source %s refuses its position: %s", self._settings.flow, plan.source, error)
                 await asyncio.sleep(_RETRY_S)

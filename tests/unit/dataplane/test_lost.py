@@ -37,13 +37,14 @@ class Source:
         self.offsets = {-2: start, -1: end}
         self._appears_after = appears_after
         self._asked = 0
+        self.epoch = 3
 
     async def metadata(self, names: Collection[str]) -> ClusterMetadata:
         if self._asked == self._appears_after:
             self.topic_id = OLD
         self._asked += 1
         code = 0 if self.topic_id else codes.UNKNOWN_TOPIC_OR_PARTITION
-        partitions = {0: PartitionMetadata(1, 3, (1,), 0)} if self.topic_id else {}
+        partitions = {0: PartitionMetadata(1, self.epoch, (1,), 0)} if self.topic_id else {}
         return ClusterMetadata(
             "c", 1, {}, {name: TopicMetadata(name, self.topic_id, code, partitions) for name in names}
         )
@@ -79,9 +80,19 @@ def copier() -> PartitionCopier:
 async def test_why_a_source_does_not_go_on(
     source: Source, diverging: tuple[int, int] | None, error: str, said: str
 ) -> None:
-    found = await lost.explain_source(cast(Cluster, source), copier(), diverging)
+    found = await lost.explain_source(cast(Cluster, source), copier(), 3, diverging)
     assert (found or Verdict("", "")).error == error
     assert said in (found or Verdict("", "")).reason
+
+
+@pytest.mark.parametrize(("epoch", "read"), [(3, 2), (2, 3)])
+async def test_a_former_leader_proves_no_truncation(epoch: int, read: int) -> None:
+    """A leader that was frozen lacks what its successor wrote, and says that the log differs from what was read."""
+    source, machine = Source(OLD, 0, 60), copier()
+    source.epoch, machine.last_fetched_epoch = epoch, read
+    for diverging in ((2, 60), None):
+        with pytest.raises(lost.LeaderChanged, match="the leader of epoch 2 of source orders-0 was replaced"):
+            await lost.explain_source(cast(Cluster, source), machine, 2, diverging)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +128,7 @@ async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries
     loop, machine = FetchLoop(reader, cluster, SETTINGS, 1), copier()
     for tries in range(3):
         assert not machine.stopped, tries
+        loop.add(machine, 3)
         assert not loop._take(machine, refused(codes.OFFSET_OUT_OF_RANGE))
         await asyncio.gather(*reader._tasks)
     assert machine.stopped_error == "source-truncated"

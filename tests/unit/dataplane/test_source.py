@@ -13,6 +13,7 @@ import pytest
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
+from connect.kafka.leader_epochs import LeaderEpochs
 from connect.wire import hot
 from connectors.dataplane import reading
 from connectors.dataplane.copier import PartitionCopier
@@ -44,6 +45,7 @@ class Refusing:
     """A cluster that answers every question with the same error."""
 
     def __init__(self, error: Exception) -> None:
+        self.leader_epochs = LeaderEpochs()
         self._error = error
 
     async def metadata(self, _: object) -> None:

@@ -40,6 +40,9 @@ class Broker:
 
     any_connection = coordinator = metadata = topics = connection
 
+    def leader_epoch(self, *_: object) -> int:
+        return 5
+
     def version_of(self, _: object) -> int:
         return 3
 

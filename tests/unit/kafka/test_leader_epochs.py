@@ -1,0 +1,114 @@
+"""Leader epochs never go back: what a deposed leader answers counts for nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from kafka.protocol.metadata import MetadataResponse
+
+from connect.kafka import transactions
+from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.offsets import LATEST, epoch_ends, list_offset
+from connect.kafka.settings import ConnectionSettings
+from connect.kafka.transactions import ActiveProducer, active_producers
+
+ORDERS = "orders", 0
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+FENCED_LEADER_EPOCH = 74
+NOT_LEADER = 6
+
+
+def answer(leader: int, epoch: int, topic_id: UUID = FIRST) -> MetadataResponse:
+    of = MetadataResponse.MetadataResponseTopic
+    partition = of.MetadataResponsePartition(
+        error_code=0, partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1, 2]
+    )
+    topic = of(error_code=0, name="orders", topic_id=topic_id, partitions=[partition])
+    return MetadataResponse(brokers=[], cluster_id="c", controller_id=1, topics=[topic])
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(ConnectionSettings((("localhost", 9092),), "test"))
+
+
+def leader(metadata: ClusterMetadata) -> tuple[int | None, int]:
+    return metadata.leader(*ORDERS), metadata.leader_epoch(*ORDERS)
+
+
+def test_metadata_of_an_older_leader_epoch_names_no_leader(cluster: Cluster) -> None:
+    assert leader(cluster._take(answer(1, 5))) == (1, 5)
+    assert leader(cluster._take(answer(2, 6))) == (2, 6)
+    assert leader(cluster._take(answer(1, 5))) == (None, 5)
+    assert leader(cluster._take(answer(2, 6))) == (2, 6)
+
+
+def test_an_epoch_that_was_read_counts_as_one_that_metadata_named(cluster: Cluster) -> None:
+    cluster.leader_epochs.saw("orders", FIRST, 0, 6)
+    cluster.leader_epochs.saw("orders", FIRST, 0, 3)
+    assert leader(cluster._take(answer(1, 5))) == (None, 5)
+    assert leader(cluster._take(answer(2, 6))) == (2, 6)
+
+
+def test_epochs_start_again_with_another_topic_id(cluster: Cluster) -> None:
+    cluster._take(answer(1, 5))
+    assert leader(cluster._take(answer(2, 0, SECOND))) == (2, 0)
+
+
+def test_a_topic_without_an_id_may_be_another_one(cluster: Cluster) -> None:
+    cluster._take(answer(1, 5, UUID(int=0)))
+    assert leader(cluster._take(answer(2, 0, UUID(int=0)))) == (2, 0)
+
+
+class Moving:
+    """A cluster whose broker 1 led in epoch 5 and is deposed; metadata knows of epoch 6 and broker 2 a moment later.
+
+    Broker 1 describes producers all the same, with less than broker 2 has.
+    """
+
+    name = "eu"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.epochs: list[int] = []
+
+    async def topics(self, _: object) -> ClusterMetadata:
+        self.asked += 1
+        known = Cluster(ConnectionSettings((("localhost", 9092),), "test"))
+        return known._take(answer(1, 5) if self.asked == 1 else answer(2, 6))
+
+    metadata = topics
+
+    async def connection(self, node: int) -> Any:
+        return SimpleNamespace(call=lambda request: self._call(node, request))
+
+    async def _call(self, node: int, request: Any) -> Any:
+        kind = type(request).__name__
+        code = 0
+        if kind != "DescribeProducersRequest":
+            self.epochs.append(request.topics[0].partitions[0].current_leader_epoch)
+            code = 0 if node == 2 else NOT_LEADER
+        state = SimpleNamespace(producer_id=7, producer_epoch=1, last_sequence=3 * node, current_txn_start_offset=-1)
+        row = SimpleNamespace(
+            partition_index=0, partition=0, error_code=code, active_producers=[state], offset=9, leader_epoch=5,
+            end_offset=9,
+        )  # fmt: skip
+        return SimpleNamespace(topics=[SimpleNamespace(name="orders", topic="orders", partitions=[row])])
+
+
+async def test_a_former_leader_is_not_believed_about_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_BACKOFF_FIRST_S", 0.0)
+    moving = Moving()
+    assert await active_producers(cast(Cluster, moving), [ORDERS]) == {ORDERS: {7: ActiveProducer(1, 6, -1)}}
+    assert moving.epochs == [5, 6]
+
+
+async def test_offsets_and_ends_of_epochs_are_asked_under_the_leaders_epoch() -> None:
+    moving = Moving()
+    moving.asked = 1
+    await list_offset(cast(Cluster, moving), ORDERS, LATEST)
+    await epoch_ends(cast(Cluster, moving), {ORDERS: 5})
+    assert moving.epochs == [6, 6]
