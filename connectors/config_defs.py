@@ -136,12 +136,6 @@ OWN: Final = ConfigDef.of(
             "they are"
         },
     ),
-    _long(
-        "offset.map.rebuild.records",
-        1_000_000,
-        "Records of either log that are read at most to rebuild the offset map of a partition that lost it; 0: none.",
-        AtLeast(0, 2**62),
-    ),
     _text("transform.sql", "", "A Spark SQL query that each record goes through: SELECT ... FROM records WHERE ..."),
     _text(
         "transform.topic",

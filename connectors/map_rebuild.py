@@ -1,15 +1,14 @@
-"""The offset map rebuilt below its beginning, from both logs: where it was lost, or never written.
+"""Rebuild the offset map below its beginning from both logs, when it was lost or never written.
 
-Both logs are read side by side, once, from there down, with bounded memory; :mod:`connectors.map_alignment` says what
-counts as proven. What is found is not written into the map, which has one writer, but laid beside it: that writer, the
-flow's task, takes it in when it starts next, whether it runs meanwhile or not. So nobody has to be shut out.
+Both logs are read once, side by side and downwards, with bounded memory; :mod:`connectors.map_alignment` decides what
+counts as proven. The chunks are added to the map's topic below everything that the flow's task writes, so the two never
+write the same key. Readers use them at once; the task trims them after its next start.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -17,8 +16,7 @@ from uuid import UUID
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, list_offset
-from connect.kafka.producer import OutRecord, PlainWriter, partition_of
-from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
+from connect.kafka.producer import OutRecord, PlainWriter
 from connect.wire import batch as wire
 from connect.wire import hot, records
 from connectors.clients import FlowClients
@@ -30,21 +28,18 @@ from connectors.map_reader import MapReader
 from connectors.offset_map import (
     ChunkKey,
     Pair,
-    decode_chunk_key,
     encode_chunk_key,
+    first_downstream,
     map_partition_key,
 )
-from connectors.positions import Kind, decode_kind
+from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
 
 _FETCH_BYTES: Final = 1024 * 1024
 _WAIT_MS: Final = 500
-#: So many, to know whether a log has a record at all: markers, and what was aborted, may come first.
-_FIRST_FETCHES: Final = 8
 #: Offsets that are read at once, and where nearly all are gone.
 _STEP: Final = 5_000
 _LONGEST_STEP: Final = 1_000_000
-_TIMEOUT_S: Final = 60.0
 #: In place of times where the target has its own (LogAppendTime).
 _NO_TIME: Final = -2
 
@@ -78,7 +73,6 @@ class LogFeed:
         top: int,
         *,
         read_committed: bool,
-        fetch_bytes: int = _FETCH_BYTES,
     ) -> None:
         self.top = top
         self._end = top
@@ -89,23 +83,10 @@ class LogFeed:
         self._topic = reading.TopicOnWire(partition.topic, topic_id)
         self._read_committed = read_committed
         isolation = reading.READ_COMMITTED if read_committed else reading.READ_UNCOMMITTED
-        self._limits = reading.FetchLimits(_WAIT_MS, 1, fetch_bytes, fetch_bytes, isolation)
+        self._limits = reading.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
 
     async def open(self) -> None:
         self._start = await list_offset(self._cluster, self._partition, EARLIEST)
-
-    async def has_records(self) -> bool:
-        """Whether there is any below ``top``; taken for so where the first fetches bring neither one nor the end."""
-        await self.open()
-        position = begin = self._start
-        for _ in range(_FIRST_FETCHES):
-            if position >= self.top:
-                return False
-            found: list[Item] = []
-            position = await self._read(position, found, ignores_time=True)
-            if any(begin <= item.offset < self.top for item in found):
-                return True
-        return position < self.top
 
     async def stamps_its_own(self) -> bool:
         """Whether the first batch bears the log's own time."""
@@ -191,36 +172,21 @@ class LogFeed:
         return f"cluster {self._cluster.name}: {self._partition}"
 
 
-async def lay_side_by_side(
-    feeds: Mapping[Side, LogFeed],
-    found: Found,
-    *,
-    most: int | None = None,
-    pause: Callable[[float], Awaitable[None]] | None = None,
-) -> None:
-    """All that is proven of two logs goes into ``found``. Errors as those of the feeds.
-
-    ``most``: it ends where so many records of either log were read. ``pause`` is awaited behind each step, with the
-    ``time.monotonic()`` of its beginning.
-    """
+async def lay_side_by_side(feeds: Mapping[Side, LogFeed], found: Found) -> None:
+    """Add everything that two logs prove to ``found``. Raises the errors of the feeds."""
     target = feeds[Side.TARGET]
     logs = SideBySide((feeds[Side.SOURCE].top, target.top), found)
     for feed in feeds.values():
         await feed.open()
     ignores_time = await target.stamps_its_own()
-    read = dict.fromkeys(feeds, 0)
-    while not logs.is_done and (most is None or max(read.values()) < most):
+    while not logs.is_done:
         for side, feed in feeds.items():
             while logs.wants(side):
-                began_s = time.monotonic()
                 items = await feed.below(ignores_time=ignores_time)
                 if items is None:
                     logs.end(side)
                 else:
                     logs.take(side, items)
-                    read[side] += len(items)
-                if pause is not None:
-                    await pause(began_s)
         await asyncio.to_thread(logs.settle)
 
 
@@ -239,18 +205,17 @@ class Rebuilder:
         return [source for source in self._maps.sources() if self._maps.position(source) is not None]
 
     async def rebuild(self, source: TopicPartition) -> Rebuilt:
-        """Look for what lies below the map of ``source``, and lay it beside the map."""
+        """Find what belongs below the map of ``source``, and add it to the map."""
         pair, position = self._maps.current(source), self._maps.position(source)
         assert pair is not None, "there is a position"
         assert position is not None, "there is a position"
-        chunks = self._maps.chunks(pair)
-        top = chunks[0].begin if chunks else (position.next_source_offset, position.target_end)
+        top = self._begin(pair, position)
         names = (*source, pair.target_topic, pair.target_partition)
         found = Found()
         try:
             await lay_side_by_side(self._feeds(pair, top), found)
             made = found.chunks(pair)
-            await self._lay_beside(pair, made)
+            await self._add(pair, made, position)
         except HeliographError as error:
             return Rebuilt(*names, top, failure=str(error))
         lowest = found.first
@@ -267,30 +232,23 @@ class Rebuilder:
             Side.TARGET: LogFeed(self._target, target, pair.target_topic_id, top[1], read_committed=True),
         }
 
-    async def _lay_beside(self, pair: Pair, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """In place of what lies there. The newest first: what is cut short has no hole."""
-        topic, partition_key = self._settings.map_topic, map_partition_key(pair.source_topic, pair.source_partition)
-        stale = await self._laid_beside(pair) - {upstream for upstream, _ in chunks}
-        values = [*reversed(chunks), *((upstream, None) for upstream in stale)]
+    def _begin(self, pair: Pair, position: Position) -> tuple[int, int]:
+        """Return the source and target offset at which the map of ``pair`` begins."""
+        chunks = self._maps.chunks(pair)
+        return chunks[0].begin if chunks else (position.next_source_offset, position.target_end)
+
+    async def _add(self, pair: Pair, chunks: Sequence[tuple[int, bytes]], position: Position) -> None:
+        """Write the newest chunk first, so that an interruption leaves no hole."""
+        await self._maps.follow()
+        floor = self._begin(pair, position)  # the flow may have cut its map while the logs were read
+        partition_key = map_partition_key(pair.source_topic, pair.source_partition)
         await PlainWriter(self._target).write(
-            OutRecord(topic, encode_chunk_key(ChunkKey(pair, upstream), Kind.REBUILT), value, partition_key)
-            for upstream, value in values
+            OutRecord(
+                self._settings.map_topic, encode_chunk_key(ChunkKey(pair, upstream)), value, partition_key=partition_key
+            )
+            for upstream, value in reversed(chunks)
+            if upstream < floor[0] and first_downstream(value) < floor[1]
         )
-
-    async def _laid_beside(self, pair: Pair) -> set[int]:
-        there: set[int] = set()
-
-        def fold(record: LogRecord) -> None:
-            if decode_kind(record.key) is Kind.REBUILT and record.key is not None:
-                other, upstream = decode_chunk_key(record.key)
-                if other == pair:
-                    (there.add if record.value is not None else there.discard)(upstream)
-
-        topic = self._settings.map_topic
-        count = await partition_count(self._target, topic, timeout_s=_TIMEOUT_S)
-        own = partition_of(map_partition_key(pair.source_topic, pair.source_partition), count)
-        await read_to_end(self._target, topic, fold, partitions=[own], read_committed=True, timeout_s=_TIMEOUT_S)
-        return there
 
 
 async def rebuild_maps(

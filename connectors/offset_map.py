@@ -209,11 +209,10 @@ def map_partition_key(source_topic: str, source_partition: int) -> bytes:
     return f"{source_topic}-{source_partition}".encode()
 
 
-def encode_chunk_key(key: ChunkKey, kind: Kind = Kind.CHUNK) -> bytes:
-    """``kind``: CHUNK, or REBUILT, which has the same form."""
+def encode_chunk_key(key: ChunkKey) -> bytes:
     pair = key.pair
     return (
-        front(kind)
+        front(Kind.CHUNK)
         + topic_id(pair.source_topic_id)
         + _INT32.pack(pair.source_partition)
         + topic_id(pair.target_topic_id)
@@ -360,11 +359,6 @@ class MapWriter:
         return len(self._begins)
 
     @property
-    def begin(self) -> tuple[int, int] | None:
-        """Where it begins in the source and in the target; None where it is empty."""
-        return self._begins[0] if self._begins else None
-
-    @property
     def upstreams(self) -> list[int]:
         """Where each chunk begins in the source: what is in its key."""
         return [upstream for upstream, _ in self._begins]
@@ -402,14 +396,6 @@ class MapWriter:
     def values(self) -> list[tuple[int, bytes]]:
         """First upstream and value of all chunks, ascending, of a map of which nothing is stored yet."""
         return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
-
-    def prepend(self, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """Add chunks, ascending, of which nobody knew; those that do not begin below all that is known are left out."""
-        floor = self._begins[0] if self._begins else self._limit
-        begins = [(upstream, first_downstream(value)) for upstream, value in chunks]
-        below = [begin for begin in begins if begin[0] < floor[0] and begin[1] < floor[1]]
-        self._begins[:0] = below
-        self._changed.update(chunks[: len(below)])
 
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """Records to write: key, and value or None for a tombstone; tombstones first, then ascending.

@@ -34,7 +34,7 @@ class Kind(IntEnum):
     GONE = 4
     ACL = 5
     STATE = 6
-    REBUILT = 7
+    # 7 is of an earlier version: chunks that were laid beside the map. They are passed over.
     FAILOVER = 8
 
 

@@ -122,7 +122,6 @@ class MirrorSourceSettings:
     commit_interval_ms: int
     gap_policy: GapPolicy
     transactions: Rhythm | None
-    map_rebuild_records: int
     lease_ms: int
     epoch_ms: int
     transform_sql: str
@@ -224,7 +223,6 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),
-        map_rebuild_records=values.integer("offset.map.rebuild.records"),
         transactions=rhythm(connector, worker, offsets, producer.integer("transaction.timeout.ms")),
         lease_ms=values.integer("lease.ms"),
         epoch_ms=values.integer("copy.epoch.ms"),

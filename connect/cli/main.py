@@ -175,8 +175,8 @@ def offset_map(
 ) -> None:
     """Print what the offset map says: which offset of the target each offset of the source has, and the reverse.
 
-    With --rebuild both logs are read and compared; what is proven is kept beside the map, and the flow takes it in at
-    its next start. The flow may run meanwhile."""
+    With --rebuild both logs are read and compared, and what is proven is added to the map. The flow may run
+    meanwhile."""
     from connect.cli.offset_map import run_map, run_rebuild
     from connectors.map_view import Question
 

@@ -87,7 +87,7 @@ def _outcome(rebuilt: Rebuilt) -> str:
     remote = f"{rebuilt.target_topic}-{rebuilt.target_partition}"
     return (
         f"{source}: {rebuilt.records} records from source offset {rebuilt.source_begin} ({remote} offset "
-        f"{rebuilt.target_begin}) up to {top}; the flow takes them into its map when it starts next"
+        f"{rebuilt.target_begin}) up to {top} were added to its map"
     )
 
 

@@ -142,16 +142,6 @@ class GroupPositionStore:
     def runs_of(self, position: Position) -> list[Run]:
         return []
 
-    def map_begin(self, position: Position) -> tuple[int, int]:
-        # At the beginning of both logs: none is kept, so none is lost.
-        return 0, 0
-
-    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
-        raise AssertionError("nobody looks for a map that is not kept")
-
-    def lies_below(self, position: Position) -> bool:
-        return False
-
     async def close(self) -> None:
         """Nothing to let go of: the cluster is the member's."""
 

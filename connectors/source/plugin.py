@@ -374,14 +374,8 @@ def _task_settings(
         gap_policy=settings.gap_policy,
         initial_group=settings.initial_offsets_group,
         transaction_timeout_ms=settings.transactions.timeout_ms if settings.transactions else None,
-        map_rebuild_records=_map_rebuild_records(settings),
         reset_to=LATEST if settings.auto_offset_reset == "latest" else EARLIEST,
     )
-
-
-def _map_rebuild_records(settings: MirrorSourceSettings) -> int:
-    """0 too where a changed copy would be taken for one that was never made."""
-    return 0 if settings.changing_key else settings.map_rebuild_records
 
 
 def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int) -> str:

@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
-#: Of what lies beside the map, in a commit: some 900 KB at most.
-_TAKEN_IN_AT_ONCE: Final = 64
 #: On Java's record, where it was not written together with its position in a transaction.
 _WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
 
@@ -117,17 +115,6 @@ class PositionStore(Protocol):
     def runs_of(self, position: Position) -> list[Run]:
         """The newest runs that are stored of a position's pair, ascending; older ones may lie before them."""
 
-    def map_begin(self, position: Position) -> tuple[int, int]:
-        """Source and target offset at which the map of a position's pair begins; the position's own where it is
-        empty."""
-
-    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """What was found of the map of a position's pair below its beginning: first upstream and value of each chunk,
-        ascending. Commits of the pair take it in, a number of chunks each."""
-
-    def lies_below(self, position: Position) -> bool:
-        """Whether some of it is not taken in yet."""
-
     async def close(self) -> None:
         """Let go of what the store holds."""
 
@@ -171,7 +158,6 @@ class _Stored:
     chunks: dict[Pair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
     newest: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)  # first upstream and value of the last chunk
     names: dict[tuple[str, int, str, int], set[Pair]] = field(default_factory=dict)
-    rebuilt: dict[Pair, dict[int, bytes]] = field(default_factory=dict)  # chunks laid beside the map, not yet in it
 
     def chunks_of(self, pair: Pair) -> dict[int, int]:
         """The chunks of a pair, found by its names from here on."""
@@ -181,7 +167,7 @@ class _Stored:
     def renew(self, partitions: Collection[TopicPartition], read: _Stored) -> None:
         """Take what was ``read`` of source ``partitions`` in the place of what was known of them."""
         known: dict[Pair, Any]
-        for known in (self.chunks, self.newest, self.rebuilt):
+        for known in (self.chunks, self.newest):
             for pair in [one for one in known if TopicPartition(one.source_topic, one.source_partition) in partitions]:
                 del known[pair]
         for partition in partitions:
@@ -189,7 +175,6 @@ class _Stored:
         self.positions.update(read.positions)
         self.chunks.update(read.chunks)
         self.newest.update(read.newest)
-        self.rebuilt.update(read.rebuilt)
         self.names.update(read.names)
 
     def predecessors(self, pair: Pair) -> list[Pair]:
@@ -220,7 +205,6 @@ class MirrorPositionStore:
         self._maps: dict[Pair, MapWriter] = {}
         self._committed: set[Pair] = set()
         self._obsolete: list[ChunkKey] = []  # of topics that have been made anew since
-        self._taken_in: list[ChunkKey] = []  # of what lay beside the map
 
     async def load(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         settings = self._settings
@@ -241,7 +225,7 @@ class MirrorPositionStore:
         self._maps = {}
         self._committed.clear()
         # What a commit that failed wanted to delete is found again, as far as it still is to go.
-        self._obsolete, self._taken_in = [], []
+        self._obsolete = []
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
@@ -252,11 +236,6 @@ class MirrorPositionStore:
         for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
             del self._maps[pair]
             self._committed.discard(pair)
-        self._taken_in = [
-            key
-            for key in self._taken_in
-            if TopicPartition(key.pair.source_topic, key.pair.source_partition) not in wanted
-        ]
         self._stored.renew(wanted, read)
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
@@ -275,36 +254,18 @@ class MirrorPositionStore:
                 writer.append(Run(*run))
             if commit.target_log_start is not None:
                 writer.trim(commit.target_log_start)
-            self._take_in(pair, writer)
         for pair, writer in maps.items():
             records += [self._map_record(pair, key, value) for key, value in writer.changes()]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
-        records += [self._map_record(key.pair, encode_chunk_key(key, Kind.REBUILT), None) for key in self._taken_in]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
         records += [self._position_record(commit.position) for commit in commits]
         await self._write(records, [self._offset_record(commit.position) for commit in commits])
         self._obsolete.clear()
-        self._taken_in.clear()
         for writer in maps.values():
             writer.written()
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
-
-    def map_begin(self, position: Position) -> tuple[int, int]:
-        pair = Pair.of(position)
-        rebuilt = self._stored.rebuilt.get(pair)
-        if rebuilt:  # on its way into the map
-            lowest = min(rebuilt)
-            return lowest, first_downstream(rebuilt[lowest])
-        return self._map_of(pair).begin or (position.next_source_offset, position.target_end)
-
-    def lay_below(self, position: Position, chunks: Sequence[tuple[int, bytes]]) -> None:
-        # In place of what lay beside the map, should somebody else have looked too: it was looked for from there down.
-        self._stored.rebuilt[Pair.of(position)] = dict(chunks)
-
-    def lies_below(self, position: Position) -> bool:
-        return bool(self._stored.rebuilt.get(Pair.of(position)))
 
     async def close(self) -> None:
         """Nothing to let go of: connections are the cluster's, and an open transaction is wound up by the next."""
@@ -365,8 +326,6 @@ class MirrorPositionStore:
                 self._fold_position(stored, wanted, record)
             elif kind is Kind.CHUNK:
                 _fold_chunk(stored, wanted, record)
-            elif kind is Kind.REBUILT:
-                _fold_rebuilt(stored, wanted, record)
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
@@ -436,17 +395,6 @@ class MirrorPositionStore:
             mapped = self._maps.pop(other, None)
             upstreams = self._stored.chunks.pop(other, {}) if mapped is None else mapped.upstreams
             self._obsolete += [ChunkKey(other, upstream) for upstream in upstreams]
-        for other in [one for one in self._stored.rebuilt if one.is_predecessor_of(pair)]:
-            self._taken_in += [ChunkKey(other, upstream) for upstream in self._stored.rebuilt.pop(other)]
-
-    def _take_in(self, pair: Pair, writer: MapWriter) -> None:
-        """Of what was rebuilt beside the map the newest chunks: commit by commit it reaches further down, without a
-        hole."""
-        rebuilt = self._stored.rebuilt.get(pair)
-        if rebuilt:
-            newest = sorted(rebuilt)[-_TAKEN_IN_AT_ONCE:]
-            writer.prepend([(upstream, rebuilt.pop(upstream)) for upstream in newest])
-            self._taken_in += [ChunkKey(pair, upstream) for upstream in newest]
 
     def _map_of(self, pair: Pair) -> MapWriter:
         writer = self._maps.get(pair)
@@ -487,16 +435,6 @@ def start_of(position: Position | None, committed: int | None, *, plainly: bool)
     # Before the first record Java has no offset, where a position says 0.
     stored = -1 if committed is None else committed
     return Start(position, committed, position is not None and position.next_source_offset - 1 != stored)
-
-
-def _fold_rebuilt(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:
-    assert record.key is not None
-    pair, upstream = decode_chunk_key(record.key)
-    if TopicPartition(pair.source_topic, pair.source_partition) in wanted:
-        chunks = stored.rebuilt.setdefault(pair, {})
-        chunks.pop(upstream, None)
-        if record.value is not None:
-            chunks[upstream] = record.value
 
 
 def _fold_chunk(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:

@@ -25,7 +25,6 @@ from connectors.source.arrived import narrow_gaps
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
 from connectors.source.ledger import Entry, Ledger, Pair, position_of, start_of
-from connectors.source.map_recovery import MapRecovery
 from connectors.source.meters import Meters
 from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
@@ -115,20 +114,9 @@ class MirrorSourceTask:
         """Copy until :meth:`stop`. Raises what trying again does not heal: a superseding worker, refused rights."""
         committing = asyncio.create_task(self._commit_forever(), name=f"commit {self._name}")
         copying = asyncio.create_task(self._copy_until_stopped(), name=f"copy {self._name}")
-        clusters = self._services.clusters
-        recovery = MapRecovery(
-            self._name,
-            clusters.source,
-            clusters.target,
-            self._store,
-            lambda: self._ledger,
-            most_records=self._settings.map_rebuild_records,
-            read_committed=self._settings.slice.read_committed,
-        )
-        trim = trim_forever(clusters.target, lambda: self._ledger, self._name, recovery.look)
+        trim = trim_forever(self._services.clusters.target, lambda: self._ledger, self._name)
         trimming = asyncio.create_task(trim, name=f"trim the map of {self._name}")
-        recovering = asyncio.create_task(recovery.run(), name=f"rebuild lost maps of {self._name}")
-        work = {committing, copying, trimming, recovering, *self._watched_states()}
+        work = {committing, copying, trimming, *self._watched_states()}
         try:
             done, _ = await asyncio.wait(work, return_when="FIRST_COMPLETED")
             for task in done:

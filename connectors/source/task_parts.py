@@ -38,8 +38,6 @@ class TaskSettings:
     initial_group: str = ""
     ways: Callable[[str], Ways] = lambda _: ONE_WAY
     transaction_timeout_ms: int | None = None
-    #: to rebuild lost maps; None: they are left as they are
-    map_rebuild_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)

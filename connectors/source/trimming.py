@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from connect.core.errors import HeliographError
@@ -24,20 +24,13 @@ _INTERVAL_S: Final = 300.0
 _SOON_S: Final = 2.0
 
 
-async def trim_forever(
-    target: Cluster, ledger: Callable[[], Ledger], name: str, look: Callable[[list[Entry]], Awaitable[None]]
-) -> NoReturn:
-    """Tell the ledger, over and over; what cannot be asked now is asked later. ``look`` is awaited once, with entries
-    of which it is known."""
-    looked = False
+async def trim_forever(target: Cluster, ledger: Callable[[], Ledger], name: str) -> NoReturn:
+    """Tell the ledger, over and over; what cannot be asked now is asked later."""
     while True:
         asked = False
         try:
             entries = ledger().going()
             asked = bool(entries) and await note_log_starts(target, entries)
-            if asked and not looked:
-                await look(entries)
-                looked = True
         except HeliographError as error:
             log.info("%s: where the target's logs begin is not known now: %s", name, error)
         await asyncio.sleep(_INTERVAL_S if asked else _SOON_S)

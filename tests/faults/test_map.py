@@ -103,12 +103,9 @@ async def test_it_names_the_same_record_after_crashes(
         mirror.assert_gone()
 
 
-@pytest.mark.parametrize("by_itself", [True, pytest.param(False, marks=pytest.mark.long)])
-async def test_it_is_rebuilt_where_it_was_lost(
-    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, by_itself: bool
-) -> None:
+async def test_a_lost_map_is_rebuilt_by_the_command(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
     """As after a take-over from Java: there are source offsets, and no map of what lies below them."""
-    alias = "lost" if by_itself else "missed"
+    alias = "lost"
     topics = tuple(f"{alias}-{kind}" for kind in ("plain", "txn", "thinned"))
     map_topic = f"mm2-offset-map.{alias}.internal"
     await make_topics(us.bootstrap, dict.fromkeys(topics, 1))
@@ -120,7 +117,6 @@ async def test_it_is_rebuilt_where_it_was_lost(
         f"{alias}->eu.enabled": "true",
         f"{alias}->eu.topics": ", ".join(topics),
         f"{alias}->eu.consumer.isolation.level": "read_committed",
-        f"{alias}->eu.offset.map.rebuild.records": "1000000" if by_itself else "0",
         **SMALL,
     }
 
@@ -147,32 +143,25 @@ async def test_it_is_rebuilt_where_it_was_lost(
         await _arrives(us, eu, alias, topics[0])
         assert mirror.stop() == 0
         await asyncio.to_thread(_delete_topic, eu, map_topic)
-        began = mirror.log_end()
         mirror.start()
-        mirror.await_line(began, ["offset map", f"{topics[0]}-0", "--rebuild"], 120)
         await load()
         await _arrives(us, eu, alias, topics[0])
         await _arrives(us, eu, alias, topics[1])
-        if by_itself:
-            mirror.await_line(began, ["the offset map is rebuilt, as far as it is proven, for 3 of 3 partitions"], 120)
-            assert mirror.stop() == 0
-        else:
-            assert mirror.stop() == 0
-            lost = await judge()
-            assert all(told.below > 0 for told in lost.values()), lost
-            file = mirror.properties_file
-            assert await asyncio.to_thread(run_rebuild, file, Question(), flow=None, as_json=False) == 0
-            assert [told.below for told in (await judge()).values()] == [told.below for told in lost.values()]
-            mirror.start()
-            await load()
-            await _arrives(us, eu, alias, topics[0])
-            await _arrives(us, eu, alias, topics[1])
-            assert mirror.stop() == 0
-        mended = await judge()
-        assert {topic: told.faults for topic, told in mended.items()} == {topic: [] for topic in topics}
+        assert mirror.stop() == 0
+        lost = await judge()
+        assert all(told.below > 0 for told in lost.values()), lost
+        file = mirror.properties_file
+        assert await asyncio.to_thread(run_rebuild, file, Question(), flow=None, as_json=False) == 0
+        mirror.start()
+        await load()
+        await _arrives(us, eu, alias, topics[0])
+        await _arrives(us, eu, alias, topics[1])
+        assert mirror.stop() == 0
+        rebuilt = await judge()
+        assert {topic: told.faults for topic, told in rebuilt.items()} == {topic: [] for topic in topics}
         # Below what the cleaner left of the copies nothing can be told, and nobody needs it.
         gone_first = (await read(eu, f"{alias}.{topics[2]}"))[0].offset
-        assert [told.below for told in mended.values()] == [0, 0, gone_first]
+        assert [told.below for told in rebuilt.values()] == [0, 0, gone_first]
 
 
 def _delete_topic(cluster: KafkaCluster, topic: str) -> None:

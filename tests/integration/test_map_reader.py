@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,30 +16,17 @@ import pytest
 from connect.cli.offset_map import run_map
 from connect.core.errors import ConfigError
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin
+from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.settings import connection_settings
-from connect.kafka.transactions import fence
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapLimits, MapReader
-from connectors.map_rebuild import LogFeed
+from connectors.map_rebuild import Rebuilder
 from connectors.map_view import Question
-from connectors.offset_map import (
-    ChunkKey,
-    Pair,
-    Place,
-    Run,
-    Translation,
-    encode_chunk,
-    encode_chunk_key,
-    map_partition_key,
-)
-from connectors.positions import Kind, decode_kind
-from connectors.source.store import _TAKEN_IN_AT_ONCE, Commit
+from connectors.offset_map import Pair, Place, Translation
+from connectors.source.store import Commit
 from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
-from tests.kit.direct import Broker
-from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration
 
@@ -160,55 +148,39 @@ async def test_people_ask_for_it_with_the_target_alone(
         run_map(file, Question(offset=5), flow=None, as_json=False)
 
 
-async def test_what_was_rebuilt_beside_the_map_is_taken_in_by_its_writer(site: Site) -> None:
-    """Newest first, some at a time; what lies beside the map of a topic that is gone is deleted."""
-    store = site.store()
-    await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(10_000, 9_000, 10)])])
-    many = 3 * _TAKEN_IN_AT_ONCE // 2
-    gone = replace(PAIR, target_topic_id=UUID(int=9))
-    laid = [
-        *((ChunkKey(PAIR, 20 * at), encode_chunk([Run(20 * at, 10 * at, 10)])) for at in range(many)),
-        (ChunkKey(PAIR, 10_005), encode_chunk([Run(10_005, 0, 3)])),  # the map has been rewound meanwhile
-        (ChunkKey(gone, 5), encode_chunk([Run(5, 5, 3)])),
-    ]
-    await PlainWriter(site.cluster).write(
-        OutRecord(site.settings.map_topic, encode_chunk_key(key, Kind.REBUILT), value, map_partition_key(*ORDERS))
-        for key, value in laid
+async def test_a_rebuild_adds_to_the_map_below_its_beginning(site: Site) -> None:
+    """The flow's task writes on meanwhile, and trims what was added after its next start."""
+    name = uuid4().hex[:8]
+    source, target = TopicPartition(f"a-{name}", 0), TopicPartition(f"b-{name}", 0)
+    own_times = {"message.timestamp.type": "LogAppendTime"}  # because the copies of this test are later
+    await site.admin.create_topics([NewTopic(source.topic, 1, 1, {}), NewTopic(target.topic, 1, 1, own_times)])
+    await PlainWriter(site.cluster).write(OutRecord(target.topic, b"k", b"not a copy") for _ in range(3))
+    for one in (source, target):
+        await PlainWriter(site.cluster).write(OutRecord(one.topic, b"k", b"%d" % at) for at in range(20))
+    position = replace(
+        POSITION,
+        source_topic=source.topic,
+        source_topic_id=None,
+        target_topic=target.topic,
+        target_topic_id=None,
+        next_source_offset=20,
+        target_end=23,
     )
+    pair, store = Pair.of(position), site.store()
+    await store.load([source])
+    await store.commit([Commit(position, [(15, 18, 5)])])
+    settings: Any = SimpleNamespace(map_topic=site.settings.map_topic, name=CONNECTOR, read_committed=False)
+    rebuilder = Rebuilder(settings, site.cluster, site.cluster)
+    assert await rebuilder.partitions() == [source]
+    found = await rebuilder.rebuild(source)
+    assert (found.failure, found.records, found.source_begin, found.target_begin) == ("", 15, 0, 3)
+    await store.commit([Commit(replace(position, next_source_offset=30, target_end=33), [(20, 23, 10)])])
     reader = reader_of(site)
     await reader.follow()
-    assert len(reader.chunks(PAIR)) == 1, "nobody reads what lies beside the map"
+    assert await reader.forward(pair, 4) == Translation(7, Place.INSIDE)
+    assert await reader.forward(pair, 29) == Translation(32, Place.INSIDE)
     store = site.store()
-    await store.load([ORDERS])
-    for turn in range(3):
-        await store.commit([Commit(POSITION, [(10_010 + turn, 9_010 + turn, 1)])])
-        await reader.follow()
-        # The one that does not lie below the map was among the first.
-        assert len(reader.chunks(PAIR)) == 1 + min((turn + 1) * _TAKEN_IN_AT_ONCE - 1, many)
-        top = many - 1
-        assert await reader.forward(PAIR, 20 * top + 3) == Translation(10 * top + 3, Place.INSIDE)
-    assert await reader.forward(PAIR, 10_012) == Translation(9_012, Place.INSIDE)
-    assert await reader.forward(PAIR, 5) == Translation(5, Place.INSIDE)
-    left = {record.key: record.value for record in await site.records(site.settings.map_topic)}
-    assert not [key for key, value in left.items() if decode_kind(key) is Kind.REBUILT and value is not None]
-
-
-async def test_a_log_of_markers_alone_has_no_records(site: Site, eu: KafkaCluster) -> None:
-    """What a fence leaves at the beginning of a target is not taken for what was copied first."""
-    marked = TopicPartition(f"marked-{uuid4().hex[:8]}", 0)
-    await make_topics(eu.bootstrap, {marked.topic: 1})
-
-    async def has_records(top: int) -> bool:
-        topic_id = (await site.cluster.metadata({marked.topic})).topics[marked.topic].topic_id
-        return await LogFeed(site.cluster, marked, topic_id, top, read_committed=True).has_records()
-
-    assert not await has_records(0)
-    for _ in range(2):
-        await fence(site.cluster, marked.topic, [marked])
-    assert not await has_records(2)
-    await PlainWriter(site.cluster).write([OutRecord(marked.topic, b"key", b"value")])
-    assert not await has_records(2)
-    assert await has_records(3)
-    await asyncio.to_thread(Broker(eu, 0).delete_records, marked.topic, 3)
-    assert not await has_records(3)
+    await store.load([source])
+    await store.commit([Commit(position, target_log_start=20)])
+    await reader.follow()
+    assert await reader.forward(pair, 4) == Translation(18, Place.BELOW)

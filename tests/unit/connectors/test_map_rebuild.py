@@ -82,27 +82,3 @@ def of_one(offset: int, *, last: int | None = None, attributes: int = 0) -> tupl
     batch[23:27] = (ends - offset).to_bytes(4, "big")
     batch[17:21] = crc32c.crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return ends, bytes(batch)
-
-
-def marker(offset: int) -> tuple[int, bytes]:
-    """As a fence leaves it: the abort of a transaction without records."""
-    return of_one(offset, attributes=_TRANSACTIONAL_CONTROL)
-
-
-@pytest.mark.parametrize(
-    ("batches", "has_records"),
-    [
-        ([], False),
-        ([marker(3), marker(4), of_one(9)], False),
-        ([marker(3), of_one(8)], True),
-        ([of_one(3)], True),
-        ([of_one(2, last=5), of_one(9)], False),  # cut behind the one record of a batch
-        ([*map(marker, range(3, 60)), of_one(70)], True),  # not looked at to its end
-    ],
-)
-async def test_markers_at_the_beginning_of_a_log_are_no_records(
-    monkeypatch: pytest.MonkeyPatch, batches: list[tuple[int, bytes]], has_records: bool
-) -> None:
-    log = Log(monkeypatch, batches, 50 if len(batches) > 10 else 9)
-    assert await log.feed.has_records() is has_records
-    assert len(log.fetched) <= 8

@@ -154,9 +154,6 @@ class World:
     async def runs_of(self, *_: object) -> list[Any]:
         return []
 
-    def map_begin(self, *_: object) -> tuple[int, int]:
-        return 0, 0
-
     async def close(self) -> None:
         self.changed()
 

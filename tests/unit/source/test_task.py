@@ -109,9 +109,6 @@ class World:
     def runs_of(self, position: Position) -> list[Run]:
         return []
 
-    def map_begin(self, position: Position) -> tuple[int, int]:
-        return 0, 0
-
     async def close(self) -> None:
         self.changed()
 
