@@ -17,8 +17,8 @@ def warm() -> int:
         HeliographError: There is no Java, or Spark does not start.
     """
     java_home = find_java().parent.parent
-    settings, archive = SparkSettings(java_home), archive_of(java_home)
-    if archive.is_file():
+    settings, archive = SparkSettings(java_home), archive_of(java_home).find()
+    if archive is not None:
         print(f"Spark's classes are recorded already: {archive}")
     else:
         print("Recording the classes that Spark loads, half a minute, once.", flush=True)

@@ -6,9 +6,12 @@ Each node is broker and controller (KRaft, combined mode); releases of before th
 from __future__ import annotations
 
 import base64
+import fcntl
+import logging
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -26,7 +29,8 @@ from connect.core.errors import (
     PermanentError,
     RetriableError,
 )
-from connect.embedded import ports
+from connect.embedded import java, ports
+from connect.embedded.archive import ClassArchive
 from connect.embedded.processes import Keeper
 from connect.embedded.releases import DEFAULT_VERSION, Release
 from connect.embedded.settings import (
@@ -56,6 +60,11 @@ _BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 #: What formatting wrote beside the ids, by JVM, release and settings of a cluster.
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
+
+#: The releases whose classes this process failed to record; it does not try again.
+_unrecorded: set[Release] = set()
+
+_log = logging.getLogger(__name__)
 
 
 class PortInUse(RetriableError):
@@ -145,7 +154,8 @@ class KafkaCluster:
             raise ConfigError(f"cluster {name}: {len(client_ports)} client ports for {nodes} nodes")
         release = Release.of(version)
         # Before there is a folder to remove, should there be no Java or Kafka.
-        command = release.java_command(tuple(jvm_options))
+        archive = _class_archive(release) if release.version == DEFAULT_VERSION else ()
+        command = release.java_command((*archive, *jvm_options))
         for attempt in range(1, _START_ATTEMPTS + 1):
             _refuse_taken(name, client_ports or ())
             addresses = choose_addresses(nodes, client_ports, listeners or {}, advertised)
@@ -334,6 +344,47 @@ class KafkaCluster:
 
     def _properties_file(self, index: int) -> Path:
         return self.folder / f"{_label(index)}.properties"
+
+
+def _class_archive(release: Release) -> tuple[str, ...]:
+    """Return the JVM options that name the archive of Kafka's classes; record it first if there is none.
+
+    Empty while another process records it, and for the rest of this process when it could not be recorded.
+    """
+    jars = [Path(jar) for jar in release.class_path().split(os.pathsep)]
+    # The JVM refuses an archive when one of the jars has changed.
+    parts = [f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in ((jar, jar.stat()) for jar in jars)]
+    archive = ClassArchive.of("kafka", java.find().home, *parts)
+    path = archive.find()
+    if path is None and release not in _unrecorded:
+        try:
+            path = _record(archive, release)
+        except (HeliographError, OSError) as error:
+            _log.warning("Kafka's classes cannot be recorded, so that brokers start more slowly: %s", error)
+            _unrecorded.add(release)
+    # Verification reads the archive once, 0.05 s; a damaged one would crash the JVM.
+    return () if path is None else (f"-XX:SharedArchiveFile={path}", "-XX:+VerifySharedSpaces")
+
+
+def _record(archive: ClassArchive, release: Release) -> Path | None:
+    """Start one broker, stop it, and keep the classes that it loaded; None while another process does so."""
+    draft = archive.draft()
+    with (archive.folder / "recording.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        print("recording the classes that Kafka loads, once", file=sys.stderr, flush=True)
+        folder = Path(tempfile.mkdtemp(prefix="heliograph-recording-"))
+        command = release.java_command((*QUICK_JVM, f"-XX:ArchiveClassesAtExit={draft}"))
+        addresses = choose_addresses(1, None, {}, None)
+        try:
+            with KafkaCluster("recording", folder, addresses, {}, (), release, command) as cluster:
+                cluster._start_all()
+                cluster.stop_node(0)
+            return archive.keep(draft)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _refuse_taken(name: str, client_ports: Sequence[int]) -> None:

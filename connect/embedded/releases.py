@@ -72,7 +72,7 @@ class Release:
             JavaNotFound, DownloadFailed, ConfigError: There is no Java, no Kafka, or a wrong KAFKA_HOME.
         """
         options = [f"-Xmx{HEAP_MB}m", *jvm_options, "-Djava.awt.headless=true"]
-        return [str(java.find_java()), *options, "-cp", self._class_path()]
+        return [str(java.find_java()), *options, "-cp", self.class_path()]
 
     def logging_options(self, folder: Path) -> list[str]:
         """JVM options that send the log to standard output, from INFO on; a file they need is written to ``folder``."""
@@ -83,15 +83,20 @@ class Release:
         settings.write_text(_LOG4J_1_SETTINGS, encoding="ascii")
         return [f"-Dlog4j.configuration={settings.as_uri()}"]
 
-    @property
-    def _has_log4j_1(self) -> bool:
-        return self.numbers < _LOG4J_2_FROM
+    def class_path(self) -> str:
+        """Return the jars, those of KAFKA_HOME for the default release if that is set.
 
-    def _class_path(self) -> str:
+        Raises:
+            DownloadFailed, ConfigError: There is no Kafka, or a wrong KAFKA_HOME.
+        """
         home = os.environ.get("KAFKA_HOME")
         if not home or self.version != DEFAULT_VERSION:
             return os.pathsep.join(map(str, maven.classpath(self.jars)))
         libraries = Path(home) / "libs"
         if not any(libraries.glob("kafka_2.*.jar")):
             raise ConfigError(f"KAFKA_HOME={home} holds no Apache Kafka (no libs/kafka_2.*.jar); correct or unset it")
-        return str(libraries / "*")
+        return os.pathsep.join(map(str, sorted(libraries.glob("*.jar"))))
+
+    @property
+    def _has_log4j_1(self) -> bool:
+        return self.numbers < _LOG4J_2_FROM

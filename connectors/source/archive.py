@@ -7,14 +7,12 @@ fit goes on without it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from connect.embedded.cache import cache_dir
+from connect.embedded.archive import ClassArchive
 from connectors.source.engine import SparkEngine
 from connectors.source.spark_settings import SparkSettings
 
@@ -23,22 +21,15 @@ _RECORD_TIMEOUT_S: Final = 120.0
 _NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
 
 
-def archive_of(java_home: Path) -> Path:
-    """Where the archive for this Java and this pyspark is kept, whether it exists or not."""
-    release = java_home / "release"
-    described = release.read_bytes() if release.is_file() else b""
-    parts = (str(java_home.resolve()).encode(), described, version("pyspark").encode())
-    return cache_dir() / "spark" / f"classes-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.jsa"
+def archive_of(java_home: Path) -> ClassArchive:
+    """Return the place of the archive for this Java and this pyspark."""
+    return ClassArchive.of("spark", java_home, version("pyspark"))
 
 
 def with_archive(settings: SparkSettings) -> SparkSettings:
-    """The settings with the archive in use, where one has been recorded."""
-    if settings.java_home is None:
-        return settings
-    archive = archive_of(settings.java_home)
-    if not archive.is_file():
-        return settings
-    return replace(settings, java_options=f"-XX:SharedArchiveFile={archive}")
+    """Return the settings with the archive in use, if one has been recorded."""
+    archive = None if settings.java_home is None else archive_of(settings.java_home).find()
+    return settings if archive is None else replace(settings, java_options=f"-XX:SharedArchiveFile={archive}")
 
 
 async def record_archive(settings: SparkSettings) -> Path:
@@ -48,18 +39,16 @@ async def record_archive(settings: SparkSettings) -> Path:
     """
     assert settings.java_home is not None, "classes of a Spark that runs on a Java of this machine"
     archive = archive_of(settings.java_home)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = archive.with_suffix(f".{os.getpid()}")
+    draft = archive.draft()
     engine = SparkEngine(
-        replace(settings, java_options=f"-XX:ArchiveClassesAtExit={unfinished}", close_timeout_s=_RECORD_TIMEOUT_S)
+        replace(settings, java_options=f"-XX:ArchiveClassesAtExit={draft}", close_timeout_s=_RECORD_TIMEOUT_S)
     )
     try:
         job = await engine.start_job(_NOBODY, query="")
         await job.finished
         await engine.stop()
-        unfinished.replace(archive)
+        return archive.keep(draft)
     finally:
         await engine.stop()
         with contextlib.suppress(FileNotFoundError):
-            unfinished.unlink()
-    return archive
+            draft.unlink()

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 #: Not only an end: on a machine without a Kafka yet, the first of these tests fetches it.
 _EXIT_S = 150.0
+#: What a first start on a machine says.
+PREPARING = ("downloading ", "waiting for another process ", "recording the classes ")
 _COMMAND = [str(Path(sys.executable).with_name("heliograph")), "dev"]
 
 
@@ -48,7 +50,7 @@ def first_lines(command: subprocess.Popen[str], count: int) -> list[str]:
 
 def told(err: str) -> list[str]:
     """The lines that are there on every machine, whether it had a Kafka yet or not."""
-    return [line for line in err.splitlines() if not line.startswith(("downloading ", "waiting for another process "))]
+    return [line for line in err.splitlines() if not line.startswith(PREPARING)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

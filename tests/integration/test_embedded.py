@@ -18,8 +18,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.embedded import maven, ports
-from connect.embedded.brokers import KafkaCluster, PortInUse
+from connect.embedded import brokers, maven, ports
+from connect.embedded.brokers import QUICK_JVM, KafkaCluster, PortInUse
 from connect.embedded.releases import DEFAULT_VERSION, Release
 from tests.kit.processes import Member, Role, gone, wait_until
 
@@ -214,3 +214,15 @@ def test_brokers_die_with_their_keeper(tmp_path: Path) -> None:
     finally:
         cluster.stop()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_archive_of_classes_does_not_break_a_start(tmp_path: Path) -> None:
+    option, *others = brokers._class_archive(Release.of(DEFAULT_VERSION))
+    whole, damaged = Path(option.partition("=")[2]), tmp_path / "damaged.jsa"
+    content = bytearray(whole.read_bytes())
+    for position in range(len(content) // 10, len(content), 1_000_000):
+        content[position : position + 64] = bytes(64)
+    damaged.write_bytes(content)
+    # The second naming of the file wins.
+    with KafkaCluster.start("damaged", jvm_options=(*QUICK_JVM, *others, f"-XX:SharedArchiveFile={damaged}")) as own:
+        make_topic(own)

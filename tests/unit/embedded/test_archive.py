@@ -1,0 +1,67 @@
+"""Archives of classes: whole ones only, and a start without one when none can be made."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from connect.core.errors import PermanentError
+from connect.embedded import brokers
+from connect.embedded.archive import ClassArchive
+from connect.embedded.releases import DEFAULT_VERSION, Release
+
+HOME = Path("/usr/lib/jvm/some-java")
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "heliograph"
+
+
+def recorded(archive: ClassArchive) -> Path:
+    draft = archive.draft()
+    draft.write_bytes(b"classes")
+    return archive.keep(draft)
+
+
+def test_a_recorded_archive_is_found(cache: Path) -> None:
+    archive = ClassArchive.of("kafka", HOME, "4.3.1")
+    assert archive.find() is None
+    path = recorded(archive)
+    assert (archive.find(), list(path.parent.iterdir()), path.parent.parent) == (path, [path], cache)
+
+
+def test_a_truncated_archive_is_not_found() -> None:
+    archive = ClassArchive.of("kafka", HOME, "4.3.1")
+    recorded(archive).write_bytes(b"class")
+    assert archive.find() is None
+    assert archive.find() != recorded(archive) == archive.find()
+
+
+def test_another_java_or_other_classes_have_another_archive(tmp_path: Path) -> None:
+    recorded(ClassArchive.of("kafka", HOME, "4.3.1"))
+    assert ClassArchive.of("kafka", HOME, "4.3.2").find() is None
+    assert ClassArchive.of("kafka", tmp_path, "4.3.1").find() is None
+
+
+def test_a_cluster_starts_without_an_archive_when_none_can_be_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[ClassArchive] = []
+
+    def fail(archive: ClassArchive, release: Release) -> Path | None:
+        attempts.append(archive)
+        raise PermanentError("the disk is full")
+
+    jar = tmp_path / "kafka.jar"
+    jar.touch()
+    monkeypatch.setattr(brokers, "_record", fail)
+    monkeypatch.setattr(brokers, "_unrecorded", set())
+    monkeypatch.setattr(Release, "class_path", lambda self: str(jar))
+    with caplog.at_level(logging.WARNING):
+        found = [brokers._class_archive(Release.of(DEFAULT_VERSION)) for _ in range(2)]
+    assert (found, len(attempts)) == ([(), ()], 1)
+    assert "the disk is full" in caplog.text
