@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -37,12 +38,25 @@ def _choose_ports_of_our_own() -> None:
     ports._HIGHEST = ports._LOWEST + share
 
 
+def _accept_sigint() -> None:
+    """A background job of a shell ignores SIGINT, and so would every command that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _choose_ports_of_our_own()
+_accept_sigint()
+
+#: Seconds for a test of `make long`, unless it names its own.
+_LONG_TIMEOUT_S = 1800
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: where several run at a time, none of them is begun when the others are done."""
+    """Give long tests a longer time-out, and put files with slow tests first: none starts when the rest is done."""
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
