@@ -122,7 +122,7 @@ OWN: Final = ConfigDef.of(
         check=OneOf(("prefix", "keep")),
     ),
     _long("lease.ms", 5000, "How long a slice goes on writing without a word from its worker.", AtLeast(1000, 600_000)),
-    _long("copy.epoch.ms", 60_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
+    _long("copy.epoch.ms", 3_600_000, "Length of one Spark job of the copy.", AtLeast(1000, 86_400_000)),
     _choice(
         "on.source.gap", OnSourceGap, "What is done where the source lost records that were to be copied, or were."
     ),

@@ -45,7 +45,7 @@ def spark_of_streams(conf: Mapping[str, str], slices: int, hidden: frozenset[str
 
     A Spark on this machine that nobody has sized has room for all of them.
     """
-    sized = {} if any(key in conf for key in _SIZED_BY) else {"spark.master": f"local[{max(64, 2 * slices)},4]"}
+    sized = {} if any(key in conf for key in _SIZED_BY) else {"spark.master": f"local[{max(64, slices)},4]"}
     return _engine(SparkSettings(None, {**sized, **conf}, slices=slices, hidden=hidden))
 
 

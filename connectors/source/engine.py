@@ -156,16 +156,23 @@ class SparkEngine:
         if not job.finished.done():
             self._tell({"type": "cancel", "job": job.job_id})
 
-    def abandon_if_frozen(self) -> bool:
-        """A job did not get going: end a Spark that is frozen, so that the next job gets a new one; False if it waits.
+    @property
+    def may_be_full(self) -> bool:
+        """Whether a job that does not run may be waiting for a slot.
 
-        A Spark on this machine has slots enough, so there it is frozen whatever it says. Elsewhere all slots may be
-        taken: a driver that answers is left alone.
+        That is so if Spark answers and, on this machine, has more jobs than slots. Elsewhere only Spark knows how many
+        slots there are.
         """
+        if self._process is None or time.monotonic() - self._heard_s > _SILENCE_S:
+            return False
+        slots = self._settings.slots() if self._settings.kind is SparkKind.LOCAL else None
+        return slots is None or len(self._jobs) > slots
+
+    def abandon_if_frozen(self) -> bool:
+        """End Spark unless a job that does not run may be waiting for a slot; return whether the job is lost."""
         if self._process is None:
             return True
-        silent_s = time.monotonic() - self._heard_s
-        if self._settings.kind is not SparkKind.LOCAL and silent_s < _SILENCE_S:
+        if self.may_be_full:
             return False
         self._abandon(self._process.pid, "Spark does not run what it is given; starting another one")
         return True

@@ -22,14 +22,13 @@ from connectors.dataplane.plan import (
 from connectors.dataplane.resumed import Resumed
 from connectors.source.engine import Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, Ticket
-from connectors.source.spark_settings import SparkKind
 
 log = logging.getLogger(__name__)
 
 _RENEW_S: Final = 1.0
 OPEN_TIMEOUT_S: Final = 60.0
-#: So often people are told that Spark has no room for a slice.
-_NO_SLOT_WORD_S: Final = 20.0
+#: After so long without a slot a predecessor makes room; then, so often, the log says that there is none.
+_NO_SLOT_S: Final = 20.0
 _STOP_TIMEOUT_S: Final = 7.0
 _CANCEL_AFTER_S: Final = 10.0
 
@@ -107,6 +106,8 @@ class SliceHandle:
         self._tasks: list[asyncio.Task[None]] = []
         #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
         self.on_transaction: Callable[[Message], None] | None = None
+        #: Called once if Spark seems to have no free slot for the slice.
+        self.on_no_slot: Callable[[], None] | None = None
 
     async def open(self) -> None:
         """Start the job and wait until its slice has its configuration and warm connections.
@@ -144,8 +145,7 @@ class SliceHandle:
     async def _linked(self, ticket: Ticket, job: Job) -> tuple[Link, Message]:
         """The link of the slice, once Spark runs it.
 
-        A Spark elsewhere that answers is waited for, as its slots may all be taken or its executors be starting: a job
-        begun anew would start no sooner. People are told what to raise meanwhile.
+        While its slots may all be taken Spark is waited for: another job would start no sooner.
         """
         either: list[asyncio.Future[Any]] = [ticket.linked, job.finished]
         began_s = time.monotonic()
@@ -153,7 +153,7 @@ class SliceHandle:
         until_s = began_s + timeout_s
         while True:
             left_s = max(until_s - time.monotonic(), 0)
-            await asyncio.wait(either, timeout=min(left_s, _NO_SLOT_WORD_S), return_when="FIRST_COMPLETED")
+            await asyncio.wait(either, timeout=min(left_s, _NO_SLOT_S), return_when="FIRST_COMPLETED")
             if ticket.linked.done():
                 self._engine.has_run()
                 return ticket.linked.result()
@@ -164,10 +164,14 @@ class SliceHandle:
                 if self._engine.abandon_if_frozen():
                     raise SliceLost(f"no slice connected within {now_s - began_s:.0f} s")
                 until_s = now_s + timeout_s
-            if self._engine.settings.kind is not SparkKind.LOCAL:
+            if self._engine.may_be_full:
                 self._say_that_it_waits(now_s - began_s)
 
     def _say_that_it_waits(self, waited_s: float) -> None:
+        if (make_room := self.on_no_slot) is not None:
+            self.on_no_slot = None
+            make_room()
+            return
         settings = self._engine.settings
         log.warning(
             "%s: Spark (%s) has not run its next slice for %.0f s; its executors may be starting, or there is no free "

@@ -83,7 +83,7 @@ class SparkSettings:
     Args:
         java_home: The Java that it runs on; None where none is needed, as for a client of Spark Connect.
         conf: The user's ``spark.*`` keys, which win over all that is set here.
-        slices: How many slices there may be; each needs two slots for a moment.
+        slices: How many slices there may be; each needs a slot.
         java_options: More options for the driver's JVM.
         close_timeout_s: How long Spark may take to end in order; None for what its kind deserves.
         hidden: Names of environment variables that hold secrets of the file, which Spark's processes do not get.
@@ -123,7 +123,7 @@ class SparkSettings:
         if self.kind is SparkKind.LOCAL:
             return {**_LOCAL_CONF, _JAVA_OPTIONS_KEY: options, **self.conf}
         # Standalone Spark would give one application every core that it has.
-        return {**_CLUSTER_CONF, _JAVA_OPTIONS_KEY: options, _CORES: str(2 * self.slices), **self.conf}
+        return {**_CLUSTER_CONF, _JAVA_OPTIONS_KEY: options, _CORES: str(self.slices), **self.conf}
 
     def environment(self, scratch: str) -> dict[str, str]:
         """Of the driver's process; ``scratch`` is the folder for its files, where the user names none."""
@@ -156,15 +156,15 @@ class SparkSettings:
         return (os.cpu_count() or 1) if number == "*" else int(number or 1)
 
     def slots_advice(self) -> str:
-        """What to do where no slot becomes free."""
-        wanted = f"{self.slices} slices need {2 * self.slices} slots, as each next one starts ahead"
+        """What to do if no slot becomes free."""
+        wanted = f"{self.slices} slices need {self.slices} slots"
         if self.kind is SparkKind.CONNECT:
             return f"{wanted}; give the Spark Connect server more cores, or lower tasks.max"
         return f"{wanted}; add executors or cores (spark.cores.max, spark.executor.cores), or lower tasks.max"
 
 
 def check_spark(settings: SparkSettings) -> None:
-    """Raise :class:`ConfigError` where the keys contradict each other, or give fewer slots than the slices need."""
+    """Raise :class:`ConfigError` if the keys contradict each other or give fewer slots than there are slices."""
     conf, slices = settings.conf, settings.slices
     if _REMOTE in conf:
         if _MASTER in conf:
@@ -173,11 +173,11 @@ def check_spark(settings: SparkSettings) -> None:
             raise ConfigError(f"{_REMOTE} should be the address of a Spark Connect server, sc://host:port", _REMOTE)
         return
     slots = settings.slots()
-    if slots is None or slots >= 2 * slices:
+    if slots is None or slots >= slices:
         return
-    key, raised = (_MASTER, f"local[{2 * slices},4]") if settings.kind is SparkKind.LOCAL else (_CORES, f"{2 * slices}")
+    key, raised = (_MASTER, f"local[{slices},4]") if settings.kind is SparkKind.LOCAL else (_CORES, f"{slices}")
     raise ConfigError(
-        f"{slices} slices need {2 * slices} Spark slots (each next epoch starts ahead), but "
-        f"{key} = {settings.merged()[key]} has {slots}; raise it to {raised} or more, or lower tasks.max",
+        f"{slices} slices need {slices} Spark slots, but {key} = {settings.merged()[key]} has {slots}; "
+        f"raise it to {raised} or more, or lower tasks.max",
         key=key,
     )

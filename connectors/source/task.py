@@ -42,8 +42,6 @@ from connectors.source.trimming import trim_forever
 log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
-#: How long before its end an epoch's successor is started, so that it waits warm for «go».
-_AHEAD_S: Final = 4.0
 #: Brokers forget a transactional id that nobody asks for in a week (``transactional.id.expiration.ms``), and batches
 #: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
@@ -202,7 +200,7 @@ class MirrorSourceTask:
             self._ledger.entries.clear()
             self._ledger.enter(await self._before_stop(self._pairs()))
         handle = self._new_slice()
-        following: SliceHandle | None = None
+        following: asyncio.Task[SliceHandle] | None = None
         opening = asyncio.create_task(handle.open(), name=f"open slice {self._name}")
         try:
             producer, plans = await self._before_stop(self._prepare(handle, opening))
@@ -213,10 +211,11 @@ class MirrorSourceTask:
                 following = await self._epoch(handle)
                 await self._end_epoch(handle)
                 self._defects.forget()
-                if following is None:
+                opened = await self._opened(following) if following is not None else None
+                if opened is None:
                     self._ledger.hand_over(())
                     return
-                handle, following = following, None
+                handle, following = opened, None
                 if time.monotonic() - claimed_s < _CLAIM_AGAIN_S and not self._takes_over_early:
                     plans = self._ledger.plans()
                 else:
@@ -227,7 +226,7 @@ class MirrorSourceTask:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             await close_quietly(handle)
-            await close_quietly(following)
+            await _close_opening(following)
 
     def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
         handle.go(producer, plans)
@@ -300,6 +299,15 @@ class MirrorSourceTask:
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
         """Take over all of ``joining`` beside the running slice, and store where each begins."""
         await self._begin(handle, await self._plan(joining, starts, self._producer), joining)
+
+    async def _opened(self, opening: asyncio.Task[SliceHandle]) -> SliceHandle | None:
+        """Return the next slice once it is open; None if the task is to stop before that."""
+        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
+        try:
+            await asyncio.wait({opening, stopping}, return_when="FIRST_COMPLETED")
+        finally:
+            stopping.cancel()
+        return opening.result() if opening.done() else None
 
     def _new_slice(self) -> SliceHandle:
         services = self._services
@@ -393,27 +401,28 @@ class MirrorSourceTask:
                 ledger.begin(plan.source, position_of(begins, *takeover.writer_of(plan)), runs_on=plan.runs_on)
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
-    async def _epoch(self, handle: SliceHandle) -> SliceHandle | None:
-        """Until the epoch is over; returns the next slice, warm, or None when the task is to stop."""
+    async def _epoch(self, handle: SliceHandle) -> asyncio.Task[SliceHandle] | None:
+        """Copy until the epoch is over; return the opening of the next slice, or None when the task is to stop.
+
+        The next slice is open, unless Spark has no free slot for it before this one ends.
+        """
         opening: asyncio.Task[SliceHandle] | None = None
+        no_slot = asyncio.Event()
+        making_room = asyncio.create_task(no_slot.wait(), name=f"make room for the next slice of {self._name}")
         stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
         looking = self._until_early()
         coming_back = asyncio.create_task(looking, name=f"waiting partitions of {self._name}")
         changing = asyncio.create_task(self._changes.keep(handle), name=f"partitions of {self._name}")
         ending: list[asyncio.Future[Any]] = [stopping, handle.ended, changing]
         length_s = self._settings.epoch_ms / 1000
-        ahead_s = max(length_s - _AHEAD_S, length_s / 2)
-        began_s = time.monotonic()
         try:
-            await asyncio.wait([*ending, coming_back], timeout=ahead_s, return_when="FIRST_COMPLETED")
+            await asyncio.wait([*ending, coming_back], timeout=length_s, return_when="FIRST_COMPLETED")
             if coming_back.done():
                 coming_back.result()
             if not any(one.done() for one in ending):
-                opening = asyncio.create_task(self._open_next(), name=f"open next slice {self._name}")
-                left_s = 0 if self._takes_over_early else max(began_s + length_s - time.monotonic(), 0)
-                await asyncio.wait(ending, timeout=left_s, return_when="FIRST_COMPLETED")
-                # The old slice copies on while the next one is not ready.
-                await asyncio.wait([*ending, opening], return_when="FIRST_COMPLETED")
+                opening = asyncio.create_task(self._open_next(no_slot), name=f"open next slice {self._name}")
+                # This slice copies on while the next one is not ready.
+                await asyncio.wait([*ending, opening, making_room], return_when="FIRST_COMPLETED")
                 await self._changes.pause(ending)
             if handle.ended.done():
                 raise handle.ended.result() or SliceLost("the slice ended by itself")
@@ -421,16 +430,15 @@ class MirrorSourceTask:
                 changing.result()
             if stopping.done() or opening is None:
                 return None
-            ready, opening = opening.result(), None
-            return ready
+            if opening.done():
+                opening.result()
+            following, opening = opening, None
+            return following
         finally:
-            for one in (stopping, coming_back, changing):
+            for one in (stopping, coming_back, changing, making_room):
                 one.cancel()
             await asyncio.gather(coming_back, changing, return_exceptions=True)
-            if opening is not None:
-                opening.cancel()
-                (opened,) = await asyncio.gather(opening, return_exceptions=True)
-                await close_quietly(opened if isinstance(opened, SliceHandle) else None)
+            await _close_opening(opening)
 
     @property
     def _takes_over_early(self) -> bool:
@@ -449,10 +457,11 @@ class MirrorSourceTask:
                 task.cancel()
             await asyncio.gather(back, due, return_exceptions=True)
 
-    async def _open_next(self) -> SliceHandle:
-        """The next epoch's slice, warm; tried until it comes up, as the present one goes on."""
+    async def _open_next(self, no_slot: asyncio.Event) -> SliceHandle:
+        """Open the next epoch's slice; try until it comes up. Set ``no_slot`` if it waits for a slot of Spark."""
         while True:
             following = self._new_slice()
+            following.on_no_slot = no_slot.set
             try:
                 await following.open()
             except RetriableError as error:
@@ -522,3 +531,11 @@ class MirrorSourceTask:
                     raise
             if self._services.syncs is not None:
                 self._services.syncs.commit()
+
+
+async def _close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:
+    """Close the slice of an opening, whether it is open yet or not."""
+    if opening is not None:
+        opening.cancel()
+        (opened,) = await asyncio.gather(opening, return_exceptions=True)
+        await close_quietly(opened if isinstance(opened, SliceHandle) else None)

@@ -27,7 +27,7 @@ class TaskSettings:
     partitions: tuple[TopicPartition, ...]
     remote_topic: Callable[[str], str]
     slice: SliceSettings
-    epoch_ms: int = 60_000
+    epoch_ms: int = 3_600_000
     commit_interval_ms: int = 1_000
     reset_to: int = EARLIEST
     logs_skipped: bool = False

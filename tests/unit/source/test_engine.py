@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -143,3 +144,25 @@ async def test_each_spark_that_is_abandoned_in_a_row_leaves_the_next_more_time(m
     assert engine.patience == 1
     engine._process = None
     await engine.stop()
+
+
+async def test_only_a_spark_that_answers_and_has_more_jobs_than_slots_may_be_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(engine_module, "_kill_group", killed.append)
+    here = SparkEngine(SparkSettings(None, {"spark.master": "local[2,4]"}))
+    elsewhere = SparkEngine(SparkSettings(None, {"spark.remote": "sc://s"}))
+    for engine in (here, elsewhere):
+        engine._process = cast(Any, SimpleNamespace(pid=7))
+        engine._heard_s = time.monotonic()
+    here._jobs = dict.fromkeys("ab", cast(Any, None))
+    assert [one.may_be_full for one in (here, elsewhere)] == [False, True]
+    here._jobs["c"] = cast(Any, None)
+    assert [here.may_be_full, here.abandon_if_frozen()] == [True, False]
+    here._heard_s -= 60
+    assert [here.may_be_full, here.abandon_if_frozen()] == [False, True]
+    assert killed == [7]
+    for engine in (here, elsewhere):
+        engine._process = None
+        await engine.stop()

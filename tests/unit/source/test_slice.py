@@ -71,7 +71,7 @@ class Engine:
         self.jobs: list[Job] = []
         self.cancelled: list[Job] = []
         self.asked_whether_frozen = 0
-        self.is_frozen = True
+        self.may_be_full = False
         self.patience = 1
         self.started = asyncio.Event()
         self.was_asked_thrice = asyncio.Event()
@@ -89,7 +89,7 @@ class Engine:
         self.asked_whether_frozen += 1
         if self.asked_whether_frozen == 3:
             self.was_asked_thrice.set()
-        return self.is_frozen
+        return not self.may_be_full
 
     def has_run(self) -> None:
         self.patience = 1
@@ -234,9 +234,9 @@ async def test_how_long_a_spark_has_is_the_engines_to_say(world: World) -> None:
 async def test_a_cluster_without_a_slot_is_left_alone_and_people_are_told_what_to_raise(
     conf: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(slice_module, "_NO_SLOT_WORD_S", 0.001)
+    monkeypatch.setattr(slice_module, "_NO_SLOT_S", 0.001)
     world = world_with(conf)
-    world.engine.is_frozen = False
+    world.engine.may_be_full = True
     handle = world.handle(open_timeout_s=0.005)
     with caplog.at_level(logging.WARNING):
         opening = asyncio.create_task(handle.open())
@@ -248,6 +248,26 @@ async def test_a_cluster_without_a_slot_is_left_alone_and_people_are_told_what_t
     assert len(world.engine.jobs) == 1
     assert len(caplog.records) >= 2
     assert all(advice in one.getMessage() and "tasks.max" in one.getMessage() for one in caplog.records)
+    await handle.close()
+
+
+async def test_a_predecessor_is_asked_to_make_room_before_the_log_complains(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slice_module, "_NO_SLOT_S", 0.01)
+    world = world_with({"spark.master": "local[1]"})
+    handle, no_slot = world.handle(), asyncio.Event()
+    handle.on_no_slot = no_slot.set
+    opening = asyncio.create_task(handle.open())
+    ticket = await world.until_started()
+    await asyncio.sleep(0.05)
+    assert not no_slot.is_set(), "Spark does not answer or has free slots"
+    world.engine.may_be_full = True
+    await asyncio.wait_for(no_slot.wait(), 60)
+    assert not caplog.records
+    world.connect(ticket)
+    world.wire.say("ready")
+    await asyncio.wait_for(opening, 60)
     await handle.close()
 
 

@@ -50,8 +50,8 @@ def test_only_a_spark_of_this_machine_is_held_to_loopback_and_forks_from_our_dae
         assert key not in cluster
 
 
-def test_a_cluster_gives_what_two_slots_a_slice_need_and_no_more() -> None:
-    assert settings({"spark.master": "spark://m:7077"}, slices=3).merged()["spark.cores.max"] == "6"
+def test_a_cluster_gives_a_slot_for_each_slice_and_no_more() -> None:
+    assert settings({"spark.master": "spark://m:7077"}, slices=3).merged()["spark.cores.max"] == "3"
 
 
 def test_a_server_is_told_nothing_that_is_its_own_to_say() -> None:
@@ -99,9 +99,9 @@ def test_where_spark_is_holds_no_token() -> None:
 @pytest.mark.parametrize(
     ("conf", "slices", "words"),
     [
-        ({"spark.master": "local[2]"}, 2, ("spark.master = local[2] has 2", "local[4,4]")),
-        ({"spark.master": "local"}, 1, ("has 1", "local[2,4]")),
-        ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 2, ("spark.cores.max = 3", "raise it to 4")),
+        ({"spark.master": "local[2]"}, 3, ("spark.master = local[2] has 2", "local[3,4]")),
+        ({"spark.master": "local"}, 2, ("has 1", "local[2,4]")),
+        ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 4, ("spark.cores.max = 3", "raise it to 4")),
         ({"spark.master": "spark://m:7077", "spark.remote": "sc://s"}, 1, ("both set",)),
         ({"spark.remote": "local[4]"}, 1, ("sc://host:port",)),
     ],

@@ -35,11 +35,18 @@ class Slice:
         self.epoch = epoch
         self.ended: asyncio.Future[SliceLost | None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
+        self.on_no_slot: Callable[[], None] | None = None
         self._world = world
 
     async def open(self) -> None:
         if self._world.refusals:
             raise self._world.refusals.pop(0)
+        if self._world.has_one_slot:
+            while not all(one.is_closed for one in self._world.slices if one is not self):
+                assert self.on_no_slot is not None, "a predecessor has to make room"
+                self.on_no_slot()
+                await asyncio.sleep(0)
+            await self._world.slot_is_given.wait()
         self._world.opened += 1
 
     def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
@@ -53,6 +60,7 @@ class Slice:
 
     async def close(self) -> None:
         self.is_closed = True
+        self._world.changed()
 
 
 class World:
@@ -60,6 +68,10 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refusals: list[Exception] = []
+        #: Whether a slice opens only after its predecessor was closed, and ``slot_is_given``.
+        self.has_one_slot = False
+        self.slot_is_given = asyncio.Event()
+        self.slot_is_given.set()
         self.went: list[tuple[int, int, list[int]]] = []
         self.slices: list[Slice] = []
         self.opened = 0
@@ -167,6 +179,31 @@ async def test_a_slice_that_does_not_come_up_leaves_the_present_one_alone(world:
     one.stop()
     await asyncio.wait_for(running, 60)
     assert world.taken_over == [False], "no takeover but the first"
+
+
+async def test_a_successor_without_a_slot_starts_after_a_clean_end_of_its_predecessor(world: World) -> None:
+    world.has_one_slot = True
+    one = world.task(epoch_ms=1)
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) >= 3)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert world.taken_over == [False], "no takeover but the first"
+    assert [epoch for epoch, *_ in world.went[:3]] == [1, 2, 3]
+
+
+async def test_a_stop_between_two_slices_hands_over(world: World) -> None:
+    world.has_one_slot = True
+    one = world.task(epoch_ms=1)
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.slot_is_given.clear()
+    await world.until(lambda: world.slices[0].is_closed)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert len(world.went) == 1
+    assert world.commits[-1].position.is_handed_over
+    assert all(each.is_closed for each in world.slices)
 
 
 async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
