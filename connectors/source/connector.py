@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from connect.api.source import SourceConnectorContext
@@ -93,10 +93,11 @@ class MirrorSourceConnector:
             self._at_once.append(SYNC_ACLS)
         if settings.look_interval_ms and settings.refresh_topics_interval_s is not None:
             self._schedule.add(LOOK, self._look, settings.look_interval_ms / 1000)
+        self._deletion: TopicDeletion | None = None
         if settings.topic_deletion_delay_ms is not None:
             delay_ms = settings.topic_deletion_delay_ms
-            deletion = TopicDeletion(settings, delay_ms, source, target, admin)
-            self._schedule.add(DELETIONS, deletion.run, deletion.interval_s)
+            self._deletion = TopicDeletion(settings, delay_ms, source, target, admin)
+            self._schedule.add(DELETIONS, self._deletion.run, self._deletion.interval_s)
             self._at_once.append(DELETIONS)
 
     async def start(self, context: SourceConnectorContext) -> None:
@@ -138,6 +139,11 @@ class MirrorSourceConnector:
         if self._access is not None:
             self._schedule.hurry(SYNC_ACLS)
 
+    def _look_for_deleted(self, missing: Collection[str]) -> None:
+        if self._deletion is not None:
+            self._deletion.expect(missing)
+            self._schedule.hurry(DELETIONS)
+
     async def _refresh_again(self) -> None:
         assert self._context is not None, "jobs begin with the connector"
         before, counts = self._partitions, self._counts
@@ -149,8 +155,7 @@ class MirrorSourceConnector:
                 self._settings.source_alias,
                 ", ".join(sorted(gone)),
             )
-            if self._settings.topic_deletion_delay_ms is not None:
-                self._schedule.hurry(DELETIONS)
+            self._look_for_deleted(gone)
         if self._partitions != before:
             self._context.request_task_reconfiguration()
 
@@ -229,8 +234,8 @@ class MirrorSourceConnector:
         counts = _counts(topics)
         # Topics that are gone wait for Java's interval: until then their tasks say what was copied of them.
         missed, self._missed = self._missed, self._counts.keys() - counts.keys()
-        if self._missed - missed and self._settings.topic_deletion_delay_ms is not None:
-            self._schedule.hurry(DELETIONS)
+        if self._missed - missed:
+            self._look_for_deleted(self._missed)
         grown = any(count > self._counts.get(topic, 0) for topic, count in counts.items())
         if grown:
             self._schedule.hurry(REFRESH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,10 +12,9 @@ from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
-from connectors.positions import Position
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
-from connectors.source.deletions import Copy, GonePlan, candidates, copied_by, is_copied_cluster, plan_deletions
+from connectors.source.deletions import Copy, GonePlan, deletable, is_copied_cluster, plan_deletions
 from connectors.source.gone_records import GoneRecords, read_gone
 from connectors.stored_offsets import read_all_positions
 
@@ -25,9 +24,6 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 #: Looks in the time of the delay, and how far apart they are at least and at most.
 _LOOKS: Final = 10
 _BETWEEN_S: Final = (1.0, 600.0)
-
-#: Positions with the connectors that stored them.
-Stored = Sequence[tuple[str, Position]]
 
 
 class TopicDeletion:
@@ -50,12 +46,19 @@ class TopicDeletion:
         self._records = GoneRecords(target, admin, self._where)
         self._since_ms: dict[str, int] | None = None
         self._said_unknown = False
+        self._has_read = False
+        #: Source topics that were listed at some time, or mirrored.
+        self._known: set[str] = set()
 
     @property
     def interval_s(self) -> float:
         """How often :meth:`run` wants to be called."""
         shortest, longest = _BETWEEN_S
         return min(max(self._delay_ms / 1000 / _LOOKS, shortest), longest)
+
+    def expect(self, topics: Collection[str]) -> None:
+        """Source topics that were mirrored: while one of them is not listed, the next looks ask for it."""
+        self._known.update(topics)
 
     async def run(self) -> None:
         """Look which topics are gone, note since when, and delete what is due.
@@ -102,47 +105,48 @@ class TopicDeletion:
         return self._settings.flow
 
     async def _gone(self, target: Mapping[str, TopicMetadata]) -> dict[str, str]:
-        """Remote topics of this flow by source topics that are gone for certain."""
+        """Remote topics of this flow by source topics that do not exist any more."""
         settings = self._settings
         listed = (await self._source.metadata(None)).topics
-        # Where transforms rename topics, names do not tell; else the store is read only where it matters.
-        positions = [] if settings.names.are_the_policys else await self._positions()
-        copied = {(copy.topic, copy.remote) for copy in _copies(positions) if copy.connector == settings.name}
-        maybe = candidates(settings.names, settings.should_mirror, listed, target, copied)
-        if not maybe:
+        if self._has_read and self._known <= listed.keys():  # nothing is missing: the stored positions are not read
+            self._known |= listed.keys()
             return {}
-        positions = positions or await self._positions()
-        if not self._is_copied_cluster(positions, listed):
+        copies = await self._copies()
+        self._has_read = True
+        ours = [copy for copy in copies if copy.connector == settings.name]
+        self._known |= listed.keys() | {copy.topic for copy in ours}
+        ids = {name: topic.topic_id for name, topic in target.items()}
+        maybe = deletable(settings.name, settings.names, settings.should_mirror, copies, listed, ids)
+        if not maybe or not self._is_copied_cluster(ours, listed):
             return {}
         asked = (await self._source.metadata(maybe.keys())).topics
-        gone = {
+        return {
             topic: remote
             for topic, remote in maybe.items()
             if topic in asked and asked[topic].error_code == _UNKNOWN_TOPIC_OR_PARTITION
         }
-        ids = {remote: target[remote].topic_id for remote in gone.values()}
-        return copied_by(settings.name, gone, _copies(positions), listed, ids)
 
-    def _is_copied_cluster(self, positions: Stored, listed: Mapping[str, TopicMetadata]) -> bool:
-        ours = [
-            (one.source_topic, one.source_topic_id) for connector, one in positions if connector == self._settings.name
-        ]
+    def _is_copied_cluster(self, ours: Sequence[Copy], listed: Mapping[str, TopicMetadata]) -> bool:
         ids = {name: topic.topic_id for name, topic in listed.items()}
-        known = is_copied_cluster(self._settings.names.policy, ours, ids)
+        known = is_copied_cluster(self._settings.names.policy, [(copy.topic, copy.topic_id) for copy in ours], ids)
         if not known and not self._said_unknown:
             log.warning(
                 "%s: cluster %s has none of the topics that were copied from it, by their ids: it is another cluster "
-                "than before, or was made anew, and no remote topic is deleted (topic.deletion.policy)",
+                "or was recreated, or DESCRIBE on its topics is missing; no remote topic is deleted "
+                "(topic.deletion.policy)",
                 self._flow,
                 self._settings.source_alias,
             )
         self._said_unknown = not known
         return known
 
-    async def _positions(self) -> Stored:
-        """Those of all connectors of this source."""
+    async def _copies(self) -> set[Copy]:
+        """Of all connectors of this source."""
         positions = await read_all_positions(self._target, self._settings.map_topic)
-        return [(connector, position) for (connector, _), position in positions.items()]
+        return {
+            Copy(connector, one.source_topic, one.source_topic_id, one.target_topic, one.target_topic_id)
+            for (connector, _), one in positions.items()
+        }
 
     async def _delete(self, change: DeleteTopic) -> None:
         log.warning(
@@ -159,13 +163,6 @@ class TopicDeletion:
             log.error("%s: %s", self._flow, outcome)
         else:
             log.warning("%s: %s; trying again", self._flow, outcome)
-
-
-def _copies(positions: Stored) -> set[Copy]:
-    return {
-        Copy(connector, position.source_topic, position.target_topic, position.target_topic_id)
-        for connector, position in positions
-    }
 
 
 def _utc(at_ms: int) -> str:

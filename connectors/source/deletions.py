@@ -22,6 +22,7 @@ class Copy(NamedTuple):
 
     connector: str
     topic: str
+    topic_id: UUID | None
     remote: str
     remote_id: UUID | None
 
@@ -39,46 +40,42 @@ class GonePlan:
         return [change for change in self.deletions if change.due_ms <= now_ms]
 
 
-def candidates(
+def deletable(
+    connector: str,
     names: RemoteNames,
     should_mirror: Callable[[str], bool],
+    copies: Collection[Copy],
     source: Collection[str],
-    target: Collection[str],
-    copied: Iterable[tuple[str, str]] = (),
+    target: Mapping[str, UUID | None],
 ) -> dict[str, str]:
-    """Remote topics by source topic, where the source does not list it and this flow would mirror it.
+    """Return remote topics by source topic, if the source does not list the source topic.
 
-    Nothing where the source lists no topic of the flow at all, so that a cluster that has lost everything is told early
-    (:func:`is_copied_cluster` is the proof). ``copied``: source
-    topics and the remote ones that they were copied to, which tells what remote names do not. A remote topic that
-    records of a topic are sent to that is there is never among them, whoever fills it.
+    ``connector`` has filled the remote topic and would fill it now, its id is still the same, and no topic that the
+    source lists fills it or has records sent there.
+
+    Args:
+        copies: Of all connectors.
+        source: The source's topics.
+        target: The target's topics and their ids. Without ids a recreated topic looks like ours, so nothing is deleted.
     """
-    if not any(should_mirror(topic) for topic in source):
-        return {}
-    policy, source_alias = names.policy, names.source_alias
-    found = {
-        topic: name
-        for topic, name in copied
-        if topic not in source
-        and name in target
-        and should_mirror(topic)
-        and not policy.is_heartbeats_topic(topic)
-        and _leads_to(names, topic, name)
+    ours = {
+        copy
+        for copy in copies
+        if copy.connector == connector
+        and copy.topic not in source
+        and copy.remote_id is not None
+        and target.get(copy.remote) == copy.remote_id
+        and should_mirror(copy.topic)
+        and not names.policy.is_heartbeats_topic(copy.topic)
+        and copy.remote in _sent_to(names, copy.topic)[:1]
     }
-    for name in target:
-        topic = policy.upstream_topic(name) if policy.topic_source(name) == source_alias else None
-        if (
-            topic is not None
-            and topic not in source
-            and should_mirror(topic)
-            and not policy.is_heartbeats_topic(topic)
-            and not policy.is_internal_topic(name)
-            and not policy.is_checkpoints_topic(name)
-            and _leads_to(names, topic, name)
-        ):
-            found[topic] = name
-    living = {name for topic in source for name in _sent_to(names, topic)} if found else set()
-    return {topic: name for topic, name in found.items() if name not in living}
+    filled = {(copy.remote, copy.remote_id) for copy in copies if copy.topic in source}
+    sent = {name for topic in source for name in _sent_to(names, topic)} if ours else set()
+    return {
+        copy.topic: copy.remote
+        for copy in ours
+        if copy.remote not in sent and filled.isdisjoint({(copy.remote, copy.remote_id), (copy.remote, None)})
+    }
 
 
 def is_copied_cluster(
@@ -99,39 +96,11 @@ def is_copied_cluster(
     return any(topic in listed and not policy.is_heartbeats_topic(topic) for topic, _ in copied)
 
 
-def copied_by(
-    connector: str,
-    maybe: Mapping[str, str],
-    copies: Collection[Copy],
-    source: Collection[str],
-    ids: Mapping[str, UUID | None],
-) -> dict[str, str]:
-    """Those of :func:`candidates` that ``connector`` has filled, and nobody fills from another topic of ``source``.
-
-    ``ids`` are those of remote topics now: one that somebody has made since under the name of ours is none of ours.
-    Without ids nobody could tell.
-    """
-    ours = {copy[1:] for copy in copies if copy.connector == connector and copy.remote_id is not None}
-    living = {copy[2:] for copy in copies if copy.topic in source}
-    return {
-        topic: name
-        for topic, name in maybe.items()
-        if (topic, name, ids[name]) in ours and (name, ids[name]) not in living and (name, None) not in living
-    }
-
-
 def _sent_to(names: RemoteNames, topic: str) -> tuple[str, ...]:
     try:
         return names.all_of(topic)
     except PermanentError:
         return ()
-
-
-def _leads_to(names: RemoteNames, topic: str, name: str) -> bool:
-    try:
-        return names.of(topic) == name
-    except PermanentError:
-        return False
 
 
 def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms: int, delay_ms: int) -> GonePlan:

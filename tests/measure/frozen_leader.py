@@ -201,8 +201,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
             if faults and not options.keep_going:
                 break
         await asyncio.to_thread(run.writer.stop)
-        report = await run.checker.caught_up(_DEADLINE_S)
+        await run.checker.caught_up(_DEADLINE_S)
         exit_code = await asyncio.to_thread(run.mirror.stop)
+        report = await run.checker.check()
         resumed = run.mirror.resumed()
         _say(report.summary())
         _say(
@@ -210,6 +211,8 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
             f"duplicates announced {sum(one.may_double for one in resumed)}"
         )
         faults += [f"{one.target}-{one.partition}: {one.fault}" for one in report.partitions if not one.is_exact]
+        if report.total("source_records") != report.total("target_records"):
+            faults.append("source and target have different numbers of records")
         faults += [f"the mirror's exit code is {exit_code}"] if exit_code else []
     return faults
 

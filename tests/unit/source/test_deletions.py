@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -10,11 +13,17 @@ from hypothesis import strategies as st
 
 from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import named_steps
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
+from connectors.dataplane.plan import TopicPartition
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from connectors.positions import UnknownFormat
+from connectors.positions import Position, UnknownFormat
 from connectors.remote_names import RemoteNames, renaming_steps
-from connectors.source.deletions import Copy, candidates, copied_by, is_copied_cluster, plan_deletions
+from connectors.settings import MirrorSourceSettings
+from connectors.source import deletion
+from connectors.source.deletion import TopicDeletion
+from connectors.source.deletions import Copy, deletable, is_copied_cluster, plan_deletions
 from connectors.source.gone_records import decode_gone, decode_gone_key, encode_gone, encode_gone_key
 from connectors.topic_routes import TopicRoutes
 
@@ -22,36 +31,47 @@ DEFAULT = DefaultReplicationPolicy()
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
+def copies(*pairs: tuple[str, str], connector: str = "one") -> list[Copy]:
+    """Of topics into remote topics with the same id."""
+    return [Copy(connector, topic, ID, remote, ID) for topic, remote in pairs]
+
+
+def found(names: RemoteNames, copied: list[Copy], source: set[str], target: Iterable[str]) -> dict[str, str]:
+    """What may be deleted of topics of ``target``, which all have one id."""
+
+    def takes(topic: str) -> bool:
+        return topic != "skipped"
+
+    return deletable("one", names, takes, copied, source, dict.fromkeys(target, ID))
+
+
 @pytest.mark.parametrize(
-    ("policy", "target", "found"),
+    ("policy", "copied", "expected"),
     [
-        (DEFAULT, ["us.a", "us.b", "ap.b", "b"], {"b": "us.b"}),
-        (DEFAULT, ["us.heartbeats", "us.checkpoints.internal", "mm2-offsets.us.internal", "us.__x"], {}),
-        (DEFAULT, ["us.skipped"], {}),
-        (IdentityReplicationPolicy(source_alias="us"), ["a", "b", "heartbeats", "us.heartbeats"], {"b": "b"}),
+        (DEFAULT, [("a", "us.a"), ("b", "us.b"), ("c", "us.c")], {"b": "us.b"}),
+        (DEFAULT, [("b", "ap.b"), ("skipped", "us.skipped"), ("heartbeats", "us.heartbeats")], {}),
+        (
+            IdentityReplicationPolicy(source_alias="us"),
+            [("a", "a"), ("b", "b"), ("heartbeats", "heartbeats")],
+            {"b": "b"},
+        ),
     ],
 )
-def test_candidates(policy: ReplicationPolicy, target: list[str], found: dict[str, str]) -> None:
-    def takes(topic: str) -> bool:
-        return topic != "skipped" and not policy.is_internal_topic(topic)
+def test_what_was_copied_from_a_topic_that_is_not_listed(
+    policy: ReplicationPolicy, copied: list[tuple[str, str]], expected: dict[str, str]
+) -> None:
+    there = {remote for _, remote in copied} - {"us.c"}
+    assert found(RemoteNames("us", policy), copies(*copied), {"a"}, there) == expected
 
-    assert candidates(RemoteNames("us", policy), takes, {"a"}, target) == found
 
-
-def test_of_renamed_topics_tells_what_was_copied() -> None:
+def test_of_renamed_topics_positions_tell() -> None:
     router = {
         "transforms": "r", "transforms.r.type": "RegexRouter", "transforms.r.regex": "us.(.*)",
         "transforms.r.replacement": "$1",
     }  # fmt: skip
     names = RemoteNames("us", DEFAULT, renaming_steps(named_steps(router)))
-    copied = [("b", "b"), ("a", "a"), ("c", "us.c"), ("d", "d"), ("heartbeats", "heartbeats")]
-    there = ["a", "b", "us.b", "us.c", "heartbeats"]
-    assert candidates(names, lambda _: True, {"a"}, there, copied) == {"b": "b"}
-    assert candidates(names, lambda _: True, {"a"}, there) == {}
-
-
-def test_nothing_is_gone_where_nothing_is_left() -> None:
-    assert candidates(RemoteNames("us", DEFAULT), lambda topic: topic != "other", {"other"}, ["us.a"]) == {}
+    copied = copies(("b", "b"), ("a", "a"), ("c", "us.c"), ("d", "d"), ("heartbeats", "heartbeats"))
+    assert found(names, copied, {"a"}, ["a", "b", "us.b", "us.c", "heartbeats"]) == {"b": "b"}
 
 
 @pytest.mark.parametrize(
@@ -76,46 +96,131 @@ def test_a_cluster_that_was_rebuilt_is_told_by_its_topics(
     assert is_copied_cluster(DEFAULT, copied, listed) == is_it
 
 
-def test_what_a_topic_that_is_there_is_sent_to_stays() -> None:
-    there = ["us.a", "us.a.errors", "us.b.errors"]
+def test_what_records_of_a_listed_topic_are_sent_to_stays() -> None:
+    there, copied = (
+        ["us.a", "us.a.errors", "us.b.errors"],
+        copies(("a.errors", "us.a.errors"), ("b.errors", "us.b.errors")),
+    )
     routed = RemoteNames("us", DEFAULT, routes=TopicRoutes(others=("${topic}.errors",)), by_query=True)
-    assert candidates(RemoteNames("us", DEFAULT), lambda _: True, {"a"}, there).keys() == {"a.errors", "b.errors"}
-    assert candidates(routed, lambda _: True, {"a"}, there) == {"b.errors": "us.b.errors"}
+    assert found(RemoteNames("us", DEFAULT), copied, {"a"}, there).keys() == {"a.errors", "b.errors"}
+    assert found(routed, copied, {"a"}, there) == {"b.errors": "us.b.errors"}
 
 
 @pytest.mark.parametrize(
-    ("copies", "is_ours"),
+    ("copied", "is_ours"),
     [
-        ([Copy("one", "gone", "us.gone", ID)], True),
-        ([Copy("one", "gone", "us.gone", None)], False),
-        ([Copy("one", "gone", "us.gone", OTHER_ID)], False),
-        ([Copy("other", "gone", "us.gone", ID)], False),
-        ([Copy("one", "gone", "us.gone", ID), Copy("other", "gone", "us.gone", ID)], True),
-        ([Copy("one", "gone", "us.gone", ID), Copy("other", "gone too", "us.gone", ID)], True),
-        ([Copy("one", "gone", "us.gone", ID), Copy("other", "a", "us.gone", OTHER_ID)], True),
-        ([Copy("one", "gone", "us.gone", ID), Copy("other", "a", "us.gone", ID)], False),
-        ([Copy("one", "gone", "us.gone", ID), Copy("other", "a", "us.gone", None)], False),
-        ([Copy("one", "gone", "us.gone", ID), Copy("one", "a", "us.gone", ID)], False),
+        ([("one", "gone", ID)], True),
+        ([("one", "gone", None)], False),
+        ([("one", "gone", OTHER_ID)], False),
+        ([("other", "gone", ID)], False),
+        ([("one", "gone", ID), ("other", "gone", ID)], True),
+        ([("one", "gone", ID), ("other", "gone too", ID)], True),
+        ([("one", "gone", ID), ("other", "a", OTHER_ID)], True),
+        ([("one", "gone", ID), ("other", "a", ID)], False),
+        ([("one", "gone", ID), ("other", "a", None)], False),
+        ([("one", "gone", ID), ("one", "a", ID)], False),
     ],
 )
-def test_only_what_we_alone_have_filled_is_ours(copies: list[Copy], is_ours: bool) -> None:
-    found = copied_by("one", {"gone": "us.gone"}, copies, {"a"}, {"us.gone": ID})
-    assert found == ({"gone": "us.gone"} if is_ours else {})
+def test_only_what_we_alone_have_filled_is_ours(copied: list[tuple[str, str, UUID | None]], is_ours: bool) -> None:
+    all_copies = [Copy(connector, topic, ID, "us.gone", remote_id) for connector, topic, remote_id in copied]
+    assert found(RemoteNames("us", DEFAULT), all_copies, {"a"}, ["us.gone"]) == ({"gone": "us.gone"} if is_ours else {})
 
 
 @pytest.mark.parametrize(
     ("policy", "remote"), [(DEFAULT, "us.orders"), (IdentityReplicationPolicy(source_alias="us"), "orders")]
 )
-def test_remote_topics_that_the_removed_policy_made_are_never_deleted(policy: ReplicationPolicy, remote: str) -> None:
-    """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic, and
-    whether its source topic is there or was deleted."""
+@pytest.mark.parametrize("source", [{"a", "orders"}, {"a"}])
+def test_remote_topics_that_the_removed_policy_made_are_never_deleted(
+    policy: ReplicationPolicy, remote: str, source: set[str]
+) -> None:
+    """``new-remote-topic`` of earlier versions: whether the flow's position still names one or the usual topic."""
     former = f"{remote}.1c9bd204"
-    ids: dict[str, UUID | None] = {remote: ID, former: OTHER_ID}
-    for source in ({"a", "orders"}, {"a"}):
-        for copy in (Copy("one", "orders", former, OTHER_ID), Copy("one", "orders", remote, ID)):
-            names = RemoteNames("us", policy)
-            maybe = candidates(names, lambda _: True, source, [remote, former], [copy[1:3]])
-            assert former not in copied_by("one", maybe, [copy], source, ids).values()
+    for copy in copies(("orders", former), ("orders", remote)):
+        assert former not in found(RemoteNames("us", policy), [copy], source, [remote, former]).values()
+
+
+class Clusters:
+    """The source's and the target's topics, and how often stored positions were read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source, self.target = {"a", "b"}, {"us.a", "us.b"}
+        self.copied = {"a", "b"}
+        self.reads = 0
+        self.is_hidden = False
+        monkeypatch.setattr(deletion, "read_all_positions", self._positions)
+        settings = cast(MirrorSourceSettings, SimpleNamespace(
+            flow="us->eu", name="one", source_alias="us", map_topic="map", offsets_topic_partitions=1,
+            offsets_topic_replication_factor=1, names=RemoteNames("us", DEFAULT), should_mirror=lambda _: True,
+        ))  # fmt: skip
+        sides = (self._cluster(lambda: self.source), self._cluster(lambda: self.target))
+        self.deletion = TopicDeletion(settings, 0, *sides, cast(Admin, None))
+
+    def _cluster(self, there: Callable[[], set[str]]) -> Cluster:
+        async def metadata(names: Collection[str] | None) -> SimpleNamespace:
+            known = {name: TopicMetadata(name, ID, 0, {}) for name in there()}
+            if names is not None:
+                code = 29 if self.is_hidden else 3
+                known = {name: known.get(name, TopicMetadata(name, None, code, {})) for name in names}
+            return SimpleNamespace(topics=known)
+
+        return cast(Cluster, SimpleNamespace(metadata=metadata))
+
+    async def _positions(self, *_: object) -> dict[tuple[str, TopicPartition], Position]:
+        self.reads += 1
+        return {
+            ("one", TopicPartition(topic, 0)): Position(
+                topic, 0, ID, 5, 0, f"us.{topic}", 0, ID, 5, "", -1, -1, 0, True
+            )
+            for topic in self.copied
+        }
+
+    async def gone(self) -> dict[str, str]:
+        """By a look of one that runs."""
+        return await self.deletion._gone((await self.deletion._target.metadata(None)).topics)
+
+
+async def test_stored_positions_are_read_at_first_and_while_a_topic_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    for _ in range(3):
+        assert await clusters.gone() == {}
+    assert clusters.reads == 1
+    clusters.source = {"a"}
+    for _ in range(2):
+        assert await clusters.gone() == {"b": "us.b"}
+    clusters.source = {"a", "b"}
+    assert await clusters.gone() == {}
+    assert clusters.reads == 3
+
+
+async def test_a_topic_that_no_look_has_seen_is_missed_once_the_connector_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made, copied and deleted between two looks."""
+    clusters = Clusters(monkeypatch)
+    clusters.copied = {"a"}
+    assert await clusters.gone() == {}
+    clusters.copied = {"a", "brief"}
+    clusters.target.add("us.brief")
+    assert await clusters.gone() == {}
+    clusters.deletion.expect({"brief"})
+    assert await clusters.gone() == {"brief": "us.brief"}
+
+
+async def test_a_topic_that_is_missing_at_the_first_look_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.source, clusters.is_hidden = {"a"}, True
+    assert await clusters.gone() == {}, "a broker that refuses to tell does not say that it does not exist"
+    clusters.is_hidden = False
+    assert await clusters.gone() == {"b": "us.b"}
+
+
+async def test_nothing_is_deleted_after_a_cluster_that_lists_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.source = set()
+    assert await clusters.gone() == {}
+    assert "no remote topic is deleted" in caplog.text
 
 
 topics = st.sampled_from("abcd")
