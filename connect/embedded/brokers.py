@@ -154,7 +154,7 @@ class KafkaCluster:
             raise ConfigError(f"cluster {name}: {len(client_ports)} client ports for {nodes} nodes")
         release = Release.of(version)
         # Before there is a folder to remove, should there be no Java or Kafka.
-        archive = _class_archive(release) if release.version == DEFAULT_VERSION else ()
+        archive = _class_archive(release) if release.has_archive else ()
         command = release.java_command((*archive, *jvm_options))
         for attempt in range(1, _START_ATTEMPTS + 1):
             _refuse_taken(name, client_ports or ())

@@ -89,13 +89,25 @@ class Release:
         Raises:
             DownloadFailed, ConfigError: There is no Kafka, or a wrong KAFKA_HOME.
         """
-        home = os.environ.get("KAFKA_HOME")
-        if not home or self.version != DEFAULT_VERSION:
+        home = self._home
+        if not home:
             return os.pathsep.join(map(str, maven.classpath(self.jars)))
         libraries = Path(home) / "libs"
         if not any(libraries.glob("kafka_2.*.jar")):
             raise ConfigError(f"KAFKA_HOME={home} holds no Apache Kafka (no libs/kafka_2.*.jar); correct or unset it")
-        return os.pathsep.join(map(str, sorted(libraries.glob("*.jar"))))
+        return str(libraries / "*")
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether brokers start from an archive of their classes: the default release from Maven Central.
+
+        Others are started too seldom to record one.
+        """
+        return self.version == DEFAULT_VERSION and not self._home
+
+    @property
+    def _home(self) -> str:
+        return os.environ.get("KAFKA_HOME", "") if self.version == DEFAULT_VERSION else ""
 
     @property
     def _has_log4j_1(self) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.kit.fault_plan import BREAKING, Fault, Kind, Side, plan, wanted
+from tests.kit.mirror import HANDOVERS
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.proxied import ConnectionState
@@ -28,11 +29,11 @@ from tests.kit.requests import DESCRIBE_PRODUCERS, FETCH, PRODUCE
 from tests.kit.stage import Stage
 from tests.kit.strike import faults_of
 
-#: Short, so that faults outlast it; and epochs change while paths are broken.
+#: Time-outs are short, so that faults outlast them.
 PROPERTIES: Final = {
     "us.consumer.request.timeout.ms": "2000",
     "eu.producer.request.timeout.ms": "2000",
-    "copy.epoch.ms": "15000",
+    **HANDOVERS,
 }
 _START_DEADLINE_S: Final = 180.0
 _LOAD_DEADLINE_S: Final = 240.0
@@ -78,7 +79,8 @@ class FaultRound:
     def __init__(self, stage: Stage, fault: Fault, began_s: float) -> None:
         self._stage = stage
         self._fault = fault
-        self._proxy: FaultProxy = (stage.source_proxies if fault.side is Side.SOURCE else stage.proxies)[0]
+        proxies = stage.source_proxies if fault.side is Side.SOURCE else stage.proxies
+        self._proxy: FaultProxy = proxies[fault.number % len(proxies)]
         self._where: Where = copies if fault.copying else everywhere
         self._log_start = stage.mirror.log_end()
         self._result = FaultResult(
@@ -299,6 +301,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240, help="no new fault after so long (default 240)")
     parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=8_000, help="records a second written meanwhile")
+    parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--report", type=Path, default=Path("build/faults"), help="directory of the reports")
     return parser.parse_args()
 
@@ -309,7 +312,14 @@ def main() -> int:
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     print(f"fault run, seed {seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-faults-"))
-    with Stage(directory, seed=seed, records_per_s=options.rate, source_proxied=True, properties=PROPERTIES) as stage:
+    with Stage(
+        directory,
+        seed=seed,
+        records_per_s=options.rate,
+        target_nodes=options.target_nodes,
+        source_proxied=True,
+        properties=PROPERTIES,
+    ) as stage:
         report = run(
             stage,
             plan(seed, options.rounds),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from connectors.dataplane.plan import TopicPartition
+from tests.kit.mirror import HANDOVERS
 from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
@@ -131,7 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stops", type=int, default=4, help="rounds with a SIGSTOP of a slice (default 4)")
     parser.add_argument("--seed", type=int, default=None, help="of the plan (default: by chance, printed)")
     parser.add_argument("--rate", type=float, default=15_000, help="records a second written meanwhile")
-    parser.add_argument("--target-nodes", type=int, default=1, help="brokers of the target (default 1)")
+    parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--secured", action="store_true", help="SCRAM over TLS at the source, mutual TLS at the target")
     parser.add_argument("--exactly-once", action="store_true", help="records and positions in the same transactions")
     parser.add_argument("--spark", choices=("local", "standalone"), default="local", help="where slices run")
@@ -152,7 +153,7 @@ def main() -> int:
     with contextlib.ExitStack() as exits:
         spark = exits.enter_context(StandaloneSpark(bare_python(directory / "python"))) if on_cluster else None
         settings = {"seed": seed, "records_per_s": options.rate, "target_nodes": options.target_nodes, "spark": spark}
-        settings["exactly_once"] = options.exactly_once
+        settings |= {"exactly_once": options.exactly_once, "properties": HANDOVERS}
         stage = exits.enter_context(stage_of(directory, **settings))
         report = run(
             stage,

@@ -52,11 +52,26 @@ PATIENT: Final[Mapping[str, str]] = {
     "lease.ms": "30000",
 }
 
+#: In the file of a long run: epochs that end under load, so that slices hand over.
+HANDOVERS: Final[Mapping[str, str]] = {"copy.epoch.ms": "30000"}
+
 #: Records and their positions in the same transactions, on the way from us to eu.
 EXACTLY_ONCE: Final[Mapping[str, str]] = {
     "eu.exactly.once.source.support": "enabled",
     "us->eu.consumer.isolation.level": "read_committed",
 }
+
+
+def replicated(target_nodes: int) -> dict[str, str]:
+    """Return :data:`SMALL` for a target of so many brokers: three replicas of everything, if there are three."""
+    replicas = str(min(3, target_nodes))
+    return {key: replicas if key.endswith("replication.factor") else value for key, value in SMALL.items()}
+
+
+def in_sync(target_nodes: int) -> dict[str, str]:
+    """Return the brokers' setting of a target on which a write needs two replicas, if there are two."""
+    return {"min.insync.replicas": str(min(2, target_nodes))}
+
 
 _WORKER: Final = "worker"
 #: Users are promised less; here a machine may be very busy.

@@ -22,8 +22,10 @@ _TIMESTAMP: Final = struct.Struct(">q")
 class Observer:
     """Use as an async context manager; it reads until then."""
 
-    def __init__(self, bootstrap: str, *, committed: bool) -> None:
-        """``committed``: what was aborted, or is not committed yet, is not seen."""
+    def __init__(self, bootstrap: str, *, committed: bool, dropped: str | None = None) -> None:
+        """``committed``: what was aborted, or is not committed yet, is not seen. ``dropped``: nor is a record with a
+        header of that name."""
+        self._dropped = dropped
         self._reader = LogReader(bootstrap, self._take, committed=committed)
         self._reading = asyncio.Lock()
         self._lives: dict[str, int] = {}
@@ -76,7 +78,7 @@ class Observer:
     def _take(self, key: Key, position: int, batch: Any) -> None:
         seen, life = self.seen[key], self._lives.get(key[0], 0)
         for record in batch:
-            if record.offset >= position:
+            if record.offset >= position and self._dropped not in (name for name, _ in record.headers):
                 seen.append(Seen(life, record.offset, _digest(record.key), _content(record)))
 
 

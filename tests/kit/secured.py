@@ -22,6 +22,7 @@ from connect.embedded.settings import PROXIED
 from connect.kafka.connection import Connection
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from tests.kit.certificates import Party, make_party
+from tests.kit.mirror import in_sync
 from tests.kit.pipe import Direction
 from tests.kit.proxied import ConnectionState
 from tests.kit.stage import Stage
@@ -265,6 +266,7 @@ class SecuredStage(Stage):
             advertised=self._proxy_before(exits, self.proxies),
             proxied_protocol=self.target_protocol,
             nodes=self._target_nodes,
+            config=in_sync(self._target_nodes),
             has_pkcs12=self.has_pkcs12,
         )
         self.target = exits.enter_context(started)

@@ -14,11 +14,12 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from tests.kit import marked
-from tests.kit.soak_plan import Feed
+from tests.kit.soak_plan import DROPPED, Fate, Feed
 
 _ABORTED_SHARE: Final = 0.3
 _TOMBSTONE_SHARE: Final = 0.1
 _KEYLESS_SHARE: Final = 0.1
+_DROPPED_SHARE: Final = 0.3
 _TRANSACTION_BATCHES: Final = 6
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 #: Partitions that are added are seen within that time.
@@ -194,7 +195,10 @@ class _FeedWriter:
         value: bytes | None = marked.make(0, self._made, chance.randint(8, max(feed.value_bytes, 9)), now_ms)[1]
         if feed.keys and chance.random() < _TOMBSTONE_SHARE:
             value = None
-        return {"key": key, "value": value, "headers": [("soak", b"%d/%d" % (self.number, self._made))]}
+        headers = [("soak", b"%d/%d" % (self.number, self._made))]
+        if feed.fate is Fate.FILTERED and chance.random() < _DROPPED_SHARE:
+            headers.append((DROPPED, b""))
+        return {"key": key, "value": value, "headers": headers}
 
 
 async def _end(producer: Any) -> None:

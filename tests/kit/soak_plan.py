@@ -11,6 +11,11 @@ from typing import Final
 
 from tests.kit.processes import Role
 
+ALIAS: Final = "us"
+#: The source's name in the flow that drops the records with the header :data:`DROPPED`.
+FILTERING: Final = "sift"
+DROPPED: Final = "spam"
+
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 #: Longer than a judge's reader needs for what was just written; where it is not, the run says so.
 RETENTION_MS: Final = 30_000
@@ -35,11 +40,17 @@ class Fate(Enum):
     CUT = "cut at its beginning"
     ANEW = "deleted and made anew"
     GROWN = "grown"
+    FILTERED = "filtered"
     LATE = "made later"
 
     @property
     def is_compacted(self) -> bool:
         return self in (Fate.COMPACTED, Fate.THINNED)
+
+    @property
+    def may_double(self) -> bool:
+        """Whether records may come twice after a crash, if the log announces it."""
+        return self in (Fate.COMPACTED, Fate.THINNED, Fate.FLEETING, Fate.CUT, Fate.FILTERED)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,15 @@ class Feed:
     batch_records: int = 40
     keys: int = 0
     configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def alias(self) -> str:
+        """The source's name in the flow that copies it."""
+        return FILTERING if self.fate is Fate.FILTERED else ALIAS
+
+    @property
+    def remote(self) -> str:
+        return f"{self.alias}.{self.topic}"
 
     @property
     def target_configs(self) -> Mapping[str, str] | None:
@@ -90,6 +110,7 @@ def feeds(seed: int) -> list[Feed]:
         made("anew", Fate.ANEW, 2),
         made("grown", Fate.GROWN, 1),
         made("late", Fate.LATE, 2),
+        made("filtered", Fate.FILTERED, 2),
     ]
 
 

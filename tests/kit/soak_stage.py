@@ -20,15 +20,14 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
-from tests.kit.mirror import EXACTLY_ONCE, SMALL, Mirror
+from tests.kit.mirror import EXACTLY_ONCE, HANDOVERS, Mirror, in_sync, replicated
 from tests.kit.observer import Observer
 from tests.kit.processes import DeadlinePassed, Role, find
 from tests.kit.soak_feed import Feeder
-from tests.kit.soak_plan import Fate, Feed
+from tests.kit.soak_plan import ALIAS, DROPPED, FILTERING, Fate, Feed
 from tests.kit.stored import stored_positions
 from tests.kit.topics import make_topics
 
-ALIAS: Final = "us"
 #: Retention and compaction look at their work often.
 _EAGER: Final = {
     "log.initial.task.delay.ms": "500",
@@ -46,12 +45,20 @@ class SoakStage:
     """Use as an async context manager; whatever was started is ended on the way out, the mirror first."""
 
     def __init__(
-        self, directory: Path, feeds: list[Feed], *, seed: int, records_per_s: float, exactly_once: bool
+        self,
+        directory: Path,
+        feeds: list[Feed],
+        *,
+        seed: int,
+        records_per_s: float,
+        exactly_once: bool,
+        target_nodes: int,
     ) -> None:
         self._directory = directory
         self._share = records_per_s / len(feeds)
         self._seed = seed
-        self._properties = EXACTLY_ONCE if exactly_once else {"us->eu.consumer.isolation.level": "read_committed"}
+        self._properties = EXACTLY_ONCE if exactly_once else {}
+        self._target_nodes = target_nodes
         self._exactly_once = exactly_once
         self._exits = contextlib.AsyncExitStack()
         self.feeds = {feed.topic: feed for feed in feeds}
@@ -62,7 +69,8 @@ class SoakStage:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as exits:
             self.us, self.eu = [
-                exits.enter_context(cluster) for cluster in await asyncio.gather(_started("us"), _started("eu"))
+                exits.enter_context(cluster)
+                for cluster in await asyncio.gather(_started("us", 1), _started("eu", self._target_nodes))
             ]
             self._source = Cluster(
                 connection_settings({"bootstrap.servers": self.us.bootstrap}, client_id="soak", where="us"), "us"
@@ -72,7 +80,7 @@ class SoakStage:
                 lambda: KafkaAdminClient(bootstrap_servers=self.us.bootstrap, client_id="soak")
             )
             exits.callback(self._admin.close)
-            self.source = await exits.enter_async_context(Observer(self.us.bootstrap, committed=True))
+            self.source = await exits.enter_async_context(Observer(self.us.bootstrap, committed=True, dropped=DROPPED))
             self.target = await exits.enter_async_context(Observer(self.eu.bootstrap, committed=self._exactly_once))
             exits.callback(self._cancel_feeders)
             self.mirror = exits.enter_context(Mirror(self._mirror_properties(), self._directory))
@@ -88,20 +96,32 @@ class SoakStage:
         await self._exits.aclose()
 
     def _mirror_properties(self) -> Mapping[str, str]:
-        """Two tasks, all topics, and epochs that change meanwhile."""
+        """Two tasks for all topics, epochs that change meanwhile, and a flow from the same source that filters."""
+        filtered = [feed.topic for feed in self.feeds.values() if feed.alias == FILTERING]
         return {
-            "clusters": "us, eu",
-            "us.bootstrap.servers": self.us.bootstrap,
+            "clusters": f"{ALIAS}, {FILTERING}, eu",
+            f"{ALIAS}.bootstrap.servers": self.us.bootstrap,
+            f"{FILTERING}.bootstrap.servers": self.us.bootstrap,
             "eu.bootstrap.servers": self.eu.bootstrap,
-            "us->eu.enabled": "true",
-            "us->eu.topics": ".*",
-            "us->eu.on.source.gap": "skip",
-            "us->eu.on.topic.recreated": "restart",
-            **SMALL,
+            f"{ALIAS}->eu.enabled": "true",
+            f"{ALIAS}->eu.topics": ".*",
+            f"{ALIAS}->eu.topics.exclude": ", ".join(filtered),
+            f"{FILTERING}->eu.enabled": "true",
+            f"{FILTERING}->eu.topics": ", ".join(filtered),
+            f"{FILTERING}->eu.transforms": "sift",
+            f"{FILTERING}->eu.transforms.sift.type": "Filter",
+            f"{FILTERING}->eu.transforms.sift.predicate": "spam",
+            f"{FILTERING}->eu.predicates": "spam",
+            f"{FILTERING}->eu.predicates.spam.type": "HasHeaderKey",
+            f"{FILTERING}->eu.predicates.spam.name": DROPPED,
+            "consumer.isolation.level": "read_committed",
+            "on.source.gap": "skip",
+            "on.topic.recreated": "restart",
+            **replicated(self._target_nodes),
             "tasks.max": "2",
             "refresh.topics.interval.seconds": "5",
             "refresh.look.interval.ms": "1000",
-            "copy.epoch.ms": "15000",
+            **HANDOVERS,
             **self._properties,
         }
 
@@ -118,7 +138,8 @@ class SoakStage:
         assert known is not None, "these brokers have topic ids"
         self.lives.setdefault(feed.topic, []).append(known)
         if feed.target_configs is not None:
-            await make_topics(self.eu.bootstrap, {f"{ALIAS}.{feed.topic}": count}, feed.target_configs)
+            replicas = min(3, self._target_nodes)
+            await make_topics(self.eu.bootstrap, {feed.remote: count}, feed.target_configs, replicas)
         await self._follow(feed.topic, count)
         feeder = self.feeders[feed.topic] = Feeder(
             self.us.bootstrap, feed, self._share, f"{self._seed}/{len(self.lives[feed.topic])}"
@@ -147,7 +168,7 @@ class SoakStage:
 
     async def _follow(self, topic: str, partitions: int) -> None:
         await self.source.follow({topic: partitions})
-        await self.target.follow({f"{ALIAS}.{topic}": partitions})
+        await self.target.follow({self.feeds[topic].remote: partitions})
 
     async def grow(self, topic: str) -> None:
         feeder = self.feeders[topic]
@@ -238,7 +259,10 @@ class SoakStage:
         counts = {topic: feeder.partitions for topic, feeder in self.feeders.items()}
         wanted = [(topic, index) for topic, count in counts.items() for index in range(count)]
         ends = await list_offsets(self._source, wanted, LATEST)
-        stored = await stored_positions(self.eu.bootstrap, ALIAS, counts)
+        stored: dict[tuple[str, int], int] = {}
+        for alias in (ALIAS, FILTERING):
+            own = {topic: count for topic, count in counts.items() if self.feeds[topic].alias == alias}
+            stored |= await stored_positions(self.eu.bootstrap, alias, own)
         return all(stored.get(key, 0) == ends[key] for key in wanted)
 
     def victims(self, role: Role) -> list[Any]:
@@ -269,5 +293,5 @@ class SoakStage:
         await self._until(self.is_all_stored, "the mirror has stored the ends of the source", deadline_s)
 
 
-async def _started(name: str) -> KafkaCluster:
-    return await asyncio.to_thread(lambda: KafkaCluster.start(name, config=_EAGER))
+async def _started(name: str, nodes: int) -> KafkaCluster:
+    return await asyncio.to_thread(lambda: KafkaCluster.start(name, nodes=nodes, config={**_EAGER, **in_sync(nodes)}))

@@ -17,7 +17,7 @@ from connect.embedded.releases import DEFAULT_VERSION
 from connectors.dataplane.plan import TopicPartition
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.map_judge import Verdict, judge_map
-from tests.kit.mirror import EXACTLY_ONCE, SMALL, Mirror
+from tests.kit.mirror import EXACTLY_ONCE, Mirror, in_sync, replicated
 from tests.kit.pipe import Direction
 from tests.kit.processes import DeadlinePassed, Member, local_ports, slices, wait_until
 from tests.kit.proxied import ConnectionState
@@ -114,6 +114,7 @@ class Stage:
                 "eu",
                 nodes=self._target_nodes,
                 version=self._target_version,
+                config=in_sync(self._target_nodes),
                 advertised=self._proxy_before(exits, self.proxies),
             )
         )
@@ -153,13 +154,12 @@ class Stage:
 
     def _mirror_properties(self) -> dict[str, str]:
         """Two tasks."""
-        replicas = min(3, self._target_nodes)
         return {
             "clusters": "us, eu",
             **self._ways_in(),
             "us->eu.enabled": "true",
             "us->eu.topics": ", ".join(load.topic for load in self._loads),
-            **{key: str(replicas) if key.endswith("replication.factor") else value for key, value in SMALL.items()},
+            **replicated(self._target_nodes),
             "tasks.max": "2",
             "refresh.topics.interval.seconds": "60",
             **self._properties,
