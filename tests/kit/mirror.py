@@ -90,7 +90,7 @@ class Mirror:
         self.configure(properties)
         self.log_file = directory / "mirror.log"
         self.log_file.touch()
-        self._command = [*(command or [str(Path(sys.executable).parent / "connect-mirror-maker")])]
+        self.command = [*(command or [str(Path(sys.executable).parent / "connect-mirror-maker")])]
         self._keeper = Keeper(Path(tempfile.mkdtemp(prefix="heliograph-mirror-")))
         self._pid = 0
         self._members: dict[int, Member] = {}
@@ -105,7 +105,7 @@ class Mirror:
         self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
     def start(self) -> None:
-        self._pid = self._keeper.spawn(_WORKER, [*self._command, str(self.properties_file)], os.environ, self.log_file)
+        self._pid = self._keeper.spawn(_WORKER, [*self.command, str(self.properties_file)], os.environ, self.log_file)
 
     @property
     def is_running(self) -> bool:
