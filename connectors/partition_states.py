@@ -7,22 +7,18 @@ without a record is copied wherever its task runs.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, pack_gap, unpack_gap
 from connectors.positions import VERSION, Kind, Reader, check_version, front, text
-from connectors.record_settings import RecordSettings, read_records
+from connectors.record_settings import RecordKind, Records, RecordSettings, read_records
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
-#: One place for all, so that reading them is reading one partition.
-_PARTITION_KEY: Final = b"states"
+_BOOLEAN: Final = struct.Struct(">?")
 _LONGEST_REASON: Final = 4_000
 
 
@@ -78,37 +74,12 @@ def decode_state(value: bytes) -> PartitionState:
     return PartitionState(state, reason, target_topic, since_ms, gap)
 
 
-_BOOLEAN: Final = struct.Struct(">?")
-
-
-class StateRecords:
-    """Those of one connector. Errors of every method: RetriableError, SecurityError (rights are missing)."""
-
-    def __init__(self, cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
-        self._cluster = cluster
-        self._admin = admin
-        self._settings = settings
-        self._writer = PlainWriter(cluster)
-
-    async def load(self) -> dict[TopicPartition, PartitionState]:
-        """By source partition; the topic is made where it is missing."""
-        await self._settings.make_topic(self._admin)
-        return await read_states(self._cluster, self._settings)
-
-    async def store(self, states: Mapping[TopicPartition, PartitionState | None]) -> None:
-        """Note these; None for a partition that is copied again."""
-        connector, topic = self._settings.connector, self._settings.topic
-        await self._writer.write(
-            OutRecord(
-                topic, encode_state_key(connector, one), None if state is None else encode_state(state), _PARTITION_KEY
-            )
-            for one, state in sorted(states.items(), key=lambda item: item[0])
-        )
+StateRecords = Records[TopicPartition, PartitionState]
+PARTITION_STATES: Final[RecordKind[TopicPartition, PartitionState]] = RecordKind(
+    Kind.STATE, b"states", encode_state_key, decode_state_key, encode_state, decode_state
+)
 
 
 async def read_states(cluster: Cluster, settings: RecordSettings) -> dict[TopicPartition, PartitionState]:
-    """What is noted, by source partition; nothing where the topic is not there. Raises as :class:`StateRecords`."""
-    known = (await cluster.metadata({settings.topic})).topics.get(settings.topic)
-    if known is None or not known.partitions:
-        return {}
-    return await read_records(cluster, settings, Kind.STATE, _PARTITION_KEY, decode_state_key, decode_state)
+    """What is noted, by source partition. Raises as :func:`connectors.record_settings.read_all_records`."""
+    return await read_records(cluster, settings, PARTITION_STATES)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import partition_of
+from connect.kafka.known_topic import known_topic
+from connect.kafka.producer import OutRecord, PlainWriter, partition_of
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connectors.positions import Kind, decode_kind
 from connectors.settings import MirrorSourceSettings
@@ -48,40 +49,81 @@ def record_settings(settings: MirrorSourceSettings) -> RecordSettings:
     )
 
 
-async def read_records(
-    cluster: Cluster,
-    settings: RecordSettings,
-    kind: Kind,
-    partition_key: bytes,
-    decode_key: Callable[[bytes], tuple[str, K]],
-    decode_value: Callable[[bytes], V],
-) -> dict[K, V]:
-    """The connector's records of one kind as they stand, of a topic that is there.
+@dataclass(frozen=True, slots=True)
+class RecordKind(Generic[K, V]):
+    """How records of one kind are stored: keys are of a connector and what the record is about.
 
     Args:
-        partition_key: By which all of the kind lie in one partition.
-        decode_key: Gives the connector, and what the record is about.
+        partition_key: All records of the kind are in its partition, so that reading them is reading one partition.
+    """
+
+    kind: Kind
+    partition_key: bytes
+    encode_key: Callable[[str, K], bytes]
+    decode_key: Callable[[bytes], tuple[str, K]]
+    encode_value: Callable[[V], bytes]
+    decode_value: Callable[[bytes], V]
+
+
+class Records(Generic[K, V]):
+    """The records of one kind and one connector. Every method raises RetriableError, or SecurityError if a right is
+    missing."""
+
+    def __init__(self, of: RecordKind[K, V], cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
+        self._of = of
+        self._cluster = cluster
+        self._admin = admin
+        self._settings = settings
+        self._writer = PlainWriter(cluster)
+
+    async def load(self) -> dict[K, V]:
+        """Return what is stored; the topic is created if it is missing."""
+        await self._settings.make_topic(self._admin)
+        return await read_records(self._cluster, self._settings, self._of)
+
+    async def store(self, values: Mapping[K, V | None]) -> None:
+        """Store values; None deletes a record."""
+        of, connector = self._of, self._settings.connector
+        records = [
+            (of.encode_key(connector, about), None if value is None else of.encode_value(value))
+            for about, value in values.items()
+        ]
+        await self._writer.write(
+            OutRecord(self._settings.topic, key, value, of.partition_key) for key, value in sorted(records)
+        )
+
+
+async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKind[K, V]) -> dict[K, V]:
+    """Return the connector's records of one kind. Raises as :func:`read_all_records`."""
+    found = await read_all_records(cluster, settings.topic, of, settings.timeout_s)
+    return {about: value for (connector, about), value in found.items() if connector == settings.connector}
+
+
+async def read_all_records(
+    cluster: Cluster, topic: str, of: RecordKind[K, V], timeout_s: float = 60.0
+) -> dict[tuple[str, K], V]:
+    """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
 
     Raises:
         RetriableError: the cluster does not answer, or not in time.
         SecurityError: READ or DESCRIBE on the topic is missing.
         UnknownFormat: a later version wrote a record of this kind.
     """
-    found: dict[K, V] = {}
+    found: dict[tuple[str, K], V] = {}
+    if await known_topic(cluster, topic) is None:
+        return found
 
     def fold(record: LogRecord) -> None:
-        if decode_kind(record.key) is not kind:
+        if decode_kind(record.key) is not of.kind:
             return
         assert record.key is not None
-        connector, about = decode_key(record.key)
-        if connector != settings.connector:
-            return
+        about = of.decode_key(record.key)
         if record.value is None:
             found.pop(about, None)
         else:
-            found[about] = decode_value(record.value)
+            found[about] = of.decode_value(record.value)
 
-    partitions = await partition_count(cluster, settings.topic, timeout_s=settings.timeout_s)
-    place = partition_of(partition_key, partitions)
-    await read_to_end(cluster, settings.topic, fold, partitions={place}, timeout_s=settings.timeout_s)
+    partitions = await partition_count(cluster, topic, timeout_s=timeout_s)
+    place = partition_of(of.partition_key, partitions)
+    await read_to_end(cluster, topic, fold, partitions={place}, timeout_s=timeout_s)
     return found

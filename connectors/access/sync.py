@@ -12,10 +12,11 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.acls import AclFilter, SecurityDisabled, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connectors.access.plan import AccessPlan, plan_access
-from connectors.access.records import AccessRecords, recorded
+from connectors.access.records import ACLS, AccessRecords
 from connectors.access.rules import Names, full_rules, topic_rules
 from connectors.access.settings import AccessSettings
 from connectors.changes import CreateAcl, DeleteAcl
+from connectors.record_settings import read_all_records
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class AccessSync:
     async def _mirrored_back(self) -> set[AclBinding]:
         topic = self._flow.back_topic
         try:
-            return {key.binding for key in await recorded(self._source, topic)}
+            return {rule for _, rule in await read_all_records(self._source, topic, ACLS)}
         except NotAuthorized as error:
             self._say_once(
                 "back", logging.INFO, f"{error}; if the flow in the other direction syncs access rules too, it matters"

@@ -12,10 +12,10 @@ from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
-from connectors.record_settings import record_settings
+from connectors.record_settings import Records, read_records, record_settings
 from connectors.settings import MirrorSourceSettings
 from connectors.source.deletions import Copy, GonePlan, deletable, is_copied_cluster, plan_deletions
-from connectors.source.gone_records import GoneRecords, read_gone
+from connectors.source.gone_records import GONE
 from connectors.stored_offsets import read_all_positions
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class TopicDeletion:
         self._target = target
         self._admin = admin
         self._where = record_settings(settings)
-        self._records = GoneRecords(target, admin, self._where)
+        self._records = Records(GONE, target, admin, self._where)
         self._since_ms: dict[str, int] | None = None
         self._said_unknown = False
         self._has_read = False
@@ -71,7 +71,7 @@ class TopicDeletion:
         plan = await self._plan(self._since_ms, now_ms)
         newly = dict.fromkeys(plan.newly, now_ms)
         if newly or plan.settled:
-            await self._records.store(newly, plan.settled)
+            await self._records.store({**newly, **dict.fromkeys(plan.settled)})
             self._since_ms.update(newly)
             for topic in plan.settled:
                 del self._since_ms[topic]
@@ -92,8 +92,7 @@ class TopicDeletion:
 
     async def plan(self) -> GonePlan:
         """What :meth:`run` would find now; nothing is noted, made or deleted. Raises as :meth:`run`."""
-        known = (await self._target.metadata({self._where.topic})).topics.get(self._where.topic)
-        since_ms = await read_gone(self._target, self._where) if known is not None and known.partitions else {}
+        since_ms = await read_records(self._target, self._where, GONE)
         return await self._plan(since_ms, time.time_ns() // 1_000_000)
 
     async def _plan(self, since_ms: Mapping[str, int], now_ms: int) -> GonePlan:

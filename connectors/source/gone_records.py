@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
 from typing import Final
 
-from connect.kafka.admin import Admin
-from connect.kafka.cluster import Cluster
-from connect.kafka.producer import OutRecord, PlainWriter
 from connectors.positions import VERSION, Kind, Reader, check_version, front, text
-from connectors.record_settings import RecordSettings, read_records
+from connectors.record_settings import RecordKind
 
 _SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
-#: One place for all, so that reading them is reading one partition.
-_PARTITION_KEY: Final = b"gone"
 
 
 def encode_gone_key(connector: str, topic: str) -> bytes:
@@ -42,29 +36,7 @@ def decode_gone(value: bytes) -> int:
     return since_ms
 
 
-class GoneRecords:
-    """Those of one connector. Errors of every method: RetriableError, SecurityError (rights are missing)."""
-
-    def __init__(self, cluster: Cluster, admin: Admin, settings: RecordSettings) -> None:
-        self._cluster = cluster
-        self._admin = admin
-        self._settings = settings
-        self._writer = PlainWriter(cluster)
-
-    async def load(self) -> dict[str, int]:
-        """Since when, by source topic; milliseconds since 1970."""
-        await self._settings.make_topic(self._admin)
-        return await read_gone(self._cluster, self._settings)
-
-    async def store(self, since_ms: Mapping[str, int], settled: Collection[str]) -> None:
-        """These are gone since then; those are no longer of interest."""
-        values = {**{topic: encode_gone(at) for topic, at in since_ms.items()}, **dict.fromkeys(settled)}
-        await self._writer.write(
-            OutRecord(self._settings.topic, encode_gone_key(self._settings.connector, topic), value, _PARTITION_KEY)
-            for topic, value in sorted(values.items())
-        )
-
-
-async def read_gone(cluster: Cluster, settings: RecordSettings) -> dict[str, int]:
-    """What :meth:`GoneRecords.load` gives, of a topic that is there."""
-    return await read_records(cluster, settings, Kind.GONE, _PARTITION_KEY, decode_gone_key, decode_gone)
+#: Milliseconds since 1970, by source topic.
+GONE: Final[RecordKind[str, int]] = RecordKind(
+    Kind.GONE, b"gone", encode_gone_key, decode_gone_key, encode_gone, decode_gone
+)

@@ -29,8 +29,8 @@ from connectors.dataplane.plan import SliceSettings
 from connectors.dataplane.records_query import KEY as QUERY_KEY
 from connectors.exactly_once import exactly_once_support, support_errors
 from connectors.offset_checks import require_offset, require_partition, require_string
-from connectors.partition_states import StateRecords
-from connectors.record_settings import record_settings
+from connectors.partition_states import PARTITION_STATES
+from connectors.record_settings import Records, record_settings
 from connectors.settings import CONVERTERS, MirrorSourceSettings, source_settings
 from connectors.source import syncing
 from connectors.source.chain_plan import chain_plan, check_chain
@@ -230,7 +230,7 @@ class MirrorSourceEngineTask(EngineTask):
             while True:
                 attempt += 1
                 began_s = time.monotonic()
-                states = StateRecords(parts.store, parts.admin, record_settings(settings))
+                states = Records(PARTITION_STATES, parts.store, parts.admin, record_settings(settings))
                 services = TaskServices(engine, links, parts.clusters, parts.admin, syncs, states)
                 task_settings = _task_settings(settings, clients, self._props, self._host)
                 task = self._task(settings, task_settings, services, parts)
