@@ -15,7 +15,6 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
-_CLEANUP_POLICY: Final = "cleanup.policy"
 _MIN_IN_SYNC: Final = "min.insync.replicas"
 _BEFORE_MAX: Final = "message.timestamp.before.max.ms"
 _AFTER_MAX: Final = "message.timestamp.after.max.ms"
@@ -52,24 +51,6 @@ async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict
     """``min.insync.replicas`` of those of ``topics`` that we may look at. Raises as :func:`max_message_bytes`."""
     found = await _describe(cluster, topics, [_MIN_IN_SYNC])
     return {topic: int(value) for topic, settings in found.items() if (value := settings.get(_MIN_IN_SYNC))}
-
-
-async def compaction(cluster: Cluster, topics: Collection[str]) -> dict[str, bool]:
-    """Whether records of each topic may vanish between two readings; those are missing that we may not ask about.
-
-    Raises as :func:`max_message_bytes`.
-    """
-    found = await _describe(cluster, topics, [_CLEANUP_POLICY])
-    return {topic: "compact" in (settings.get(_CLEANUP_POLICY) or "") for topic, settings in found.items()}
-
-
-async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
-    """Those of ``topics`` whose records may vanish between two readings, and those that we may not ask about.
-
-    Raises as :func:`max_message_bytes`.
-    """
-    told = await compaction(cluster, topics)
-    return {topic for topic in topics if told.get(topic, True)}
 
 
 async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:

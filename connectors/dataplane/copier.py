@@ -320,7 +320,7 @@ class PartitionCopier:
                 unknown.append(outgoing)
         if arrived:
             message = f"the leader of {self.plan.target} has batches of our producer id that we did not send"
-            raise AnotherWrites(message, self.plan.source)
+            raise AnotherWrites(message)
         return unknown
 
     def settle(self, found: Mapping[int, int]) -> None:
@@ -354,12 +354,10 @@ class PartitionCopier:
         except Poison as poison:
             self.quarantine(poison.reason, poison.error)
             return
-        if self.plan.runs_on or any(outgoing.is_doubtful for outgoing in refused):
-            whose = "of a predecessor may still arrive" if self.plan.runs_on else "behind it had no answer"
+        if any(outgoing.is_doubtful for outgoing in refused):
             raise CopiesUnderWay(
-                f"target {self.plan.target} refused a batch for good while others {whose}: taking over before it is "
-                "taken apart",
-                self.plan.source,
+                f"target {self.plan.target} refused a batch for good while others behind it had no answer: taking over "
+                "before it is taken apart"
             )
         sequence = refused[0].base_sequence
         self._queue = deque(before)

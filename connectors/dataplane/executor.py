@@ -27,7 +27,6 @@ from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
-from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -37,10 +36,9 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.dataplane.records_copier import RecordsCopier, TransactionalRecordsCopier
-from connectors.dataplane.records_resume import RecordsResumer
 from connectors.dataplane.records_stage import RecordStage, first_half, second_half
-from connectors.dataplane.resumed import Resumed
-from connectors.dataplane.resuming import Resumer
+from connectors.dataplane.resume import Resumed
+from connectors.dataplane.resumer import Resumer
 from connectors.dataplane.shipping import running_code, running_from
 from connectors.dataplane.source import SourceReader
 from connectors.dataplane.spread import SpreadCopier
@@ -279,11 +277,7 @@ class Slice:
 
     async def _resume(self, plans: list[PartitionPlan]) -> None:
         assert self._source and self._target and self._settings, "«resume» before «config»"
-        clusters = self._source, self._target
-        if self._stage is None:
-            resumer = Resumer(*clusters, self._settings)
-        else:
-            resumer = RecordsResumer(*clusters, self._settings, self._stage)
+        resumer = Resumer(self._source, self._target, self._settings, self._stage)
         found: list[Resumed] = await asyncio.gather(*(resumer.resume(plan) for plan in plans))
         self._link.send({"type": "resumed", "partitions": [one.to_wire() for one in found]})
 
@@ -479,8 +473,7 @@ def _unanswered(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
 
 
 def _failed(error: HeliographError) -> Message:
-    told: Message = {"type": "failed", "error": str(error), "fault": type(error).__name__}
-    return {**told, "partition": list(error.source)} if isinstance(error, CopiesUnderWay) else told
+    return {"type": "failed", "error": str(error), "fault": type(error).__name__}
 
 
 def _place(error: BaseException) -> str:

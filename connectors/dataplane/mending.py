@@ -32,12 +32,8 @@ class Poison(Exception):
 
 
 class CopiesUnderWay(RetriableError):
-    """A batch of ``source`` must change, but a copy of it or of one behind it may still reach the target: only a fence
-    helps, or another epoch of the producer."""
-
-    def __init__(self, message: str, source: TopicPartition) -> None:
-        super().__init__(message)
-        self.source = source
+    """A batch must change, but a copy of it or of one behind it may still reach the target: its sequences are not used
+    again, and the slice ends. The next one begins behind a fence, or in another epoch of the producer."""
 
 
 @dataclass(slots=True)

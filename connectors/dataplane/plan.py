@@ -12,7 +12,7 @@ from uuid import UUID
 
 from connectors.gaps import Gap
 
-LINK_VERSION: Final = 12
+LINK_VERSION: Final = 13
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 
@@ -54,15 +54,15 @@ NO_COMPRESSION: Final = Compression(0)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Where an unclean predecessor may have stopped, for exact resume.
+    """Where an unclean predecessor may have stopped, for resuming by counting.
 
     ``producer``/``next_sequence``: under which it wrote and what it would have sent next at the stored
-    position; ``hint``: the last sequence the target's leader knew of it before the fence, or None.
+    position; ``is_fenced``: whether the marker of a fence ends what it wrote.
     """
 
     producer: ProducerIdentity
     next_sequence: int
-    hint: int | None
+    is_fenced: bool
 
 
 class Ways(NamedTuple):
@@ -93,8 +93,7 @@ class PartitionPlan:
     batch before it (-1 unknown), ``target_end`` the offset behind the last record known to be ours.
     ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
     the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
-    ``producer`` is under whom to write, where that is not the slice's. ``runs_on``: it wrote before, and was never
-    fenced here, so batches of it may still arrive: sequences must go on standing for the records that they stood for.
+    ``producer`` is under whom to write, if that is not the slice's.
     ``spreads``: its records go to all partitions of the target's topic, and those of others; only the topic of
     ``target`` counts then, and ``producer`` is one that nothing else writes under.
     """
@@ -111,7 +110,6 @@ class PartitionPlan:
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     proof: Proof | None = None
     producer: ProducerIdentity | None = None
-    runs_on: bool = False
     ways: Ways = ONE_WAY
     spreads: bool = False
 
@@ -136,7 +134,7 @@ class PartitionPlan:
             source_topic_id=_id_from(data["source_topic_id"]),
             target_topic_id=_id_from(data["target_topic_id"]),
             ways=Ways.from_wire(data["ways"]),
-            proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["hint"])
+            proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["is_fenced"])
             if proof
             else None,
             producer=ProducerIdentity(**data["producer"]) if data["producer"] else None,
@@ -151,7 +149,6 @@ _PLAIN: Final = (
     "next_sequence",
     "pipelined",
     "max_message_bytes",
-    "runs_on",
     "spreads",
 )
 

@@ -262,7 +262,7 @@ class Recoveries:
                 ):
                     if missing.get(header.base_sequence, header.last_sequence) != header.last_sequence:
                         message = f"{plan.target} has a batch of our producer id that we did not send"
-                        raise AnotherWrites(message, plan.source)
+                        raise AnotherWrites(message)
                     found[header.base_sequence] = header.base_offset
                 scan.position = max(scan.position, header.last_offset + 1)
         del self._scans[copier]

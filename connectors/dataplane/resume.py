@@ -1,69 +1,136 @@
-"""Exact resume: how much of a lost predecessor's work the target holds, and where the source goes on.
+"""Resume by counting: how many records of an unclean predecessor the target holds, and which source offset follows.
 
-Pure: bytes of both logs in, a verdict out. The predecessor is fenced before any of this is asked, so the target's
-log is final. Sequences count records whatever happened to the batches since (recompressed, re-stamped, compacted),
-so ``n`` records under the stored producer and epoch behind the stored sequence are ``n`` output records of the
-decision table behind the stored source offset. Nothing is skipped that was not verified; in doubt a record is
-doubled, never lost, and that is said.
+Bytes of both logs in, a decision out. The predecessor is fenced first, so the target's log up to the fence's marker is
+final. Its batches there are counted by their sequences, and as many records of the source, from the stored position on,
+go through the decision table of the copy. Both streams are folded into one fingerprint each. If the fingerprints are
+equal, the target holds exactly these records and the copy continues behind them, whatever happened to the source in
+between. If not, or if the target's log has a hole, the copy continues at the stored position: records may appear twice,
+which is announced, and none is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connectors.dataplane.cut import cut
+from connectors.dataplane.outgoing import append_run
 from connectors.dataplane.outgoing import segments as dense_segments
-from connectors.dataplane.plan import Proof, Run
+from connectors.dataplane.plan import PartitionPlan, Proof, Run
+from connectors.gaps import Gap
 
 #: (first offset, count)
 Segment = tuple[int, int]
-_HALF: Final = wire.SEQUENCE_MODULUS // 2
+_LOST: Final = "the target has lost records behind the stored position"
 
 
 @dataclass(frozen=True, slots=True)
-class Surplus:
-    """What arrived behind the stored position: ``records`` in the target's ``segments``; ``last_batch`` ends it.
+class Resumed:
+    """How one partition continues.
 
-    ``doubt`` says, for people, why the records are not all there to be compared; ``is_in_the_log``: whether the
-    target's log itself shows that so many had arrived.
+    Args:
+        plan: Where to copy from, without its proof; unchanged if there is a ``refusal`` or it is to be tried ``later``.
+        runs: Source and target offsets of the records that had arrived, if that is certain.
+        arrived: How many records the target holds behind the stored position; with a ``fallback`` at most so many.
+        fallback: Why the copy continues at the stored position, so that up to ``may_double`` records appear twice.
+        may_double: How many records may appear twice.
+        refusal: Why the partition stops, as a sentence; ``gap`` if the target was truncated.
+        later: Why it cannot be decided now.
     """
 
-    records: int
-    segments: tuple[Segment, ...] = ()
-    last_batch: bytes | None = None
-    doubt: str = ""
-    is_in_the_log: bool = True
+    plan: PartitionPlan
+    runs: tuple[Run, ...] = ()
+    arrived: int = 0
+    fallback: str = ""
+    may_double: int = 0
+    refusal: str = ""
+    gap: Gap | None = None
+    later: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "plan": self.plan.to_wire(),
+            "runs": [list(run) for run in self.runs],
+            "gap": self.gap.to_wire() if self.gap else None,
+        }
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Resumed:
+        return cls(
+            plan=PartitionPlan.from_wire(data["plan"]),
+            runs=tuple((up, down, count) for up, down, count in data["runs"]),
+            gap=Gap.from_wire(data["gap"]) if data["gap"] else None,
+            **{name: data[name] for name in _PLAIN},
+        )
+
+
+_PLAIN: Final = ("arrived", "fallback", "may_double", "refusal", "later")
+
+
+class Fingerprint:
+    """A running hash of records in order, with and without their timestamps. Comparable within one process only."""
+
+    def __init__(self) -> None:
+        self._with_times = self._without = 0
+
+    def add(self, record: records.Record) -> None:
+        content = hash((record.key, record.value, tuple(record.headers)))
+        self._without = hash((self._without, content))
+        self._with_times = hash((self._with_times, content, record.timestamp_ms))
+
+    def equals(self, other: Fingerprint, *, ignore_timestamps: bool) -> bool:
+        if ignore_timestamps:
+            return self._without == other._without
+        return self._with_times == other._with_times
 
 
 class TargetScan:
-    """Reads the target from the last record before the stored end to where it ended after the fence.
+    """Reads the target from the record before the stored end to the fence's marker.
 
-    ``is_another_log``: that record is ours and not the one that the stored position speaks of, so the log was
-    truncated and has grown again since.
+    ``is_over`` once the marker is seen: a control batch of the predecessor's producer id with a higher epoch. Behind it
+    the leader refuses the predecessor. ``is_another_log`` if the record before the stored end is not the one that the
+    position describes: the log was truncated and has grown since.
     """
 
     def __init__(self, proof: Proof, target_end: int, log_start: int) -> None:
         self.start = max(target_end - 1, log_start, 0)
+        self.end = max(target_end, log_start)
+        self.is_over = False
         self.is_another_log = False
+        self.fingerprint = Fingerprint()
+        self.segments: list[Segment] = []
+        #: Whether the target stamped any of the records (LogAppendTime).
+        self.has_own_timestamps = False
+        #: Records of lower epochs that came in behind the stored end: they stand in the log before those of this one.
+        self.late = 0
         self._proof = proof
         self._target_end = target_end
-        self._cut_away = log_start > target_end
-        self._last_sequence: int | None = None
-        self._segments: list[Segment] = []
-        self._last_batch: bytes | None = None
-        self._foreign_records = False
+        self._foreign_offsets = 0
+        self._arrived = 0
+        #: Why the records that arrived cannot all be compared; empty if they can.
+        self.doubt = _LOST if log_start > target_end else ""
+
+    @property
+    def arrived(self) -> int:
+        """How many records arrived behind the stored position: the exact number, or with a :attr:`doubt` the most."""
+        if not self.doubt:
+            return self._arrived
+        return max(self.end - self.is_over - self._target_end - self._foreign_offsets, self._arrived)
 
     def take(self, fetched: memoryview, position: int) -> int:
-        """Feed what a fetch at ``position`` brought; returns the next position to fetch."""
+        """Feed what a fetch at ``position`` brought; return the next position to fetch."""
         for start, size, magic in wire.extents(fetched):
+            if self.is_over:
+                break
             batch = fetched[start : start + size]
             if magic < 2:
                 position = max([position, *(record.offset + 1 for record in records.decode(batch, magic))])
-                self._foreign_records |= position > self._target_end
+                if position > self._target_end:
+                    self.doubt = "the target keeps a message format without sequences"
+                    self.end = position
                 continue
             header = wire.read_header(batch)
             if header.last_offset >= position:
@@ -72,142 +139,81 @@ class TargetScan:
         return position
 
     def _take(self, header: wire.BatchHeader, batch: memoryview) -> None:
-        if header.is_control:
+        wrote = self._proof.producer
+        is_ours = header.producer_id == wrote.producer_id
+        if header.last_offset < self._target_end:
+            self.is_another_log = is_ours and not self._is_last_stored(header)
             return
-        producer = self._proof.producer
-        if (header.producer_id, header.producer_epoch) != (producer.producer_id, producer.epoch):
-            self._foreign_records |= header.last_offset >= self._target_end
+        if header.base_offset > self.end:
+            self.doubt = _LOST
+        self.end = header.last_offset + 1
+        if is_ours and header.is_control and header.producer_epoch > wrote.epoch:
+            self.is_over = True
+        elif is_ours and not header.is_control and header.producer_epoch == wrote.epoch:
+            self._count(header, batch)
+        else:
+            if is_ours and not header.is_control and header.producer_epoch < wrote.epoch:
+                self.late += header.last_offset_delta + 1
+            self._foreign_offsets += header.last_offset_delta + 1
+
+    def _is_last_stored(self, header: wire.BatchHeader) -> bool:
+        """Whether a batch of this producer id can be the last one before the stored end."""
+        wrote, next_sequence = self._proof.producer, self._proof.next_sequence
+        if header.producer_epoch == wrote.epoch and not header.is_control:
+            return wire.add_sequence(header.last_sequence, 1) == next_sequence
+        return next_sequence == 0 and header.producer_epoch <= wrote.epoch
+
+    def _count(self, header: wire.BatchHeader, batch: memoryview) -> None:
+        expected = wire.add_sequence(self._proof.next_sequence, self._arrived)
+        if header.base_offset < self._target_end or header.base_sequence != expected:
+            self.doubt = "the sequences behind the stored position have a hole"
             return
-        if header.base_offset < self._target_end and self._behind(header.last_sequence):
-            self.is_another_log = True
+        count = header.last_offset_delta + 1
+        self._arrived += count
+        self.segments.append((header.base_offset, count))
+        self.has_own_timestamps |= header.is_log_append_time
+        if header.record_count != count:
+            self.doubt = "the target was compacted behind the stored position"
             return
-        behind = (header.last_sequence + 1 - self._proof.next_sequence) % wire.SEQUENCE_MODULUS
-        if behind == 0 or behind > _HALF:
-            return  # at or before the stored position
-        self._last_sequence = header.last_sequence
-        self._segments.append((header.base_offset, header.last_offset_delta + 1))
-        self._last_batch = bytes(batch) if header.record_count else None
-
-    def surplus(self) -> Surplus:
-        hint = self._proof.hint
-        expected = None if hint is None else self._behind(hint)
-        if self._last_sequence is None:
-            return self._nothing_seen(expected)
-        arrived = self._behind(self._last_sequence)
-        if sum(count for _, count in self._segments) != arrived:
-            return Surplus(arrived, doubt="batches between are missing from the target's log")
-        if self._last_batch is None:
-            return Surplus(arrived, doubt="the target compacted the last record away")
-        return Surplus(arrived, tuple(self._segments), self._last_batch)
-
-    def _nothing_seen(self, expected: int | None) -> Surplus:
-        if expected == 0:
-            return Surplus(0)
-        if expected is not None:
-            return Surplus(
-                expected, doubt="the leader knows of records that its log does not show", is_in_the_log=False
-            )
-        if self._cut_away or self._foreign_records:
-            return Surplus(0, doubt="the leader has forgotten the producer and the log has moved", is_in_the_log=False)
-        return Surplus(0)
-
-    def _behind(self, last_sequence: int) -> int:
-        return (last_sequence + 1 - self._proof.next_sequence) % wire.SEQUENCE_MODULUS
+        for record in records.decode(batch, 2):
+            self.fingerprint.add(record)
 
 
 class SourceWalk:
-    """Counts ``wanted`` output records of the decision table from the stored source offset on."""
+    """Passes ``wanted`` records that the source gives from the stored offset on."""
 
-    def __init__(self, start: int, wanted: int, *, read_committed: bool, max_message_bytes: int) -> None:
+    def __init__(self, start: int, wanted: int) -> None:
         self.position = start
         self.remaining = wanted
         self.source_epoch = -1
         self.segments: list[Segment] = []
-        self.last_record: records.Record | None = None
-        self._read_committed = read_committed
-        self._max_message_bytes = max_message_bytes
+        self.fingerprint = Fingerprint()
 
-    def take(self, fetched: memoryview, aborted: Iterable[tuple[int, int]]) -> None:
-        """Feed what a fetch at ``position`` brought; ``remaining`` is 0 when the walk is over."""
-        decided = cut(fetched, self.position, aborted if self._read_committed else None, self._max_message_bytes)
-        for batch, header, decision in decided:
-            if not self.remaining:
-                return
-            if header is None or decision.kind == "deep":
-                self._take_opened(batch, header)
-            elif decision.kind == "shallow":
-                self._take_dense(batch, header)
-            else:
-                self.position = max(self.position, header.last_offset + 1)
-            if header is not None:
-                self.source_epoch = header.leader_epoch
-
-    def _take_dense(self, batch: memoryview, header: wire.BatchHeader) -> None:
-        count = min(header.record_count, self.remaining)
-        self._add((header.base_offset, count))
-        self.remaining -= count
-        self.position = header.base_offset + count
-        if not self.remaining:
-            last = self.position - 1
-            self.last_record = next(record for record in records.decode(batch, 2) if record.offset == last)
-
-    def _take_opened(self, batch: memoryview, header: wire.BatchHeader | None) -> None:
-        opened = [record for record in records.decode(batch, batch[16]) if record.offset >= self.position]
-        part = opened[: self.remaining]
-        for segment in dense_segments(part):
-            self._add(segment)
+    def take(self, given: Sequence[records.Record], following: int, leader_epoch: int) -> None:
+        """Pass what a source batch gives, behind which the source continues at ``following``; ``remaining`` is 0 when
+        the walk is over."""
+        part = given[: self.remaining]
+        for record in part:
+            self.fingerprint.add(record)
+        self.segments += dense_segments(part)
         self.remaining -= len(part)
-        if part:
-            self.last_record = part[-1]
-            self.position = part[-1].offset + 1
-        if len(part) == len(opened) and header is not None and self.remaining:
-            self.position = max(self.position, header.last_offset + 1)
-
-    def _add(self, segment: Segment) -> None:
-        if self.segments and segment[0] == sum(self.segments[-1]):
-            self.segments[-1] = (self.segments[-1][0], self.segments[-1][1] + segment[1])
-        else:
-            self.segments.append(segment)
+        self.source_epoch = leader_epoch
+        self.position = following if self.remaining else part[-1].offset + 1
 
 
-@dataclass(slots=True)
-class SourceSearch:
-    """Looks for the target's last record in a thinned source, the latest match before ``end`` winning."""
-
-    wanted: records.Record
-    end: int
-    ignore_timestamp: bool
-    found: int | None = field(default=None)
-
-    def take(self, fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> int:
-        """Feed what a fetch at ``position`` brought; returns the next position to fetch."""
-        for batch, header, decision in cut(fetched, position, aborted, wire.SEQUENCE_MODULUS):
-            if decision.kind != "dropped":
-                for record in records.decode(batch, batch[16]):
-                    if position <= record.offset < self.end and same_record(record, self.wanted, self.ignore_timestamp):
-                        self.found = record.offset
-            position = max(position, header.last_offset + 1) if header else self.end
-        return position
+def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Resumed:
+    """Continue behind what arrived; ``walk`` None if nothing did."""
+    found = replace(plan, target_end=scan.end, proof=None)
+    if walk is None:
+        return Resumed(found, may_double=scan.late)
+    found = replace(found, next_source_offset=walk.position, last_source_epoch=walk.source_epoch)
+    return Resumed(found, tuple(pair_runs(walk.segments, scan.segments)), scan.arrived, may_double=scan.late)
 
 
-def same_record(source: records.Record, target: records.Record, ignore_timestamp: bool) -> bool:
-    """Whether a target record is the copy of a source record; offsets differ by nature."""
-    return (
-        source.key == target.key
-        and source.value == target.value
-        and source.headers == target.headers
-        and (ignore_timestamp or source.timestamp_ms == target.timestamp_ms)
-    )
-
-
-def last_record(batch: bytes) -> tuple[records.Record, bool] | None:
-    """The last record of a target batch, and whether its timestamp is the target's own (LogAppendTime).
-
-    None where compaction took that very record out of the batch.
-    """
-    header = wire.read_header(batch)
-    last = list(records.decode(batch, 2))[-1]
-    return (last, header.is_log_append_time) if last.offset == header.last_offset else None
+def fallback(plan: PartitionPlan, scan: TargetScan, reason: str) -> Resumed:
+    """Continue at the stored position. Its leader epoch stays: by it the copy notices what the source lost."""
+    found = replace(plan, target_end=scan.end, proof=None)
+    return Resumed(found, arrived=scan.arrived, fallback=reason, may_double=scan.arrived + scan.late)
 
 
 def pair_runs(source: Sequence[Segment], target: Sequence[Segment]) -> list[Run]:
@@ -221,10 +227,6 @@ def pair_runs(source: Sequence[Segment], target: Sequence[Segment]) -> list[Run]
             step = min(left, available)
             if step < available:
                 waiting.append((downstream + step, available - step))
-            last = runs[-1] if runs else None
-            if last and last[0] + last[2] == upstream and last[1] + last[2] == downstream:
-                runs[-1] = (last[0], last[1], last[2] + step)
-            else:
-                runs.append((upstream, downstream, step))
+            append_run(runs, (upstream, downstream, step))
             upstream, left = upstream + step, left - step
     return runs

@@ -67,7 +67,7 @@ async def shut_out(clusters: Clusters, writers: Mapping[str, Writer]) -> None:
                 async with clusters.fencing:
                     fenced = await fence(clusters.target, transactional_id, sorted(writer.partitions))
             except TransactionalIdRefused as error:
-                clusters.second_line.refused(error)
+                clusters.missing_rights.announce(error)
             except Superseded:
                 if not left:
                     raise
@@ -93,7 +93,7 @@ async def new_writer(clusters: Clusters, transactional_id: str) -> tuple[str, Pr
     try:
         identity = await init_producer_id(clusters.target, transactional_id)
     except TransactionalIdRefused as error:
-        clusters.second_line.refused(error)
+        clusters.missing_rights.announce(error)
         transactional_id, identity = "", await new_producer_id(clusters.target)
     return transactional_id, ProducerIdentity(identity.producer_id, identity.epoch)
 

@@ -18,8 +18,8 @@ from connectors.mirror_maker_1.stream import Stream
 from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress
-from connectors.source.second_line import SecondLine
 from connectors.source.takeover import Clusters
+from connectors.source.unfenced import MissingRights
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class MirrorMaker1:
         for cluster in (here, there):
             if not await reached(cluster, self._over):
                 return None
-        return Clusters(here, there, second_line=SecondLine(source.flow, f"{source.group.group_id}-"))
+        return Clusters(here, there, missing_rights=MissingRights(source.flow, f"{source.group.group_id}-"))
 
     def _stream(
         self, source: SourceSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin

@@ -103,7 +103,6 @@ class ExactlyOnceTask(MirrorSourceTask):
                 replace(
                     plan,
                     producer=None,
-                    runs_on=False,
                     next_sequence=plan.next_sequence if plan.producer == identity else 0,
                 )
                 for plan in plans

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, list_offsets
-from connect.wire.batch import SEQUENCE_MODULUS
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import UNKNOWN, Gap, GapKind, GapPolicy
 from connectors.offset_map import Run, RunList
@@ -73,14 +72,8 @@ class GapPasser:
             found[entry.pair.source] = self._go_on(entry, start, decided)
         return found
 
-    def rewind(
-        self,
-        entries: Sequence[Entry],
-        known: Mapping[TopicPartition, Start],
-        hints: Mapping[TopicPartition, int | None],
-    ) -> dict[TopicPartition, Start]:
-        """Where entries begin whose target was truncated; ``hints`` as those of a take-over. One whose map does not
-        tell stays stopped."""
+    def rewind(self, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Where entries begin whose target was truncated. One whose map does not tell stays stopped."""
         found = {}
         for entry in entries:
             gap, start = entry.gap, known[entry.pair.source]
@@ -91,8 +84,7 @@ class GapPasser:
             # committed, and is copied again anyhow.
             if entry.is_healing and position.is_atomic and gap.target_first > position.target_end:
                 continue
-            hint = hints.get(entry.pair.target)
-            back = None if entry.is_healing else rewound(self._runs_of(position), position, gap.target_first, hint)
+            back = None if entry.is_healing else rewound(self._runs_of(position), gap.target_first)
             if back is None:
                 entry.stop(entry.reason, gap=gap)
                 continue
@@ -138,23 +130,13 @@ def _reached(offset: int, position: Position | None) -> int:
     return min(offset, position.next_source_offset) if position else offset
 
 
-def rewound(runs: Sequence[Run], position: Position, end: int, hint: int | None) -> Rewind | None:
-    """What a truncated target still has: the stored ``runs`` cut at its ``end``, or, where it has grown again (``end``
-    is -1), by as many records as its leader forgot. None where the runs do not tell."""
+def rewound(runs: Sequence[Run], end: int) -> Rewind | None:
+    """What a truncated target still has: the stored ``runs`` cut at its ``end``. None if they do not tell, as after the
+    target has grown again (``end`` is -1)."""
     kept = RunList(runs)
-    if end >= 0:
-        kept.cut(_FAR, end)
-        last = kept.last
-        return Rewind(last.upstream_end, end) if last else None
-    if hint is None:
-        return None
-    forgotten = (position.next_sequence - 1 - hint) % SEQUENCE_MODULUS
-    for run in reversed(list(kept)):
-        if forgotten < run.length:
-            left = run.length - forgotten
-            return Rewind(run.upstream + left, run.downstream + left)
-        forgotten -= run.length
-    return None
+    kept.cut(_FAR, end)
+    last = kept.last if end >= 0 else None
+    return Rewind(last.upstream_end, end) if last else None
 
 
 def told(gap: Gap) -> str:

@@ -19,9 +19,9 @@ from connectors.source.chain_plan import FindPlugin
 from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress, Seen
-from connectors.source.second_line import SecondLine
 from connectors.source.takeover import Clusters
 from connectors.source.task import MirrorSourceTask
+from connectors.source.unfenced import MissingRights
 
 #: Java's class and its aliases, without the package.
 _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
@@ -156,19 +156,19 @@ class MirrorHost:
 
     def _opened(self, name: str, clients: FlowClients, source_alias: str, target_alias: str) -> _Shared:
         closing = AsyncExitStack()
-        second_line = SecondLine(clients.label, f"{self.group_id}-{name}-")
-        return _Shared(name, clients, _parts(closing, clients, source_alias, target_alias, second_line), closing)
+        missing_rights = MissingRights(clients.label, f"{self.group_id}-{name}-")
+        return _Shared(name, clients, _parts(closing, clients, source_alias, target_alias, missing_rights), closing)
 
 
 @asynccontextmanager
 async def looked_at_parts(clients: FlowClients, source: str, target: str) -> AsyncIterator[FlowParts]:
     """The clusters of a flow for who only looks at them."""
     async with AsyncExitStack() as closing:
-        yield _parts(closing, clients, source, target, SecondLine())
+        yield _parts(closing, clients, source, target, MissingRights())
 
 
 def _parts(
-    closing: AsyncExitStack, clients: FlowClients, source: str, target: str, second_line: SecondLine
+    closing: AsyncExitStack, clients: FlowClients, source: str, target: str, missing_rights: MissingRights
 ) -> FlowParts:
     def opened(cluster: Cluster) -> Cluster:
         closing.push_async_callback(cluster.close)
@@ -177,7 +177,7 @@ def _parts(
     clusters = Clusters(
         opened(Cluster(clients.source_admin(), source)),
         opened(Cluster(clients.target_admin(), target)),
-        second_line=second_line,
+        missing_rights=missing_rights,
     )
     store = opened(Cluster(clients.offsets(), target))
     admin = Admin(clients.target_admin(), target)

@@ -66,8 +66,8 @@ class Entry:
     position: Position | None = None
     runs: list[Run] = field(default_factory=list)
     is_dirty: bool = False
-    #: as a plan's
-    runs_on: bool = False
+    #: where the target ended when an unfenced predecessor's batches were counted, until the first own batch is there
+    unfenced_end: int | None = None
     state: str = "starting"
     reason: str = ""
     #: what became of its logs, where it stopped of that
@@ -215,11 +215,11 @@ class Ledger:
         return ""
 
     def begin(
-        self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, runs_on: bool = False
+        self, source: TopicPartition, position: Position, runs: Iterable[Run] = (), *, is_fenced: bool = True
     ) -> None:
-        """Set where a partition goes on, with the runs that a proof found; ``runs_on`` as a plan's."""
+        """Set where a partition continues, with the runs that were counted off."""
         entry = self.entries[source]
-        entry.runs_on = runs_on
+        entry.unfenced_end = None if is_fenced else position.target_end
         entry.target_log_start = None  # it may be another log
         entry.position = position
         entry.is_dirty = True
@@ -228,6 +228,14 @@ class Ledger:
             entry.lost += entry.passing.gap.lost_offsets
         for run in runs:
             append_run(entry.runs, run)
+
+    def late_records(self, progress: PartitionProgress) -> int:
+        """How many records at most an unfenced predecessor wrote before our first batch shut it out."""
+        entry = self.entries[progress.source]
+        if entry.unfenced_end is None or not progress.runs:
+            return 0
+        late, entry.unfenced_end = progress.runs[0][1] - entry.unfenced_end, None
+        return late
 
     def hand_over(self, unclean: Collection[TopicPartition]) -> None:
         """The writer ended: mark the positions behind which nothing of it can arrive any more."""
@@ -319,7 +327,6 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
         pipelined=pipelined,
         max_message_bytes=pair.max_message_bytes,
         producer=ProducerIdentity(position.producer_id, position.producer_epoch),
-        runs_on=entry.runs_on,
         ways=pair.ways,
     )
 

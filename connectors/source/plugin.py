@@ -337,7 +337,7 @@ def _store(
             partitions=settings.offsets_topic_partitions,
             max_runs_per_chunk=MAX_RUNS_PER_CHUNK if shared else None,
         ),
-        parts.clusters.second_line,
+        parts.clusters.missing_rights,
         shared,
     )
 

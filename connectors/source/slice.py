@@ -19,7 +19,7 @@ from connectors.dataplane.plan import (
     TopicPartition,
     TransactionTerms,
 )
-from connectors.dataplane.resumed import Resumed
+from connectors.dataplane.resume import Resumed
 from connectors.source.engine import Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, Ticket
 
@@ -39,14 +39,6 @@ class SliceLost(RetriableError):
 
 class SliceDefect(SliceLost):
     """A slice ended of a mistake in this project's code, as far as anybody can tell."""
-
-
-class BatchToChange(SliceLost):
-    """A slice ended since a batch of ``source`` must change while copies of it may still arrive."""
-
-    def __init__(self, message: str, source: TopicPartition) -> None:
-        super().__init__(message)
-        self.source = source
 
 
 class TransformsRefused(PermanentError):
@@ -348,8 +340,6 @@ class SliceHandle:
 
 
 def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:
-    if failed["fault"] == "CopiesUnderWay":
-        return BatchToChange(failed["error"], TopicPartition(*failed["partition"]))
     return _FAULTS.get(failed["fault"], SliceLost)(failed["error"])
 
 

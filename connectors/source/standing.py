@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
 from uuid import UUID
 
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.offsets import LATEST, list_offsets
-from connect.wire.batch import SEQUENCE_MODULUS
 from connectors.dataplane import verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source.ledger import Entry
 from connectors.source.store import Start
-
-_HALF: Final = SEQUENCE_MODULUS // 2
 
 
 async def refuse_topics_gone(
@@ -58,10 +54,7 @@ def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | N
 
 
 async def refuse_truncated_targets(
-    target: Cluster,
-    entries: Sequence[Entry],
-    starts: Mapping[TopicPartition, Start],
-    hints: Mapping[TopicPartition, int | None],
+    target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
     """Stop entries whose target's log ends before what it had acknowledged. Raises :class:`RetriableError` where a
     leader does not answer."""
@@ -70,20 +63,15 @@ async def refuse_truncated_targets(
         return
     ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
     for entry, position in asked:
-        refuse_truncated(entry, position, ends[entry.pair.target], hints.get(entry.pair.target))
+        refuse_truncated(entry, position, ends[entry.pair.target])
 
 
-def refuse_truncated(entry: Entry, position: Position, end: int, hint: int | None) -> None:
-    """``end``: the target's high watermark; ``hint``: the last sequence its leader knows of the stored producer."""
-    pair = entry.pair
-    if end < position.target_end:
-        why = "its end is lower"
-    elif hint is not None and (hint + 1 - position.next_sequence) % SEQUENCE_MODULUS > _HALF:
-        why = "its leader's last sequence is older than one it had acknowledged"
-    else:
-        return
-    target_end, next_source_offset = position.target_end, position.next_source_offset
-    _stop(entry, verdicts.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why))
+def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
+    """``end``: the target's high watermark. A target that has grown again since is noticed when it is scanned."""
+    pair, target_end = entry.pair, position.target_end
+    if end < target_end:
+        why, next_source_offset = "its end is lower", position.next_source_offset
+        _stop(entry, verdicts.target_truncated(pair.target, target_end, end, pair.source, next_source_offset, why))
 
 
 def _stop(entry: Entry, verdict: verdicts.Verdict) -> None:

@@ -44,7 +44,7 @@ from connectors.positions import (
     encode_position,
     encode_position_key,
 )
-from connectors.source.second_line import SecondLine
+from connectors.source.unfenced import MissingRights
 
 log = logging.getLogger(__name__)
 
@@ -190,14 +190,14 @@ class MirrorPositionStore:
         cluster: Cluster,
         admin: Admin,
         settings: StoreSettings,
-        second_line: SecondLine | None = None,
+        missing_rights: MissingRights | None = None,
         shared: StoreWriter | None = None,
     ) -> None:
         """``shared``: the transactions of the records themselves, under exactly-once; else the store has its own."""
         self._cluster = cluster
         self._admin = admin
         self._settings = settings
-        self._second_line = second_line or SecondLine()
+        self._missing_rights = missing_rights or MissingRights()
         self._shared = shared
         self._writer: StoreWriter = shared or TransactionalWriter(cluster, settings.transactional_id)
         self._plain: PlainWriter | None = None  # once the transactional id was refused
@@ -313,7 +313,7 @@ class MirrorPositionStore:
         await plain.write(mapped)
 
     def _write_plainly(self, error: TransactionalIdRefused) -> PlainWriter:
-        self._second_line.refused(error)
+        self._missing_rights.announce(error)
         self._plain = PlainWriter(self._cluster)
         return self._plain
 

@@ -1,69 +1,60 @@
-"""Taking over partitions whose last writer may still be alive: fence first, then say where each goes on.
+"""Take over partitions whose last writer may still be alive: fence it first, then plan where each partition continues.
 
-The order matters and was learnt by losing records: hints are asked before the fence, the target is read only after
-it, and what the slice then begins with is stored before it writes. Where the target refuses the fence, the second
-line is left: see :mod:`connectors.source.second_line`.
+The order matters: the target is read only after the fence, and what the slice begins with is stored before it writes.
+For writers that cannot be fenced see :mod:`connectors.source.unfenced`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.configs import perhaps_compacted
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import (
-    ProducersRefused,
     TopicsRefused,
     TransactionalIdRefused,
-    describe_producers,
     fence,
     init_producer_id,
     new_producer_id,
 )
 from connectors.dataplane.plan import QUARANTINED, PartitionPlan, ProducerIdentity, Proof, TopicPartition
-from connectors.dataplane.resumed import Resumed
 from connectors.positions import Position
 from connectors.source.first_offsets import Begin, first_offsets, warn_of_members
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
 from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.reach import out_of_reach, target_of
-from connectors.source.second_line import Resumes, SecondLine, go_on, prove
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start
+from connectors.source.unfenced import MissingRights, raised
 
 log = logging.getLogger(__name__)
 
-_NEVER_WRITTEN: Final = -1
 #: So many partitions are named in a message.
 _MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The new producer, and a plan for every partition that may go on; those with a proof are resumed first.
+    """The new producer, and a plan for every partition that may be copied; those with a proof are resumed first.
 
-    ``transactional_id`` is the producer's, empty where it was refused; ``unfenced`` are the last positions of
-    partitions whose writer may still be alive.
+    ``transactional_id`` is the producer's, empty if it was refused.
     """
 
     producer: ProducerIdentity
     plans: tuple[PartitionPlan, ...]
     transactional_id: str = ""
-    unfenced: Mapping[TopicPartition, Position] = field(default_factory=dict)
 
     def writer_of(self, plan: PartitionPlan) -> tuple[str, ProducerIdentity]:
-        """Under which transactional id, empty for none, and as whom a partition goes on."""
+        """The transactional id, empty for none, and the producer that a partition is written under."""
         if plan.producer is None or plan.producer == self.producer:
             return self.transactional_id, self.producer
-        position = self.unfenced.get(plan.source)
-        return position.transactional_id if position else "", plan.producer
+        return "", plan.producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ class Clusters:
     source: Cluster
     target: Cluster
     fencing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    second_line: SecondLine = field(default_factory=SecondLine)
+    missing_rights: MissingRights = field(default_factory=MissingRights)
 
 
 async def take_over(
@@ -124,32 +115,24 @@ async def take_over(
         and not position.is_handed_over
         and position.target_topic in written
     }
-    doubtful = [entry for entry in entries if entry.pair.source in unclean and not unclean[entry.pair.source].is_atomic]
-    hints = await _hints_allowed(clusters.target, doubtful, unclean)
-    entries = [entry for entry in entries if not entry.is_stopped]
-    await refuse_truncated_targets(clusters.target, entries, known, hints)
+    await refuse_truncated_targets(clusters.target, entries, known)
     if passer is not None:
-        known |= passer.rewind(entries, known, hints)
+        known |= passer.rewind(entries, known)
     entries = [entry for entry in entries if not entry.is_stopped]
     unclean = {entry.pair.source: unclean[entry.pair.source] for entry in entries if entry.pair.source in unclean}
     async with clusters.fencing:
         timeout_ms = transaction_timeout_ms
         fenced = await _fence_allowed(clusters, transactional_id, entries, unclean, running, timeout_ms)
+        if running is None and fenced.transactional_id:
+            fenced = await _beyond_raised(clusters, fenced, known, timeout_ms)
     entries = [entry for entry in entries if not entry.is_stopped]
     proven, fresh = list[Entry](), list[Entry]()
     for entry in entries:
         (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
-    plans = [
-        _plan_with_proof(entry, unclean[entry.pair.source], hints.get(entry.pair.target), fenced) for entry in proven
-    ]
+    plans = [_plan_with_proof(entry, unclean[entry.pair.source], fenced) for entry in proven]
     first = Begin(reset_to, read_committed, initial_group)
     plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
-    return Takeover(
-        fenced.producer,
-        tuple(_unfenced(plan, known[plan.source].position, fenced) for plan in plans),
-        fenced.transactional_id,
-        {source: position for source, position in unclean.items() if target_of(position) in fenced.unfenced},
-    )
+    return Takeover(fenced.producer, tuple(plans), fenced.transactional_id)
 
 
 async def _within_reach(
@@ -165,47 +148,6 @@ async def _within_reach(
     return [entry for entry in entries if entry.pair.source not in away]
 
 
-async def resume_all(
-    clusters: Clusters, takeover: Takeover, slice_: Resumes, changing: Collection[TopicPartition] = ()
-) -> list[Resumed]:
-    """Let every partition with a proof find its place; those that could not be fenced also learn as whom they go on.
-
-    ``changing`` are source partitions of which a batch that was sent must change.
-
-    Raises: as the slice's ``resume``; RetriableError where an unfenced predecessor's batches still arrive.
-    """
-    proven = [plan for plan in takeover.plans if plan.proof is not None]
-    if not proven:
-        return []
-    found, epochs = await prove(clusters.target, slice_, proven, takeover.unfenced)
-    thinned = await perhaps_compacted(clusters.source, {source.topic for source in epochs})
-    return [
-        go_on(
-            one,
-            takeover.unfenced[source],
-            epochs[source],
-            takeover.producer,
-            thinned=source.topic in thinned,
-            changes=source in changing,
-        )
-        if (source := one.plan.source) in epochs
-        else one
-        for one in found
-    ]
-
-
-def _unfenced(plan: PartitionPlan, position: Position | None, fenced: _Fenced) -> PartitionPlan:
-    """A plan that stays with a producer id without a transactional id, where we have none to change to."""
-    if fenced.transactional_id or plan.proof is not None or position is None or position.transactional_id:
-        return plan
-    if not position.is_handed_over or target_of(position) != plan.target:
-        return plan
-    if position.next_source_offset != plan.next_source_offset:
-        return plan
-    producer = ProducerIdentity(position.producer_id, position.producer_epoch)
-    return replace(plan, producer=producer, next_sequence=position.next_sequence, runs_on=True)
-
-
 def _needs_proof(entry: Entry, start: Start) -> bool:
     """Whether an unclean writer may have left more in the entry's target than the position says."""
     position = start.position
@@ -213,36 +155,6 @@ def _needs_proof(entry: Entry, start: Start) -> bool:
         return False
     # Under another policy or separator the target is another topic, which knows nothing of what was copied since.
     return target_of(position) == entry.pair.target
-
-
-async def _hints_allowed(
-    target: Cluster, entries: Sequence[Entry], written: Mapping[TopicPartition, Position]
-) -> dict[TopicPartition, int | None]:
-    """As :func:`_hints`. Entries whose target we may not read are stopped: without it nothing is proven there."""
-    while True:
-        try:
-            return await _hints(target, entries, written)
-        except ProducersRefused as error:
-            for entry in entries:
-                if entry.pair.target in error.partitions:
-                    entry.stop(f"target {entry.pair.target}: {error}, then start the flow again", QUARANTINED)
-            left = [entry for entry in entries if not entry.is_stopped]
-            if len(left) == len(entries):
-                raise
-            entries = left
-
-
-async def _hints(
-    target: Cluster, entries: Sequence[Entry], written: Mapping[TopicPartition, Position]
-) -> dict[TopicPartition, int | None]:
-    """The last sequence that each target leader knows of the stored producer, None where it knows none."""
-    states = await describe_producers(target, [entry.pair.target for entry in entries]) if entries else {}
-    hints: dict[TopicPartition, int | None] = {}
-    for entry in entries:
-        position = written[entry.pair.source]
-        epoch, last = states.get(entry.pair.target, {}).get(position.producer_id, (_NEVER_WRITTEN, _NEVER_WRITTEN))
-        hints[entry.pair.target] = last if epoch == position.producer_epoch else None
-    return hints
 
 
 async def _fence_allowed(
@@ -284,7 +196,7 @@ async def _fence(
         try:
             unfenced |= await _fence_one(clusters.target, other, positions)
         except TransactionalIdRefused as error:
-            clusters.second_line.refused(error)
+            clusters.missing_rights.announce(error)
             unfenced |= {target_of(position) for position in positions}
     if running is not None:
         assert not own, "whoever writes under an id does not fence it"
@@ -296,13 +208,28 @@ async def _fence(
         else:
             identity = await init_producer_id(clusters.target, transactional_id, transaction_timeout_ms=timeout_ms)
     except TransactionalIdRefused as error:
-        clusters.second_line.refused(error)
+        clusters.missing_rights.announce(error)
         identity, transactional_id = await new_producer_id(clusters.target), ""
         marked, unfenced = set(), unfenced | marked
     else:
         unfenced |= _of_another_id(identity.producer_id, own)
     producer = ProducerIdentity(identity.producer_id, identity.epoch)
     return _Fenced(producer, transactional_id, frozenset(marked), frozenset(unfenced))
+
+
+async def _beyond_raised(
+    clusters: Clusters, fenced: _Fenced, known: Mapping[TopicPartition, Start], timeout_ms: int | None
+) -> _Fenced:
+    """Claim the id again until its epoch is above those that we raised ourselves while rights were missing: of these
+    its coordinator does not know."""
+    producer = fenced.producer
+    positions = [start.position for start in known.values() if start.position and not start.position.transactional_id]
+    raised_to = [one.producer_epoch + 1 for one in positions if one.producer_id == producer.producer_id]
+    while producer.producer_id == fenced.producer.producer_id and producer.epoch <= max(raised_to, default=-1):
+        claimed = await init_producer_id(clusters.target, fenced.transactional_id, transaction_timeout_ms=timeout_ms)
+        producer = ProducerIdentity(claimed.producer_id, claimed.epoch)
+    marked = fenced.marked if producer.producer_id == fenced.producer.producer_id else frozenset[TopicPartition]()
+    return replace(fenced, producer=producer, marked=marked)
 
 
 async def _fence_one(target: Cluster, transactional_id: str, positions: Sequence[Position]) -> set[TopicPartition]:
@@ -319,9 +246,10 @@ def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[Topic
     }
 
 
-def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced: _Fenced) -> PartitionPlan:
+def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> PartitionPlan:
     pair = entry.pair
     writer = ProducerIdentity(position.producer_id, position.producer_epoch)
+    is_fenced = pair.target not in fenced.unfenced
     return PartitionPlan(
         source=pair.source,
         source_topic_id=pair.source_topic_id,
@@ -331,10 +259,11 @@ def _plan_with_proof(entry: Entry, position: Position, hint: int | None, fenced:
         last_source_epoch=position.source_leader_epoch,
         target_end=position.target_end,
         next_sequence=0,
-        pipelined=pair.target in fenced.marked - fenced.unfenced,
+        pipelined=is_fenced and pair.target in fenced.marked,
         max_message_bytes=pair.max_message_bytes,
+        proof=Proof(writer, position.next_sequence, is_fenced),
+        producer=None if is_fenced else raised(position),
         ways=pair.ways,
-        proof=Proof(writer, position.next_sequence, hint),
     )
 
 

@@ -54,7 +54,7 @@ def judged(
         return entry
     refuse_topic("target", entry, start, there)
     if entry.gap is None and target_end is not None:
-        refuse_truncated(entry, position, target_end, None)
+        refuse_truncated(entry, position, target_end)
     return entry
 
 
@@ -68,7 +68,7 @@ def met_at_start(
         return None
     happened = verdicts.facts(entry.reason)
     if gap.kind is GapKind.TARGET_TRUNCATED:
-        back = rewound(newest_runs, position, gap.target_first, None)
+        back = rewound(newest_runs, gap.target_first)
         if back is None:
             return Met(gap.state, f"{happened}; a run stops there, as the offset map does not tell which", stops=True)
         told = f"{happened}; a run copies them again from source offset {back.upstream} on"

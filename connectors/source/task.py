@@ -21,7 +21,6 @@ from connectors.dataplane.plan import (
 )
 from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
-from connectors.source.arrived import narrow_gaps
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
 from connectors.source.ledger import Entry, Ledger, Pair, position_of, start_of
@@ -32,10 +31,10 @@ from connectors.source.reach import Healing, Waiting
 from connectors.source.reconfiguring import Reconfiguring
 from connectors.source.returned import is_gone, look_for_returned
 from connectors.source.skip_log import SkipLog
-from connectors.source.slice import BatchToChange, SliceHandle, SliceLost, close_quietly
+from connectors.source.slice import SliceHandle, SliceLost, close_quietly
 from connectors.source.state_notes import StateNotes, end_when_all_stopped
 from connectors.source.store import PositionStore, Start, open_writers
-from connectors.source.takeover import Takeover, resume_all, take_over
+from connectors.source.takeover import Takeover, take_over
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.trimming import trim_forever
 
@@ -72,8 +71,6 @@ class MirrorSourceTask:
         self._took_over = False
         self._is_taking_over = False
         self._defects = Defects(self._name)
-        #: source partitions of which a batch that was sent must change
-        self._changing: set[TopicPartition] = set()
         self._waiting = Waiting(services.clusters.source, services.clusters.target)
         self._healing = Healing()
         self._pairing = Pairing(
@@ -180,8 +177,6 @@ class MirrorSourceTask:
                 if self._stopping.is_set():
                     return
                 self.state = "recovering"
-                if isinstance(error, BatchToChange):
-                    self._changing.add(error.source)
                 lasted_s = time.monotonic() - began_s
                 self._defects.count(error, lasted_s)
                 if lasted_s > _MAX_RETRY_S:
@@ -263,7 +258,6 @@ class MirrorSourceTask:
         self._changes.producer_changed(is_fencing=bool(takeover.transactional_id))
         await self._begin(handle, takeover, self._ledger)
         self._loaded = True
-        self._changing.clear()
         self._waiting.keep(self._ledger.waiting(), starts)
         self._healing.done()
         self._is_taking_over = False
@@ -340,8 +334,6 @@ class MirrorSourceTask:
             initial_group=self._settings.initial_group,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
         )
-        clusters = self._services.clusters
-        await narrow_gaps(clusters.source, clusters.target, self._settings.slice, known, starts)
         for entry in known:
             if entry.is_stopped:
                 self._tell_stopped(entry)
@@ -377,28 +369,24 @@ class MirrorSourceTask:
 
     async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
         """Resume what needs a proof, then store where every partition begins, before anything is written."""
-        of_slice = self._settings.slice
-        # Whether the one before transformed as this one does is not known: its sequences are not gone on with.
-        transforms = bool(of_slice.transform_sql or of_slice.chain)
-        changing = {plan.source for plan in takeover.plans} if transforms else self._changing
-        for one in await resume_all(self._services.clusters, takeover, handle, changing):
+        unclean = [plan for plan in takeover.plans if plan.proof is not None]
+        for one in await handle.resume(unclean) if unclean else ():
             plan = self._changes.continued(one.plan, takeover.producer)
             entry = ledger.entries[plan.source]
             if one.refusal:
-                entry.stop(one.refusal)
-                log.error("%s: %s stopped: %s", self._name, plan.source, one.refusal)
+                entry.stop(one.refusal, gap=one.gap)
+                self._tell_stopped(entry)
             elif one.later:
                 entry.wait(one.later)
             else:
-                entry.skipped += one.left_out
                 resume_log.tell(self._settings.flow, one)
                 position = position_of(plan, *takeover.writer_of(plan))
-                ledger.begin(plan.source, position, one.runs, runs_on=plan.runs_on)
+                ledger.begin(plan.source, position, one.runs, is_fenced=plan.producer is None)
                 self._sync(plan.source, one.runs)
         for plan in takeover.plans:
             if plan.proof is None:
                 begins = self._changes.continued(plan, takeover.producer)
-                ledger.begin(plan.source, position_of(begins, *takeover.writer_of(plan)), runs_on=plan.runs_on)
+                ledger.begin(plan.source, position_of(begins, *takeover.writer_of(plan)))
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle) -> asyncio.Task[SliceHandle] | None:
@@ -484,6 +472,8 @@ class MirrorSourceTask:
 
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
+        if late := self._ledger.late_records(progress):
+            resume_log.tell_late(self._settings.flow, progress.source, late)
         self.meters.apply(progress, time.time_ns() // 1_000_000)
         stopped = self._ledger.apply(progress)
         self._sync(progress.source, progress.runs)

@@ -36,7 +36,6 @@ from connect.core.errors import ClusterUnreachable, RetriableError, SecurityErro
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster, NotAuthorized
-from connect.kafka.configs import perhaps_compacted
 from connect.kafka.connection import Connection, ConnectionLost, RequestTimedOut, UnsupportedVersion
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.kafka.transactions import FenceRefused, ProducersRefused, TopicsRefused, describe_producers, fence
@@ -221,21 +220,6 @@ class TestCluster:
         await cluster.close()
         with pytest.raises(RetriableError, match="its client was closed"):
             await cluster.metadata(())
-
-    async def test_it_tells_which_topics_may_be_compacted(self, us: KafkaCluster) -> None:
-        kept, thinned, both = (f"{name}-{uuid4()}" for name in ("kept", "thinned", "both"))
-        settings = settings_of(us.bootstrap)
-        admin, cluster = Admin(settings), Cluster(settings, "us")
-        policies = {kept: "delete", thinned: "compact", both: "compact,delete"}
-        made = await admin.create_topics(
-            [NewTopic(name, 1, 1, {"cleanup.policy": policies[name]}) for name in policies]
-        )
-        assert not any(made.values())
-        await admin.close()
-        await until_led(cluster, dict.fromkeys(policies, 1))
-        assert await perhaps_compacted(cluster, {*policies, "nowhere"}) == {thinned, both, "nowhere"}
-        assert await perhaps_compacted(cluster, ()) == set()
-        await cluster.close()
 
     async def test_it_goes_on_after_a_cut(self, us: KafkaCluster) -> None:
         with FaultProxy.start("127.0.0.1", us.nodes[0].port) as proxy:

@@ -9,22 +9,19 @@ from typing import Final
 
 _LINE: Final = re.compile(r"\bresumed (?P<flow>\S+->\S+) (?P<partition>\S+-\d+): (?P<rest>.*)$")
 _SURPLUS: Final = re.compile(r"\bsurplus(?:_records)?[ =:]+(\d+)")
-#: More than a test ever copies.
-ANY: Final = 2**62
 _FALLBACK: Final = re.compile(r"at.least.once", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """One partition taken over: how many records were found at the target beyond the stored position, how many at most
-    come twice (:data:`ANY` where the log does not know), and how many at most are named as lost and are there."""
+    """One partition taken over: how many records were found at the target beyond the stored position, and how many at
+    most appear twice."""
 
     flow: str
     partition: str
     surplus_records: int
     at_least_once: bool
     may_double: int
-    may_be_there: int
     line: str
 
 
@@ -41,13 +38,10 @@ def resumed(lines: Iterable[str]) -> Iterator[Resumed]:
                 surplus_records=int(surplus[1]) if surplus else 0,
                 at_least_once=bool(_FALLBACK.search(rest)),
                 may_double=_number("may_double", rest),
-                may_be_there=_number("may_be_there", rest),
                 line=line.strip(),
             )
 
 
 def _number(name: str, rest: str) -> int:
-    found = re.search(rf"\b{name}=(\d+|unknown)", rest)
-    if found is None:
-        return 0
-    return ANY if found[1] == "unknown" else int(found[1])
+    found = re.search(rf"\b{name}=(\d+)", rest)
+    return int(found[1]) if found else 0

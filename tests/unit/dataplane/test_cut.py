@@ -14,6 +14,7 @@ from connectors.dataplane import resume, shape
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import CorruptBatch, cut
 from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
+from connectors.dataplane.records_copier import opened
 from tests.kit.logs import TargetPartition, control_batch, source_batch
 from tests.kit.old import LOG_APPEND_TIME, message, wrapper
 
@@ -98,8 +99,9 @@ def test_a_start_inside_an_old_set_copies_exactly_what_follows(magic, position):
     machine = copier(position=position)
     target = copy(machine, *sets[position // 5 :])
     assert held(target) == expected(range(position, 10), magic)
-    walk = resume.SourceWalk(position, 10 - position, read_committed=False, max_message_bytes=2**30)
-    walk.take(view(*sets[position // 5 :]), ())
+    walk = resume.SourceWalk(position, 10 - position)
+    for part in opened(view(*sets[position // 5 :]), position, None):
+        walk.take(part.records, part.following, part.leader_epoch)
     assert (walk.remaining, walk.position) == (0, 10)
 
 

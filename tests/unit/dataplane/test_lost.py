@@ -189,7 +189,7 @@ WRITER_ID = (WRITER.producer_id, WRITER.epoch)
     ],
 )
 def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: tuple[int, ...], another: bool) -> None:
-    scan = TargetScan(Proof(WRITER, 6, None), 6, 0)
+    scan = TargetScan(Proof(WRITER, 6, True), 6, 0)
     assert scan.start == 5
     scan.take(target_log(*sequences).fetch(scan.start), scan.start)
     assert scan.is_another_log is another
@@ -198,7 +198,7 @@ def test_a_log_that_grew_again_is_told_by_the_record_before_the_end(sequences: t
 def test_what_others_wrote_before_the_end_casts_no_doubt() -> None:
     log = target_log()
     log._put(source_batch(range(6), producer=(3, 0, 0)), 6)
-    scan = TargetScan(Proof(WRITER, 0, None), 6, 0)
+    scan = TargetScan(Proof(WRITER, 0, True), 6, 0)
     scan.take(log.fetch(scan.start), scan.start)
     assert not scan.is_another_log
-    assert scan.surplus().doubt == ""
+    assert scan.doubt == ""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import resume
-from connectors.dataplane.alignment import Alignment, SurplusRecords
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.records_copier import opened
 from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.screen import CLOCK_MARGIN_MS, NOTHING, TimestampRange
 from tests.kit.logs import FENCED, control_batch, source_batch
@@ -36,12 +36,9 @@ def copier(
     pipelined=False,
     skip=True,
     max_bytes=2**30,
-    runs_on=False,
 ):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
-    plan = PartitionPlan(
-        names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes, runs_on=runs_on
-    )
+    plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
     return PartitionCopier(plan, ProducerIdentity(PRODUCER_ID, epoch), read_committed=False, skip_refused=skip)
 
 
@@ -106,10 +103,11 @@ def held(target):
     return [(one.key, one.value, one.headers, one.timestamp_ms) for one in target.records()]
 
 
-def takeable(log, target):
-    """What the target should hold in the end."""
+def takeable(log, target, since=0):
+    """What the target should hold in the end, from a source offset on."""
     every = [record for batch in log if is_data(batch) for record in records.decode(batch, 2)]
-    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in every if target.takes(one)]
+    kept = [one for one in every if target.takes(one) and one.offset >= since]
+    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in kept]
 
 
 def refused_offsets(log, target):
@@ -332,31 +330,6 @@ def test_while_a_copy_behind_it_may_still_arrive_a_refused_batch_is_not_taken_ap
     assert held(target) == takeable(log, target)
 
 
-@pytest.mark.parametrize("skip", [True, False])
-def test_under_the_sequences_of_a_predecessor_that_nobody_fenced_nothing_is_renumbered(skip):
-    """What it sent of the next batch may still arrive, and be taken for one that bears that number since."""
-    log = [source_batch(range(6), large=range(6)), source_batch([6, 7]), source_batch([8])]
-    target = PickyTarget(max_bytes=3000)
-    machine = copier(runs_on=True, skip=skip)
-    machine.take(fetched(log))
-    answer(machine, target, machine.next_batch())
-    settle(machine, target)
-    with pytest.raises(CopiesUnderWay, match=r"others of a predecessor may still arrive") as caught:
-        machine.mend()
-    assert caught.value.source == TopicPartition("t", 0)
-    successor = copier(FIRST_EPOCH + 1, skip=skip)
-    successor.take(fetched(log))
-    copy(successor, target)
-    assert held(target) == takeable(log, target)
-
-
-def test_under_the_sequences_of_a_predecessor_poison_still_stops_its_partition_only():
-    machine, target = copier(runs_on=True, skip=False), PickyTarget(compacted=True)
-    machine.take(fetched([source_batch(range(2), null_keys=[0])]))
-    copy(machine, target)
-    assert machine.state == "QUARANTINED"
-
-
 def test_a_clean_end_drops_what_would_be_sent_instead():
     log = [source_batch(range(10)), source_batch(range(10, 20), null_keys=[13]), source_batch(range(20, 22))]
     target = PickyTarget(compacted=True)
@@ -423,7 +396,9 @@ class Run:
         self.log, self.target, self.chance = log, target, chance
         self.epoch = FIRST_EPOCH
         self.runs, self.skips, self.late = [], [], []
-        self.left_out = self.rounds = 0
+        self.rounds = 0
+        #: What the target holds from before the copy went back to its stored position, and where it went back to.
+        self.before_rewind, self.rewound_to = [], 0
         target.mark(PRODUCER_ID, self.epoch)
         self._begin(0, target.end)
 
@@ -497,34 +472,29 @@ class Run:
         self.epoch += 2
         self.target.mark(PRODUCER_ID, self.epoch)
         self.arrive_late()
-        proof = Proof(old, sequence, None)
-        found, runs, left_out = resumed(self.log, self.target, proof, position, end)
-        self.runs += runs
-        self.left_out += left_out
-        self._begin(found, self.target.end)
+        found = resumed(self.log, self.target, Proof(old, sequence, True), position, end)
+        if found is None:  # something was left out, which no count knows of
+            self.before_rewind, self.rewound_to = held(self.target), position
+            found = position, []
+        self.runs += found[1]
+        self._begin(found[0], self.target.end)
 
 
 def resumed(log, target, proof, position, end):
-    """The pure parts of the proof in their order; (next source offset, runs, records left out)."""
+    """The pure parts of resuming: (next source offset, runs), or None if nothing can be counted off."""
     scan = resume.TargetScan(proof, end, 0)
     scan.take(target.fetch(scan.start), scan.start)
-    surplus = scan.surplus()
-    assert not surplus.doubt
-    if not surplus.records:
-        return position, [], 0
-    last = resume.last_record(surplus.last_batch or b"")
-    assert last is not None
-    record, own_time = last
-    walk = resume.SourceWalk(position, surplus.records, read_committed=False, max_message_bytes=2**30)
-    walk.take(fetched(log, position), ())
-    if not walk.remaining and walk.last_record and resume.same_record(walk.last_record, record, own_time):
-        return walk.position, resume.pair_runs(walk.segments, surplus.segments), 0
-    written = SurplusRecords(proof)
-    written.take(target.fetch(end), end)
-    alignment = Alignment(position, written, read_committed=False)
-    alignment.take(fetched(log, position), ())
-    assert alignment.is_complete
-    return alignment.position, alignment.runs, alignment.left_out
+    assert scan.is_over
+    assert not scan.doubt
+    if not scan.arrived:
+        return position, []
+    walk = resume.SourceWalk(position, scan.arrived)
+    for part in opened(fetched(log, position), position, None):
+        if walk.remaining:
+            walk.take(part.records, part.following, part.leader_epoch)
+    if walk.remaining or not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=False):
+        return None
+    return walk.position, resume.pair_runs(walk.segments, scan.segments)
 
 
 @settings(max_examples=100, deadline=None)
@@ -543,14 +513,12 @@ def test_whatever_is_refused_lost_or_late_the_good_records_arrive_once_and_in_or
         if not run.step():
             break
     run.store()
-    assert held(target) == takeable(log, target)
+    assert held(target) == run.before_rewind + takeable(log, target, since=run.rewound_to)
     assert run.machine.next_source_offset == wire.read_header(log[-1]).last_offset + 1
     assert run.machine.buffered_bytes == 0
     refused = refused_offsets(log, target)
     skipped = {offset for first, last, _ in run.skips for offset in range(first, last + 1)}
-    # What was left out between the last report and a crash is counted by the proof.
-    assert skipped <= refused
-    assert len(skipped) + run.left_out >= len(refused)
+    assert skipped == refused
     by_offset = {record.offset: record.value for record in target.records()}
     mapped = {up + i: by_offset[down + i] for up, down, count in run.runs for i in range(count)}
     every = {record.offset: record.value for batch in log if is_data(batch) for record in records.decode(batch, 2)}

@@ -13,6 +13,7 @@ from connect.wire import records
 from connectors.dataplane import resume
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.plan import Compression, PartitionPlan, ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.records_copier import opened
 from tests.kit.logs import TargetPartition, control_batch, source_batch
 from tests.unit.dataplane.test_copier import logs
 
@@ -31,16 +32,22 @@ def copier(producer, position, end, sequence, pipelined, codec=0):
     return PartitionCopier(plan, producer, read_committed=False, compression=Compression(codec))
 
 
-def scan(target, proof, end):
-    scanning = resume.TargetScan(proof, end, 0)
-    scanning.take(target.fetch(end), end)
-    return scanning.surplus()
+def scan(target, proof, end, log_start=0):
+    scanning = resume.TargetScan(proof, end, log_start)
+    scanning.take(target.fetch(scanning.start), scanning.start)
+    return scanning
 
 
 def walk(log, position, wanted):
-    walking = resume.SourceWalk(position, wanted, read_committed=False, max_message_bytes=2**30)
-    walking.take(fetched(log, position), ())
+    walking = resume.SourceWalk(position, wanted)
+    for part in opened(fetched(log, position), position, None):
+        if walking.remaining:
+            walking.take(part.records, part.following, part.leader_epoch)
     return walking
+
+
+def agree(walking, scanning):
+    return walking.fingerprint.equals(scanning.fingerprint, ignore_timestamps=scanning.has_own_timestamps)
 
 
 def values(entries):
@@ -48,11 +55,11 @@ def values(entries):
 
 
 @settings(max_examples=200, deadline=None)
-@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.booleans(), st.sampled_from([0, 4]))
-def test_after_any_crash_the_copy_goes_on_exactly_there(log, stored_batches, sent_batches, recompressed, hinted, codec):
+@given(logs(), st.integers(0, 12), st.integers(0, 12), st.booleans(), st.sampled_from([0, 4]))
+def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, sent_batches, recompressed, codec):
     target = TargetPartition()
     old = copier(OLD, 0, 0, 0, True, codec)
-    target.mark(OLD.producer_id, OLD.epoch)
+    target.mark(OLD.producer_id, OLD.epoch - 1)
     old.target_end = target.end
     old.take(fetched(log))
     for _ in range(stored_batches):
@@ -62,27 +69,19 @@ def test_after_any_crash_the_copy_goes_on_exactly_there(log, stored_batches, sen
     for _ in range(sent_batches):
         if (outgoing := old.next_batch()) is not None:
             target.append(bytes(outgoing.batch))
-    known = target.last_sequence(OLD.producer_id)
-    assert known is not None
-    target.mark(NEW.producer_id, NEW.epoch)
+    target.mark(NEW.producer_id, NEW.epoch - 1)
     if recompressed:
         target.batches = [recompress(batch) for batch in target.batches]
 
-    proof = Proof(OLD, stored[2], known[1] if hinted else None)
-    surplus = scan(target, proof, stored[1])
-    assert not surplus.doubt
-    walking = walk(log, stored[0], surplus.records)
+    scanning = scan(target, Proof(OLD, stored[2], True), stored[1])
+    assert (scanning.doubt, scanning.is_over, scanning.is_another_log) == ("", True, False)
+    assert scanning.end == target.end
+    walking = walk(log, stored[0], scanning.arrived)
     assert walking.remaining == 0
-    runs = []
-    position = walking.position
-    if surplus.records:
-        last = resume.last_record(surplus.last_batch or b"")
-        assert last is not None
-        record, own_time = last
-        assert resume.same_record(walking.last_record, record, own_time)
-        runs = resume.pair_runs(walking.segments, surplus.segments)
-    new = copier(NEW, position, target.end, 0, True)
-    new.take(fetched(log, position))
+    assert agree(walking, scanning)
+    runs = resume.pair_runs(walking.segments, scanning.segments)
+    new = copier(NEW, walking.position, target.end, 0, True)
+    new.take(fetched(log, walking.position))
     while (outgoing := new.next_batch()) is not None:
         error, base = target.append(bytes(outgoing.batch))
         assert error == 0
@@ -95,7 +94,7 @@ def test_after_any_crash_the_copy_goes_on_exactly_there(log, stored_batches, sen
     for up, down, count in runs:
         for i in range(count):
             assert at[down + i] == source[up + i]
-    assert sum(count for _, _, count in runs) == surplus.records
+    assert sum(count for _, _, count in runs) == scanning.arrived
 
 
 def recompress(batch):
@@ -110,54 +109,104 @@ def recompress(batch):
     return bytes(built)
 
 
-def surplus_of(batches, proof, *, end=0, log_start=0):
-    scanning = resume.TargetScan(proof, end, log_start)
-    scanning.take(memoryview(bytearray(b"".join(batches))), end)
-    return scanning.surplus()
+def ours(first_sequence, count):
+    return records_of(OLD, first_sequence, count)
 
 
-def test_foreign_records_and_no_hint_are_a_doubt():
-    foreign = source_batch(range(3), producer=(99, 0, 0))
-    assert surplus_of([foreign], Proof(OLD, 5, None)).doubt
-    assert not surplus_of([foreign], Proof(OLD, 5, 4)).doubt
+def records_of(producer, first_sequence, count):
+    return source_batch(range(count), producer=(producer.producer_id, producer.epoch, first_sequence))
 
 
-def test_only_markers_behind_the_end_mean_that_nothing_arrived():
-    marker = control_batch(0, OLD.producer_id, commit=False, epoch=4)
-    surplus = surplus_of([marker], Proof(OLD, 5, None))
-    assert (surplus.records, surplus.doubt) == (0, "")
+def marker(epoch=OLD.epoch + 1, producer_id=OLD.producer_id):
+    return control_batch(0, producer_id, commit=False, epoch=epoch)
 
 
-def test_a_hint_that_the_log_does_not_show_is_a_doubt():
-    assert surplus_of([], Proof(OLD, 5, 9)).doubt
+FOREIGN = source_batch(range(3), producer=(99, 0, 0))
 
 
-def test_a_log_that_was_cut_behind_the_stored_end_is_a_doubt():
-    assert surplus_of([], Proof(OLD, 5, None), end=3, log_start=7).doubt
+def target_of(*batches, begin=0):
+    """A target log of these batches, one behind the other; a number leaves so many offsets out."""
+    target = TargetPartition(end=begin)
+    for batch in batches:
+        if isinstance(batch, int):
+            target.end += batch
+        else:
+            target._put(batch, wire.read_header(batch).last_offset_delta + 1)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("batches", "arrived"),
+    [
+        ((marker(),), 0),
+        ((FOREIGN, marker()), 0),
+        ((ours(5, 2), FOREIGN, ours(7, 4), marker()), 6),
+        ((ours(5, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), 2),  # fenced twice: nothing follows the first marker
+        ((ours(5, 2), marker(0, producer_id=98), ours(7, 1), marker()), 3),
+    ],
+)
+def test_a_log_without_a_hole_tells_how_many_records_arrived(batches, arrived):
+    found = scan(target_of(*batches), Proof(OLD, 5, True), 0)
+    assert (found.arrived, found.doubt, found.is_over) == (arrived, "", True)
+
+
+@pytest.mark.parametrize(
+    ("target", "at_most"),
+    [
+        (target_of(ours(5, 2), 4, marker()), 6),  # the cleaner took whole batches
+        (target_of(4, marker()), 4),
+        (target_of(FOREIGN, 2, FOREIGN, marker()), 2),
+        (target_of(ours(8, 2), marker()), 2),  # an unclean leader accepted sequences behind a hole
+        (target_of(ours(5, 2), ours(9, 3), marker()), 5),
+        (target_of(source_batch([0, 1], producer=(7, 3, 5), last_offset=3), marker()), 4),
+    ],
+)
+def test_a_log_with_a_hole_proves_nothing_and_bounds_how_many_may_appear_twice(target, at_most):
+    found = scan(target, Proof(OLD, 5, True), 0)
+    assert found.doubt
+    assert (found.arrived, found.is_over) == (at_most, True)
+
+
+def test_a_log_that_begins_behind_the_stored_end_proves_nothing():
+    found = scan(target_of(FOREIGN, marker(), begin=7), Proof(OLD, 5, True), 3, log_start=7)
+    assert found.doubt
+    assert found.arrived == 4
+
+
+def test_a_log_that_does_not_show_the_marker_is_not_over():
+    """A leader that is behind, right after the fence, would hide what arrived."""
+    assert not scan(target_of(ours(5, 2)), Proof(OLD, 5, True), 0).is_over
+
+
+def test_batches_of_a_lower_epoch_came_in_late():
+    late = records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 40, 3)
+    found = scan(target_of(late, ours(0, 2)), Proof(OLD, 0, False), 0)
+    assert (found.arrived, found.late, found.doubt) == (2, 3, "")
 
 
 def test_sequences_wrap_around():
     start = 2**31 - 2
-    arrived = source_batch(range(4), producer=(OLD.producer_id, OLD.epoch, start))
-    surplus = surplus_of([arrived], Proof(OLD, start, None))
-    assert surplus.records == 4
+    assert scan(target_of(ours(start, 4), marker()), Proof(OLD, start, True), 0).arrived == 4
 
 
-def test_a_compacted_last_record_cannot_be_verified():
-    batch = source_batch([0, 1], producer=(OLD.producer_id, OLD.epoch, 0), last_offset=3)
-    surplus = surplus_of([batch], Proof(OLD, 0, None))
-    assert resume.last_record(surplus.last_batch) is None
-
-
-def test_the_search_finds_the_last_record_of_a_thinned_source():
-    thinned = [source_batch([0, 4, 7], last_offset=9)]
-    wanted = list(records.decode(thinned[0], 2))[1]
-    search = resume.SourceSearch(wanted._replace(offset=55), 10, False)
-    search.take(fetched(thinned), 0, None)
-    assert search.found == 4
-    missing = resume.SourceSearch(wanted._replace(key=b"other"), 10, False)
-    missing.take(fetched(thinned), 0, None)
-    assert missing.found is None
+@pytest.mark.parametrize(
+    ("last", "next_sequence", "another"),
+    [
+        (ours(3, 2), 5, False),
+        (ours(2**31 - 2, 2), 0, False),
+        (FOREIGN, 5, False),  # it may have been there before
+        (marker(OLD.epoch - 1), 0, False),
+        (ours(3, 1), 5, True),
+        (ours(3, 2), 0, True),
+        (marker(), 5, True),
+        (marker(), 0, True),
+        (records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 3, 2), 5, True),
+    ],
+)
+def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(last, next_sequence, another):
+    target = target_of(last, marker())
+    end = wire.read_header(last).last_offset_delta + 1
+    assert scan(target, Proof(OLD, next_sequence, True), end).is_another_log is another
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
@@ -189,14 +238,11 @@ def test_a_header_whose_key_is_no_text_proves_what_arrived_too(odd: int, attribu
     old.take(fetched(log))
     while (outgoing := old.next_batch()) is not None:
         target.append(bytes(outgoing.batch))
-    surplus = scan(target, Proof(OLD, 0, None), 0)
-    assert (surplus.records, surplus.doubt) == (6, "")
+    target.mark(OLD.producer_id, OLD.epoch + 1)
+    found = scan(target, Proof(OLD, 0, True), 0)
+    assert (found.arrived, found.doubt) == (6, "")
     expected = list(records.decode(log[0], 2))
     assert [one.headers for one in target.records()[:4]] == [one.headers for one in expected]
-    for wanted in (2, 3, 4):
-        walking = walk(log, 5, wanted)
-        last, _ = resume.last_record(bytes(records.build(expected[:wanted], 0, -1, -1, -1))) or (None, False)
-        assert last is not None and walking.last_record is not None
-        assert resume.same_record(walking.last_record, last, False)
-        other = last._replace(headers=[("\ufffd", b"%d" % last.offset)])
-        assert not resume.same_record(walking.last_record, other, False)
+    assert agree(walk(log, 5, 6), found)
+    other = [with_odd_key(log[0], odd + 1 if odd == 6 else odd - 1), log[1]]
+    assert not agree(walk(other, 5, 6), found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connectors.dataplane.plan import (
@@ -55,13 +57,13 @@ def test_records_left_out_are_counted_and_shown() -> None:
     assert (view.skipped, view.state, view.next_source_offset) == (5, RUNNING, 20)
 
 
-def test_a_slice_that_follows_is_told_of_a_predecessor_that_nobody_fenced() -> None:
+@pytest.mark.parametrize(("is_fenced", "late"), [(True, 0), (False, 6)])
+def test_what_an_unfenced_predecessor_wrote_before_our_first_batch_is_counted_once(is_fenced: bool, late: int) -> None:
     made = ledger()
-    made.begin(SOURCE, plan_position(made), runs_on=True)
-    assert [plan.runs_on for plan in made.plans()] == [True, False]
-    assert PartitionPlan.from_wire(made.plans()[0].to_wire()).runs_on
-    made.begin(SOURCE, plan_position(made))
-    assert [plan.runs_on for plan in made.plans()] == [False, False]
+    made.begin(SOURCE, replace(plan_position(made), target_end=94), is_fenced=is_fenced)
+    assert made.late_records(report(runs=[])) == 0
+    assert made.late_records(report(runs=[(5, 100, 15)])) == late
+    assert made.late_records(report(runs=[(20, 115, 5)])) == 0
 
 
 def plan_position(made: Ledger) -> Position:

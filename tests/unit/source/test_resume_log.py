@@ -6,26 +6,30 @@ import logging
 
 import pytest
 
-from connectors.dataplane.resume import Surplus
-from connectors.dataplane.resumed import Resumed, fallback
-from connectors.source.resume_log import tell
-from tests.kit.resumed import ANY, resumed
+from connectors.dataplane.plan import TopicPartition
+from connectors.dataplane.resume import Resumed
+from connectors.source.resume_log import tell, tell_late
+from tests.kit.resumed import resumed
 from tests.unit.dataplane.test_copier import plan
 
 
 @pytest.mark.parametrize(
     ("one", "said", "may_double"),
     [
-        (Resumed(plan(), (), 3, True), "verified=true", 0),
-        (fallback(plan(), 9, Surplus(3, doubt="some are missing"), "some are missing"), "may_double=3", 3),
-        (fallback(plan(), 9, Surplus(0, doubt="forgotten"), "forgotten"), "may_double=unknown", ANY),
-        (Resumed(plan(), (), 3, False, "cut", may_be_there=2), "fallback=gap may_double=0 may_be_there=2", 0),
+        (Resumed(plan(), arrived=3), "verified=true fallback=none", 0),
+        (Resumed(plan(), arrived=3, fallback="other records", may_double=3), "verified=false", 3),
+        (Resumed(plan(), arrived=3, may_double=2), "verified=true fallback=at-least-once", 2),
     ],
 )
-def test_how_many_may_come_twice_is_told(
+def test_the_log_says_how_many_records_may_appear_twice(
     caplog: pytest.LogCaptureFixture, one: Resumed, said: str, may_double: int
 ) -> None:
     caplog.set_level(logging.INFO)
     tell("us->eu", one)
     assert said in caplog.text
     assert [line.may_double for line in resumed(caplog.messages)] == [may_double]
+
+
+def test_late_batches_of_an_unfenced_predecessor_are_announced(caplog: pytest.LogCaptureFixture) -> None:
+    tell_late("us->eu", TopicPartition("orders", 0), 7)
+    assert [(line.partition, line.may_double) for line in resumed(caplog.messages)] == [("orders-0", 7)]

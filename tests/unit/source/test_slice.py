@@ -14,13 +14,11 @@ from pyspark import cloudpickle
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane import executor
 from connectors.dataplane.link import Link, LinkAddress
-from connectors.dataplane.mending import CopiesUnderWay
-from connectors.dataplane.plan import SliceSettings, TopicPartition
+from connectors.dataplane.plan import SliceSettings
 from connectors.source import slice as slice_module
 from connectors.source.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, SliceRefused, Ticket
 from connectors.source.slice import (
-    BatchToChange,
     SliceDefect,
     SliceFenced,
     SliceHandle,
@@ -287,16 +285,6 @@ async def test_a_job_whose_slice_is_done_may_hand_back_its_rows(world: World) ->
     assert await asyncio.wait_for(handle.ended, 60) is None
     await handle.close()
     assert world.engine.cancelled == []
-
-
-async def test_it_is_told_of_which_partition_a_batch_must_change(world: World) -> None:
-    handle = await opened(world)
-    told = executor._failed(CopiesUnderWay("refused for good", TopicPartition("orders", 3)))
-    world.wire.say(**{"kind" if key == "type" else key: value for key, value in told.items()})
-    error = await asyncio.wait_for(handle.ended, 60)
-    assert isinstance(error, BatchToChange)
-    assert (error.source, str(error)) == (TopicPartition("orders", 3), "refused for good")
-    await handle.close()
 
 
 @pytest.mark.parametrize(

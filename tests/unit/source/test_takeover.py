@@ -13,7 +13,7 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.offsets import EARLIEST, LATEST
-from connect.kafka.transactions import ProducerIdentity, ProducersRefused, TopicsRefused, TransactionalIdRefused
+from connect.kafka.transactions import ProducerIdentity, TopicsRefused, TransactionalIdRefused
 from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapPolicy, OnTopicRecreated
@@ -23,6 +23,7 @@ from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, Takeover, take_over
+from connectors.source.unfenced import MissingRights
 
 OWN, OTHER = "mm2-0", "mm2-1"
 END = 70
@@ -35,9 +36,9 @@ class Target:
         self.fenced: list[tuple[str, list[TopicPartition]]] = []
         self.name = "us"
         self.at_once = self.most_at_once = 0
+        self.epoch = 1
         self.refused: set[str] = set()
         self.denied: set[TopicPartition] = set()
-        self.unreadable: set[TopicPartition] = set()
         self.entries: dict[TopicPartition, Entry] = {}
         self.leaderless: set[TopicPartition] = set()
         self.behind: set[TopicPartition] = set()
@@ -45,7 +46,7 @@ class Target:
         self.untold: set[TopicPartition] = set()
         for name in ("min_insync_replicas", "unknown_ends"):
             monkeypatch.setattr(reach, name, getattr(self, name))
-        for name in ("fence", "init_producer_id", "new_producer_id", "describe_producers", "list_offsets"):
+        for name in ("fence", "init_producer_id", "new_producer_id", "list_offsets"):
             monkeypatch.setattr(takeover, name, getattr(self, name))
         for name in ("known_topics", "list_offsets"):
             monkeypatch.setattr(standing, name, getattr(self, name))
@@ -90,12 +91,8 @@ class Target:
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
         self.at_once -= 1
-        return ProducerIdentity(5, 2)
-
-    async def describe_producers(self, _: object, partitions: Collection[TopicPartition]) -> dict[Any, Any]:
-        if unread := self.unreadable.intersection(partitions):
-            raise ProducersRefused("grant READ on topic us.orders", frozenset(unread))
-        return {partition: {} for partition in partitions}
+        self.epoch += 1
+        return ProducerIdentity(5, self.epoch)
 
     async def list_offsets(self, _: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
         return dict.fromkeys(partitions, END)
@@ -205,34 +202,46 @@ async def test_a_running_sequence_does_not_say_that_the_leader_knows_us(target: 
     assert [plan.pipelined for plan in ledger.plans([A])] == [True, False]
 
 
-async def test_who_cannot_be_fenced_is_gone_on_as(target: Target) -> None:
-    """Proof and running sequence for an unclean one, the running sequence for one that handed over, a new id else."""
+def unfenced(found: Takeover) -> dict[TopicPartition, planning.ProducerIdentity]:
+    """The producers with an epoch that we raised ourselves, by source partition."""
+    raised = {plan.source: plan.producer for plan in found.plans if plan.proof and not plan.proof.is_fenced}
+    assert all(found.writer_of(plan) == ("", plan.producer) for plan in found.plans if plan.source in raised)
+    assert all(not plan.pipelined and plan.next_sequence == 0 for plan in found.plans if plan.source in raised)
+    return {source: producer for source, producer in raised.items() if producer is not None}
+
+
+async def test_the_epoch_of_a_writer_that_cannot_be_fenced_is_raised(target: Target) -> None:
+    """Its first batch travels alone; where the writer had handed over a new id does."""
     target.refused = {OWN, OTHER}
     starts = {A: stored(A), B: stored(B, ""), C: stored(C, "", clean=True)}
     found = await target.take(OWN, starts)
-    plans = {plan.source: plan for plan in found.plans}
     assert target.fenced == []
     assert (found.transactional_id, found.producer) == ("", planning.ProducerIdentity(6, 0))
-    assert set(found.unfenced) == {A, B}
-    assert [source for source, plan in plans.items() if plan.proof] == [A, B]
-    assert (plans[C].producer, plans[C].next_sequence, plans[C].runs_on) == (planning.ProducerIdentity(5, 1), 8, True)
-    assert found.writer_of(plans[C]) == ("", planning.ProducerIdentity(5, 1))
-    assert not any(plan.pipelined for plan in found.plans)
+    assert unfenced(found) == {A: planning.ProducerIdentity(5, 2), B: planning.ProducerIdentity(5, 2)}
+    (last,) = (plan for plan in found.plans if plan.source == C)
+    assert (last.proof, last.producer, last.next_sequence) == (None, None, 0)
 
 
-async def test_when_rights_come_back_who_handed_over_is_left_behind(target: Target) -> None:
+async def test_when_rights_come_back_a_writer_that_handed_over_is_left_behind(target: Target) -> None:
     found = await target.take(OWN, {A: stored(A, ""), B: stored(B, "", clean=True)})
-    plans = {plan.source: plan for plan in found.plans}
-    assert set(found.unfenced) == {A}, "nobody can fence an id without a transactional id behind it"
-    assert (plans[B].producer, plans[B].next_sequence) == (None, 0)
-    assert found.writer_of(plans[B]) == (OWN, planning.ProducerIdentity(5, 2))
+    assert set(unfenced(found)) == {A}, "no transactional id stands behind it"
+    (other,) = (plan for plan in found.plans if plan.source == B)
+    assert unfenced(found) == {A: planning.ProducerIdentity(5, 2)}
+    # Its coordinator knows nothing of the epoch that we raise, and would give it out once more.
+    assert found.writer_of(other) == (OWN, planning.ProducerIdentity(5, 3))
 
 
 async def test_markers_of_another_producer_id_fence_nothing(target: Target) -> None:
     """As after a week in which brokers forgot the transactional id."""
     found = await target.take(OWN, {A: stored(A), B: stored(B, producer_id=4), C: stored(C, OTHER, producer_id=3)})
-    assert set(found.unfenced) == {B, C}
+    assert unfenced(found) == {B: planning.ProducerIdentity(4, 2), C: planning.ProducerIdentity(3, 2)}
     assert [plan.source for plan in found.plans if plan.pipelined] == [A]
+
+
+async def test_an_epoch_is_not_raised_beyond_the_last(target: Target) -> None:
+    found = await target.take(OWN, {A: stored(A, "", producer_id=4, producer_epoch=32765)})
+    assert found.plans[0].producer is None
+    assert found.writer_of(found.plans[0]) == (OWN, planning.ProducerIdentity(5, 2))
 
 
 @pytest.mark.parametrize("writer", [OWN, OTHER])
@@ -303,16 +312,6 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
     assert ("leaves these records out: orders-0 at offset 9; with earliest" in caplog.text) is (reset_to == LATEST)
 
 
-async def test_without_the_right_to_read_its_target_a_partition_is_quarantined(target: Target) -> None:
-    """Nothing can be proven there; the others go on."""
-    target.unreadable = {pair(A).target}
-    found = await target.take(OWN, {A: stored(A, OWN), B: stored(B, OWN)})
-    assert target.fenced == [(OWN, [pair(B).target])]
-    assert [plan.source for plan in found.plans] == [B]
-    assert target.entries[A].state == "QUARANTINED"
-    assert target.entries[A].reason.endswith("grant READ on topic us.orders, then start the flow again")
-
-
 @pytest.mark.parametrize("writer", [OWN, OTHER])
 async def test_without_the_right_to_write_a_partition_is_quarantined_and_the_others_are_fenced(
     target: Target, writer: str
@@ -323,3 +322,11 @@ async def test_without_the_right_to_write_a_partition_is_quarantined_and_the_oth
     assert [plan.source for plan in found.plans] == [B]
     assert target.entries[A].state == "QUARANTINED"
     assert "grant WRITE on topic us.orders" in target.entries[A].reason
+
+
+def test_it_is_announced_once_that_rights_are_missing_and_which(caplog: pytest.LogCaptureFixture) -> None:
+    rights = MissingRights("us->eu", "us-mm2-MirrorSourceConnector-")
+    for _ in range(2):
+        rights.announce(TransactionalIdRefused("cluster eu does not let us use transactional id x"))
+    (line,) = caplog.messages
+    assert "WRITE and DESCRIBE on transactional ids that begin with us-mm2-MirrorSourceConnector-" in line

@@ -15,7 +15,7 @@ from connectors.positions import Position
 from connectors.source import defects, reach, task
 from connectors.source.defects import TaskDefective
 from connectors.source.ledger import Entry, Pair
-from connectors.source.slice import BatchToChange, SliceDefect, SliceLost
+from connectors.source.slice import SliceDefect, SliceLost
 from connectors.source.store import Commit, PositionStore, Start
 from connectors.source.takeover import Clusters, Takeover
 from connectors.source.task import MirrorSourceTask
@@ -273,27 +273,6 @@ async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world:
     await asyncio.wait_for(running, 60)
     assert world.refusals == []
     assert len(world.taken_over) == 2, "once at first, once for the slice that came up"
-
-
-async def test_what_a_slice_could_not_change_is_said_to_the_next_takeover_and_not_for_ever(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changing: list[set[TopicPartition]] = []
-
-    async def resume_all(_: object, __: object, ___: object, partitions: Collection[TopicPartition]) -> list[Any]:
-        changing.append(set(partitions))
-        return []
-
-    monkeypatch.setattr(task, "resume_all", resume_all)
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    for count, lost in ((1, BatchToChange("refused", SOURCE)), (2, SliceLost("killed"))):
-        await world.until(lambda count=count: len(world.went) == count)  # type: ignore[misc]
-        world.slices[-1].ended.set_result(lost)
-    await world.until(lambda: len(world.went) >= 3)
-    one.stop()
-    await asyncio.wait_for(running, 60)
-    assert changing == [set(), {SOURCE}, set()]
 
 
 async def test_a_defect_in_slice_after_slice_fails_the_task_with_its_reason(world: World) -> None:

@@ -1,0 +1,183 @@
+"""Read both logs for :mod:`connectors.dataplane.resume`, and report where each partition continues."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from connect.core.errors import HeliographError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import EARLIEST, LATEST, list_offset
+from connect.wire import hot
+from connect.wire.records import Record
+from connectors.dataplane import codes, lost, reading, verdicts
+from connectors.dataplane.chain_stage import Stage, outcome_of
+from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
+from connectors.dataplane.plan import PartitionPlan, SliceSettings, TopicPartition
+from connectors.dataplane.records_copier import opened
+from connectors.dataplane.refusals import unread
+from connectors.dataplane.resume import Resumed, SourceWalk, TargetScan, exact, fallback
+
+log = logging.getLogger(__name__)
+
+#: Small enough to be opened in one turn of the loop.
+_FETCH_BYTES: Final = 1024 * 1024
+_RETRY_S: Final = 0.25
+_WAIT_MS: Final = 100
+#: How long a log may be unreadable before its partition waits for a later take-over.
+_PATIENCE_S: Final = 30.0
+
+
+class Unreadable(Exception):
+    """A log that another try would not read either."""
+
+
+class Resumer:
+    """Finds where partitions continue whose predecessor ended uncleanly; ``stage`` transforms the source's records."""
+
+    def __init__(self, source: Cluster, target: Cluster, settings: SliceSettings, stage: Stage | None = None) -> None:
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._stage = stage
+
+    async def resume(self, plan: PartitionPlan) -> Resumed:
+        """Return the plan without its proof; retry for a while if a log cannot be read.
+
+        A damaged log is refused as the copy would refuse it.
+        """
+        damaged, said, clock = 0, "", asyncio.get_running_loop().time
+        until_s: float | None = None
+        while True:
+            try:
+                return await self._resume(plan)
+            except CorruptBatch as error:
+                damaged += 1
+                log.error("%s: %s: %s (try %d)", self._settings.flow, plan.source, error, damaged)
+                if damaged >= CORRUPT_TRIES:
+                    return Resumed(plan, refusal=f"source {plan.source}: {error}; repair or skip it by hand")
+            except Unreadable as error:
+                log.error("%s: %s", self._settings.flow, error, exc_info=error)
+                return Resumed(plan, refusal=str(error))
+            except RetriableError as error:
+                if until_s is None:
+                    until_s = clock() + _PATIENCE_S
+                elif clock() > until_s:  # the other partitions of the slice wait for it
+                    return Resumed(plan, later=str(error))
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("%s: %s cannot be resumed now: %s; retrying", self._settings.flow, plan.source, said)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _resume(self, plan: PartitionPlan) -> Resumed:
+        for side, cluster in (("source", self._source), ("target", self._target)):
+            if gone := await lost.explain_topic(cluster, side, plan):
+                return Resumed(plan, refusal=gone.reason, gap=gone.gap)
+        scan = await self._scan_target(plan)
+        if scan.is_another_log:
+            why = "the record before that end is another one"
+            verdict = verdicts.target_truncated(
+                plan.target, plan.target_end, scan.end, plan.source, plan.next_source_offset, why
+            )
+            return Resumed(plan, refusal=verdict.reason, gap=verdict.gap)
+        if scan.doubt:
+            return fallback(plan, scan, scan.doubt)
+        if not scan.arrived:
+            return exact(plan, scan, None)
+        return await self._count_off(plan, scan)
+
+    async def _count_off(self, plan: PartitionPlan, scan: TargetScan) -> Resumed:
+        start = await list_offset(self._source, plan.source, EARLIEST)
+        if start > plan.next_source_offset:
+            return fallback(plan, scan, f"the source begins at offset {start} now")
+        walk = await self._walk_source(plan, scan.arrived)
+        if walk.remaining:
+            return fallback(plan, scan, f"the source has {walk.remaining} records fewer than arrived")
+        if not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=scan.has_own_timestamps):
+            return fallback(plan, scan, "the source has other records now than arrived")
+        return exact(plan, scan, walk)
+
+    async def _scan_target(self, plan: PartitionPlan) -> TargetScan:
+        assert plan.proof is not None, "only a plan with a proof is resumed"
+        log_start = await list_offset(self._target, plan.target, EARLIEST)
+        scan = TargetScan(plan.proof, plan.target_end, log_start)
+
+        async def take(row: hot.FetchedPartition, position: int) -> int:
+            following = scan.take(row.records, position)
+            return ENOUGH if scan.is_over else following
+
+        await self._read(self._target, plan.target, plan, scan.start, take)
+        if plan.proof.is_fenced and not scan.is_over:
+            # Taken for the end, the log of a leader that has not got the marker yet would hide what arrived before it.
+            raise RetriableError(f"{plan.target} does not show the marker of its fence yet")
+        return scan
+
+    async def _walk_source(self, plan: PartitionPlan, wanted: int) -> SourceWalk:
+        walk = SourceWalk(plan.next_source_offset, wanted)
+
+        async def take(row: hot.FetchedPartition, position: int) -> int:
+            for part in opened(row.records, position, row.aborted if self._settings.read_committed else None):
+                walk.take(await self._given(plan, part.records), part.following, part.leader_epoch)
+                if not walk.remaining:
+                    return ENOUGH
+            return walk.position
+
+        await self._read(self._source, plan.source, plan, plan.next_source_offset, take)
+        return walk
+
+    async def _given(self, plan: PartitionPlan, found: Sequence[Record]) -> Sequence[Record]:
+        if self._stage is None:
+            return found
+        return [one for one in await outcome_of(self._stage, plan, found) if isinstance(one, Record)]
+
+    async def _read(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        plan: PartitionPlan,
+        position: int,
+        take: Callable[[hot.FetchedPartition, int], Awaitable[int]],
+    ) -> None:
+        """Fetch from ``position`` until ``take`` returns :data:`ENOUGH`, or to the end of the log.
+
+        A leader that was elected a moment ago may show less than the one before had shown, and does not tell its end
+        until it shows all of that (KIP-207): the end is asked for, and reading continues if it is further on.
+        """
+        of_source = cluster is self._source
+        side = "source" if of_source else "target"
+        topic = reading.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
+        isolation = reading.READ_COMMITTED if of_source and self._settings.read_committed else reading.READ_UNCOMMITTED
+        limits = reading.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
+        leader = (await cluster.metadata({partition.topic})).leader(*partition)
+        if leader is None:
+            raise RetriableError(f"{partition} has no leader now")
+        connection = await cluster.connection(leader, "resume")
+        while position < ENOUGH:
+            row = await reading.fetch_one(connection, topic, partition.partition, (position, -1, -1), limits)
+            if row.error_code == codes.OFFSET_OUT_OF_RANGE and of_source:
+                return
+            if row.error_code:
+                why = f"{side} {partition} {unread(partition.topic, row.error_code)}"
+                if row.error_code == codes.TOPIC_AUTHORIZATION_FAILED:
+                    raise Unreadable(f"{why}, then start the flow again")
+                raise RetriableError(why)
+            end = row.last_stable_offset if isolation == reading.READ_COMMITTED else row.high_watermark
+            before = position
+            try:
+                position = await take(row, position)
+            except (CorruptBatch, HeliographError, MemoryError):
+                raise
+            except Exception as error:
+                what = f"{side} {partition}: a batch behind offset {position - 1}"
+                raise Unreadable(f"{what} cannot be opened: {type(error).__name__}: {error}") from error
+            if end <= position < ENOUGH or (position == before and not row.records):
+                if row.high_watermark >= await list_offset(cluster, partition, LATEST):
+                    return
+                if position == before:
+                    raise RetriableError(f"{partition} does not show all that it has yet")
+
+
+#: A position that no log reaches: read no further.
+ENOUGH: Final = 2**62
