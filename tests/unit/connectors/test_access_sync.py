@@ -76,13 +76,13 @@ class Clusters:
         async def delete(cluster: object, rules: Sequence[AclBinding]) -> Outcomes:
             return self._change("delete", rules)
 
-        async def nothing(cluster: object, topic: str) -> set[Any]:
-            return set()
+        async def nothing(*_: object) -> dict[Any, Any]:
+            return {}
 
         monkeypatch.setattr(sync, "describe_acls", describe)
         monkeypatch.setattr(sync, "create_acls", create)
         monkeypatch.setattr(sync, "delete_acls", delete)
-        monkeypatch.setattr(sync, "recorded", nothing)
+        monkeypatch.setattr(sync, "read_all_records", nothing)
         settings = AccessSettings(600, full, frozenset({"group", "topic"}), False, False, lambda name: True)
         flow = AccessFlow("us->eu", Names(RemoteNames("us", policy), lambda topic: True, lambda name: True), "m")
         return AccessSync(settings, flow, cast(Cluster, self), cast(Cluster, None), cast(AccessRecords, self))
