@@ -22,7 +22,7 @@ from connectors.checkpoint.settings import checkpoint_settings
 from connectors.flows import Connector, Flow, load
 from connectors.heartbeat import topic_of_heartbeats
 from connectors.settings import MirrorSourceSettings
-from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, plan_flow, plan_internal
+from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow, plan_internal
 from connectors.source.host import looked_at_parts
 from connectors.source.plugin import access_of
 from connectors.source.sync_topic import topic_of_syncs
@@ -71,8 +71,8 @@ async def _plan(flow: Flow) -> FlowPlan:
     try:
         async with looked_at_parts(clients, flow.source, flow.target) as parts:
             if flow.enabled:
-                plan = await plan_flow(settings, parts, access_of(settings, parts), internal)
-                return await _with_groups(flow, plan)
+                look = await look_at_flow(settings, parts, access_of(settings, parts), internal)
+                return await _with_groups(flow, look.plan)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
             return FlowPlan(str(flow), tuple(mine), notes=("it mirrors nothing, and is there for heartbeats alone",))
     except ConfigError:

@@ -175,12 +175,7 @@ class MirrorSourceConnector:
             target = await self._appeared(changes, naming)
             self._sync_acls_soon()
         # What is copied already stays, whether its target has a leader at this moment or not: the task waits for one.
-        self._selected = [
-            TopicPartition(topic.name, index)
-            for topic in topics
-            if topic.name in naming.remote
-            for index in sorted(topic.partitions)
-        ]
+        self._selected = plan.partitions
         self._partitions = [
             partition
             for partition in self._selected
@@ -195,9 +190,6 @@ class MirrorSourceConnector:
                 log.error("%s: %s", self._settings.flow, problem)
         self._naming = naming
 
-    async def _targets(self, naming: Naming) -> Mapping[str, TopicMetadata]:
-        return (await self._target.metadata(set(naming.remote.values()))).topics if naming.remote else {}
-
     async def _appeared(
         self, changes: Sequence[CreateTopic | AddPartitions], naming: Naming
     ) -> Mapping[str, TopicMetadata]:
@@ -207,7 +199,7 @@ class MirrorSourceConnector:
             change.topic: change.partitions if isinstance(change, CreateTopic) else change.want for change in changes
         }
         while True:
-            target = await self._targets(naming)
+            target = (await self._target.metadata(set(naming.remote.values()))).topics
             late = [name for name, count in wanted.items() if not _has(target, name, count - 1)]
             if not late:
                 return target

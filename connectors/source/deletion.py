@@ -14,8 +14,7 @@ from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
 from connectors.record_settings import Records, read_records, record_settings
 from connectors.settings import MirrorSourceSettings
-from connectors.source.deletions import Copy, GonePlan, deletable, is_copied_cluster, plan_deletions
-from connectors.source.gone_records import GONE
+from connectors.source.deletions import GONE, Copy, GonePlan, deletable, is_copied_cluster, plan_deletions
 from connectors.stored_offsets import read_all_positions
 
 log = logging.getLogger(__name__)

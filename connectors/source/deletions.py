@@ -1,4 +1,5 @@
-"""Which remote topics are to go, as their source topics are gone (``topic.deletion.policy``). Pure.
+"""Which remote topics to delete after their source topics (``topic.deletion.policy``), and since when these are
+missing: a record on the target, which survives restarts. Pure.
 
 A topic counts as gone only where its cluster says, when asked by name, that there is none; never because of a missing
 right, an error, or a filter.
@@ -6,14 +7,17 @@ right, an error, or a filter.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError
 from connectors.changes import DeleteTopic
+from connectors.positions import VERSION, Kind, Reader, check_version, front, text
+from connectors.record_settings import RecordKind
 from connectors.remote_names import RemoteNames
 
 
@@ -111,3 +115,37 @@ def plan_deletions(gone: Mapping[str, str], since_ms: Mapping[str, int], now_ms:
         since = since_ms.get(topic, now_ms)
         deletions.append(DeleteTopic(gone[topic], topic, since, since + delay_ms))
     return GonePlan(newly, frozenset(since_ms.keys() - gone.keys()), tuple(deletions))
+
+
+_SINCE: Final = struct.Struct(">q")  # milliseconds since 1970
+
+
+def encode_gone_key(connector: str, topic: str) -> bytes:
+    return front(Kind.GONE) + text(connector) + text(topic)
+
+
+def decode_gone_key(key: bytes) -> tuple[str, str]:
+    """Connector and source topic. Raises UnknownFormat."""
+    reader = Reader(key, len(front(Kind.GONE)))
+    connector, topic = reader.text(), reader.text()
+    reader.end()
+    return connector, topic
+
+
+def encode_gone(since_ms: int) -> bytes:
+    return bytes((VERSION,)) + _SINCE.pack(since_ms)
+
+
+def decode_gone(value: bytes) -> int:
+    """Raises UnknownFormat."""
+    check_version(value, "vanished topic")
+    reader = Reader(value, 1)
+    (since_ms,) = reader.fixed(_SINCE)
+    reader.end()
+    return since_ms
+
+
+#: Milliseconds since 1970, by source topic.
+GONE: Final[RecordKind[str, int]] = RecordKind(
+    Kind.GONE, b"gone", encode_gone_key, decode_gone_key, encode_gone, decode_gone
+)

@@ -77,7 +77,7 @@ async def drift_of_flow(
     settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowDrift:
     """Look at both clusters of a flow that mirrors; nothing is changed. Raises as
-    :func:`connectors.source.flow_plan.plan_flow`."""
+    :func:`connectors.source.flow_plan.look_at_flow`."""
     look = await look_at_flow(settings, parts, access, internal)
     unknown: list[str] = []
     cluster, topics = settings.target_alias, look.topics

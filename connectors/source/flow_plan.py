@@ -99,17 +99,10 @@ class Look:
     access: AccessPlan | None
 
 
-async def plan_flow(
-    settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
-) -> FlowPlan:
-    """Plan a flow that mirrors. Raises ClusterUnreachable and its kin where a cluster cannot be asked at all."""
-    return (await look_at_flow(settings, parts, access, internal)).plan
-
-
 async def look_at_flow(
     settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> Look:
-    """The same, with what it was made of."""
+    """Plan a flow that mirrors. Raises ClusterUnreachable and its kin where a cluster cannot be asked at all."""
     source, target = parts.clusters.source, parts.clusters.target
     configs = ConfigSync(settings.flow, source, target, settings.property_filter)
     topics = await plan_topics(settings, source, target, configs)

@@ -11,10 +11,9 @@ from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.dataplane import verdicts
 from connectors.dataplane.lost import known_topics
-from connectors.dataplane.plan import ONE_WAY, TopicPartition, Ways
+from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
 from connectors.source.ledger import Entry, Pair
 from connectors.source.store import Start
-from connectors.source.topology import pair_up
 
 #: So many reasons are given where every partition waits.
 _MOST_NAMED: Final = 5
@@ -42,7 +41,15 @@ class Pairing:
         target = (await self._target.metadata(set(names.values()))).topics
         configs = await self._admin.describe_topic_configs(set(names.values()))
         sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
-        return pair_up(names.__getitem__, partitions, source, target, sizes, self._ways)
+        found = []
+        for partition in partitions:
+            name = names[partition.topic]
+            here, there = source.get(partition.topic), target.get(name)
+            if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
+                remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
+                ways = self._ways(partition.topic)
+                found.append(Pair(partition, here.topic_id, remote, there.topic_id, largest, ways))
+        return found
 
     async def renew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:
         """Pair again the entries whose topics may have been recreated. Return the entries that can be taken over; of

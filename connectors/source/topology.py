@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Final
 
 from connect.kafka.cluster import TopicMetadata
-from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
-from connectors.source.ledger import Pair
+from connectors.dataplane.plan import TopicPartition
 
 _READABLE: Final = 0
 #: The key of a task's config that names its partitions.
@@ -86,31 +85,4 @@ def decode_partitions(text: str) -> list[TopicPartition]:
     for part in text.split(","):
         topic, _, index = part.strip().rpartition("-")
         found.append(TopicPartition(topic, int(index)))
-    return found
-
-
-def pair_up(
-    remote_name: Callable[[str], str],
-    partitions: Sequence[TopicPartition],
-    source: Mapping[str, TopicMetadata],
-    target: Mapping[str, TopicMetadata],
-    max_message_bytes: Mapping[str, int],
-    ways: Callable[[str], Ways] = lambda _: ONE_WAY,
-) -> list[Pair]:
-    """The pair of every partition that both clusters know now, in the order given."""
-    found = []
-    for partition in partitions:
-        name = remote_name(partition.topic)
-        here, there = source.get(partition.topic), target.get(name)
-        if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
-            found.append(
-                Pair(
-                    partition,
-                    here.topic_id,
-                    TopicPartition(name, partition.partition),
-                    there.topic_id,
-                    max_message_bytes.get(name, DEFAULT_MAX_MESSAGE_BYTES),
-                    ways(partition.topic),
-                )
-            )
     return found

@@ -23,8 +23,16 @@ from connectors.remote_names import RemoteNames, renaming_steps
 from connectors.settings import MirrorSourceSettings
 from connectors.source import deletion
 from connectors.source.deletion import TopicDeletion
-from connectors.source.deletions import Copy, deletable, is_copied_cluster, plan_deletions
-from connectors.source.gone_records import decode_gone, decode_gone_key, encode_gone, encode_gone_key
+from connectors.source.deletions import (
+    Copy,
+    decode_gone,
+    decode_gone_key,
+    deletable,
+    encode_gone,
+    encode_gone_key,
+    is_copied_cluster,
+    plan_deletions,
+)
 from connectors.topic_routes import TopicRoutes
 
 DEFAULT = DefaultReplicationPolicy()

@@ -15,7 +15,7 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
 from connectors.changes import AlterConfig, CreateTopic
 from connectors.settings import source_settings
 from connectors.source import flow_plan
-from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, plan_flow
+from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow
 
 COMPACTED = TopicConfig("compact", ConfigSource.TOPIC)
 SETTINGS = source_settings(
@@ -65,7 +65,7 @@ def configs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def plan(source: Cluster, target: Cluster) -> FlowPlan:
     parts: Any = SimpleNamespace(clusters=SimpleNamespace(source=source, target=target), store=target, admin=None)
-    return await plan_flow(SETTINGS, parts, None, InternalTopics([]))
+    return (await look_at_flow(SETTINGS, parts, None, InternalTopics([]))).plan
 
 
 async def test_a_missing_remote_topic_is_planned_with_its_settings() -> None:
