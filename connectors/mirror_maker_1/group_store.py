@@ -129,6 +129,9 @@ class GroupPositionStore:
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return await self.load(partitions)
 
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return starts  # the group's generation does
+
     async def commit(self, commits: Sequence[Commit]) -> None:
         await self._offsets.write(
             {

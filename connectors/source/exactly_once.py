@@ -236,13 +236,11 @@ class ExactlyOnceTask(MirrorSourceTask):
                 resume_log.tell_committed(self.flow, plan, position)
         return takeover, starts
 
-    async def _load(
-        self, sources: Sequence[TopicPartition], shut_out: Collection[str] = ()
-    ) -> Mapping[TopicPartition, Start]:
+    async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
         # A predecessor without exactly-once may be about to store.
         with contextlib.suppress(TransactionalIdRefused):
             await init_producer_id(self._services.clusters.target, self._plain_id)
-        return await super()._load(sources, (*shut_out, self._transactions.transactional_id))
+        return await super()._load(sources)
 
     # -- storing ----------------------------------------------------------------------------------
 

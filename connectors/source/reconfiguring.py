@@ -27,7 +27,7 @@ from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPart
 from connectors.source.ledger import Entry, Ledger, Pair, plan_of
 from connectors.source.reach import Waiting
 from connectors.source.slice import SliceHandle, SliceLost
-from connectors.source.store import PositionStore, Start, open_writers
+from connectors.source.store import PositionStore, Start
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class Joins(Protocol):
         """The pairs of those that both clusters know now."""
         ...
 
-    async def shut_out(self, writers: Collection[str]) -> None:
-        """Claim transactional ids whose transactions may be open."""
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        """Let no other task store positions of these partitions; return what is stored then."""
         ...
 
     async def left(self, sources: Collection[TopicPartition]) -> None:
@@ -205,10 +205,8 @@ class Reconfiguring:
             if now_s - self._waits_since.setdefault(source, now_s) < HAND_OVER_S
         }
         ready = [pair for pair in pairs if pair.source not in late]
-        if writers := open_writers(starts[pair.source] for pair in ready) - {self._transactional_id}:
-            # What they commit between our look and our fence would be copied again.
-            await self._joins.shut_out(writers)
-            starts |= await self._store.load_more([pair.source for pair in ready])
+        # What others commit between our look and our fence would be copied again.
+        starts |= await self._joins.shut_out({pair.source: starts[pair.source] for pair in ready})
         between = [pair for pair in ready if self._needs_own_fence(pair, starts[pair.source])]
         self._wait_for_epoch(between, starts)
         joining = Ledger(pair for pair in ready if pair not in between)

@@ -44,6 +44,7 @@ from connectors.positions import (
     encode_position,
     encode_position_key,
 )
+from connectors.source.predecessors import Predecessors
 from connectors.source.unfenced import MissingRights
 
 log = logging.getLogger(__name__)
@@ -68,13 +69,6 @@ class Start:
     committed_source_offset: int | None
     moved: bool
     decided: bool = False
-
-
-def open_writers(starts: Iterable[Start]) -> set[str]:
-    """Transactional ids that may have a transaction open in which positions are stored: what is stored is known for
-    certain once they were claimed."""
-    positions = [start.position for start in starts if start.position is not None]
-    return {position.transactional_id for position in positions if position.is_atomic and not position.is_handed_over}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +103,12 @@ class PositionStore(Protocol):
         """Read what it says of partitions that another task may be writing; those loaded before stay as they are. Our
         own writer may be at work meanwhile, with others than these."""
 
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        """Let no other task store positions of the partitions in ``starts``, as far as our rights go; return what is
+        stored then. The next commit of each is refused if yet another task has done the same since."""
+
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store, all or nothing as far as our rights go; after an error give the same again."""
+        """Store, each partition as a whole as far as our rights go; after an error give the same again."""
 
     def runs_of(self, position: Position) -> list[Run]:
         """The newest runs that are stored of a position's pair, ascending; older ones may lie before them."""
@@ -201,6 +199,9 @@ class MirrorPositionStore:
         self._shared = shared
         self._writer: StoreWriter = shared or TransactionalWriter(cluster, settings.transactional_id)
         self._plain: PlainWriter | None = None  # once the transactional id was refused
+        self._predecessors = Predecessors(
+            cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
+        )
         self._stored = _Stored()
         self._maps: dict[Pair, MapWriter] = {}
         self._committed: set[Pair] = set()
@@ -239,7 +240,15 @@ class MirrorPositionStore:
         self._stored.renew(wanted, read)
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return await self._predecessors.shut_out(starts, self.load_more)
+
     async def commit(self, commits: Sequence[Commit]) -> None:
+        for writer, group in self._predecessors.by_writer(commits):
+            await self._commit(group, writer)
+            self._predecessors.stored(group)
+
+    async def _commit(self, commits: Sequence[Commit], predecessor: StoreWriter | None) -> None:
         records: list[OutRecord] = []
         maps: dict[Pair, MapWriter] = {}
         for commit in commits:
@@ -259,7 +268,8 @@ class MirrorPositionStore:
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
         records += [self._position_record(commit.position) for commit in commits]
-        await self._write(records, [self._offset_record(commit.position) for commit in commits])
+        offsets = [self._offset_record(commit.position) for commit in commits]
+        await (self._write(records, offsets) if predecessor is None else predecessor.write([*records, *offsets]))
         self._obsolete.clear()
         for writer in maps.values():
             writer.written()

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.core.errors import RetriableError
-from connect.kafka.transactions import init_producer_id
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -33,7 +32,7 @@ from connectors.source.returned import is_gone, look_for_returned
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly
 from connectors.source.state_notes import StateNotes, end_when_all_stopped
-from connectors.source.store import PositionStore, Start, open_writers
+from connectors.source.store import PositionStore, Start
 from connectors.source.takeover import Takeover, take_over
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.trimming import trim_forever
@@ -310,7 +309,7 @@ class MirrorSourceTask:
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         known = {entry.pair.source: entry for entry in self._ledger.going()}
         if not self._loaded:
-            starts = await self._changes.wait_for_others(await self._load(list(known)))
+            starts = await self.shut_out(await self._changes.wait_for_others(await self._load(list(known))))
         else:
             await self._commit()  # the map as far as the positions, should one be cut
             starts = {source: self._waiting.starts.get(source) or start_of(entry) for source, entry in known.items()}
@@ -347,25 +346,13 @@ class MirrorSourceTask:
             more = f"; {advice(self._settings.connector, self._source_alias, source)}"
         log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
 
-    async def _load(
-        self, sources: Sequence[TopicPartition], shut_out: Collection[str] = ()
-    ) -> Mapping[TopicPartition, Start]:
-        """What the store says, once no transaction that it is written in can be open: that of a predecessor that was
-        exactly-once may be. ``shut_out``: writers known to be."""
-        gone = set(shut_out)
-        while True:
-            starts = await self._store.load(sources)
-            writers = open_writers(starts.values()) - gone
-            if not writers:
-                return starts
-            await self.shut_out(writers)
-            gone |= writers
+    async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        return await self._store.load(sources)
 
-    async def shut_out(self, writers: Collection[str]) -> None:
-        """Claim these transactional ids: what transactions they had open is committed or aborted from then on."""
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        """Let no other task store positions of these partitions; return what is stored then."""
         async with self._services.clusters.fencing:
-            for writer in sorted(writers):
-                await init_producer_id(self._services.clusters.target, writer)
+            return await self._store.shut_out(starts)
 
     async def _begin(self, handle: SliceHandle, takeover: Takeover, ledger: Ledger) -> None:
         """Resume what needs a proof, then store where every partition begins, before anything is written."""

@@ -64,8 +64,13 @@ class Site:
             partitions=3,
         )
 
-    def store(self) -> MirrorPositionStore:
-        return MirrorPositionStore(self.cluster, self.admin, self.settings)
+    def store(self, task: int = 0) -> MirrorPositionStore:
+        own = f"{self.writer(task)}-commit"
+        return MirrorPositionStore(self.cluster, self.admin, replace(self.settings, transactional_id=own))
+
+    def writer(self, task: int) -> str:
+        """Under which a task writes records."""
+        return f"{self.settings.transactional_id.removesuffix('-0-commit')}-{task}"
 
     async def records(self, topic: str, read_committed: bool = True) -> list[LogRecord]:
         found: list[LogRecord] = []
@@ -269,6 +274,40 @@ async def test_an_earlier_store_is_shut_out(site: Site) -> None:
     await successor.commit([Commit(replace(POSITION, next_source_offset=43))])
     start = (await site.store().load([ORDERS]))[ORDERS]
     assert start.committed_source_offset == 42
+
+
+async def test_a_task_that_takes_a_partition_over_shuts_its_last_writer_out_of_the_store(site: Site) -> None:
+    """The last commit of the old task would overwrite the newer position, whatever happened to its records (C4)."""
+    position = replace(POSITION, transactional_id=site.writer(0))
+    zombie, successor = site.store(0), site.store(1)
+    await zombie.load([ORDERS])
+    await zombie.commit([Commit(position)])
+    await successor.load([])
+    starts = await successor.shut_out(await successor.load_more([ORDERS]))
+    assert starts[ORDERS].position == position
+    with pytest.raises(Superseded):
+        await zombie.commit([Commit(replace(position, next_source_offset=60))])
+    newer = replace(position, transactional_id=site.writer(1), next_source_offset=50)
+    await successor.commit([Commit(newer)])
+    await successor.commit([Commit(replace(newer, next_source_offset=55))])
+    assert (await site.store(0).load([ORDERS]))[ORDERS].position == replace(newer, next_source_offset=55)
+
+
+async def test_of_two_tasks_that_take_a_partition_over_the_last_one_stores(site: Site) -> None:
+    """The first froze after its fence: what it stores when it thaws would let it copy beside the other."""
+    position = replace(POSITION, transactional_id=site.writer(0))
+    await site.store(0).load([ORDERS])
+    stores = [site.store(task) for task in (0, 1, 2)]
+    await stores[0].load([ORDERS])
+    await stores[0].commit([Commit(position)])
+    for one in stores[1:]:
+        await one.load([])
+        await one.shut_out(await one.load_more([ORDERS]))
+    with pytest.raises(Superseded):
+        await stores[1].commit([Commit(replace(position, transactional_id=site.writer(1)))])
+    last = replace(position, transactional_id=site.writer(2))
+    await stores[2].commit([Commit(last)])
+    assert (await stores[2].load_more([ORDERS]))[ORDERS].position == last
 
 
 async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:

@@ -57,6 +57,8 @@ class World:
         self.said: list[str] = []
         self.plans: list[PartitionPlan] = []
         self.stored: dict[TopicPartition, Start] = {}
+        #: What others stored before they were shut out.
+        self.stored_since: dict[TopicPartition, Start] = {}
         self.unclean: list[TopicPartition] = []
         self.may_leave = asyncio.Event()
         self.may_leave.set()
@@ -102,8 +104,11 @@ class World:
     async def find(self, partitions: Collection[TopicPartition]) -> list[Pair]:
         return [pair(one) for one in partitions if one not in self.unknown]
 
-    async def shut_out(self, writers: Collection[str]) -> None:
-        self.said.append(f"claim {','.join(sorted(writers))}")
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        others = [one for one, start in starts.items() if start.position and start.position.transactional_id == THEIRS]
+        if others := [one for one in others if not cast(Position, starts[one].position).is_handed_over]:
+            self.said.append(f"shut out {names(others)}")
+        return {source: self.stored_since.get(source, start) for source, start in starts.items()}
 
     async def left(self, sources: Collection[TopicPartition]) -> None:
         self.said.append(f"sync {names(sources)}")
@@ -200,15 +205,17 @@ async def test_another_task_that_does_not_hand_over_is_not_waited_for_for_ever(
     assert not cast(Position, starts[C].position).is_handed_over
 
 
-async def test_what_an_exactly_once_task_stored_is_read_once_no_transaction_of_it_is_open(
+async def test_another_task_is_shut_out_of_the_store_and_what_it_stored_until_then_counts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconfiguring, "HAND_OVER_S", 0.0)
-    world.stored[C] = Start(position(C, THEIRS, handed_over=False, atomic=True), None, False)
+    world.stored[C] = Start(position(C, THEIRS, handed_over=False), None, False)
+    world.stored_since[C] = Start(position(C, OURS, handed_over=False), 49, False)
     async with world.running():
         await world.change(A, B, C)
-        await until(lambda: "add 2" in world.said)
-    assert world.said == ["load 2", f"claim {THEIRS}", "load 2", "join 2", "add 2"]
+        await until(lambda: world.ledger.entries.get(C) is not None)
+    assert world.said == ["load 2", "shut out 2"], "it was ours by then, so it waits for the end of the epoch"
+    assert world.ledger.entries[C].is_waiting
 
 
 async def test_a_start_waits_for_the_other_task_and_stops_where_the_partition_was_taken_away(

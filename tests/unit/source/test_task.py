@@ -115,6 +115,9 @@ class World:
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         return {one: self.stored.get(one, Start(None, None, False)) for one in partitions}
 
+    async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
+        return starts
+
     async def commit(self, commits: Sequence[Commit]) -> None:
         self.commits += commits
 
