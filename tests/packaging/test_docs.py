@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from connectors.dataplane.plan import QUARANTINED, STOPPED
+from connectors.gaps import STATES
+from connectors.source.ledger import HEALING, WAITING
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -48,3 +52,9 @@ def test_the_index_of_decisions_has_every_page_under_its_title() -> None:
     titles = [page.read_text().splitlines()[0] for page in pages]
     assert [f"# {number}. {title}" for number, title, _ in index] == titles
     assert [int(name) for _, _, name in index] == list(range(1, len(pages) + 1))
+
+
+def test_the_runbook_of_stopped_partitions_has_every_state() -> None:
+    text = (DOCS / "runbooks" / "stopped-partition.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted([*STATES, STOPPED, QUARANTINED, WAITING, HEALING])
