@@ -20,14 +20,13 @@ DEADLINE_S = 240.0
 
 
 @pytest.fixture
-def older(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def older() -> list[str]:
     """The older version's command."""
     clone = os.environ.get("HELIOGRAPH_OLDER")
     if not clone:
         pytest.skip("HELIOGRAPH_OLDER names no clone of an older version")
     # Older versions look for their modules in the folder first where they were started.
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    return [str(Path(clone) / ".venv" / "bin" / "connect-mirror-maker")]
+    return ["/usr/bin/env", "PYTHONSAFEPATH=1", str(Path(clone) / ".venv" / "bin" / "connect-mirror-maker")]
 
 
 @pytest.mark.kill
