@@ -20,7 +20,7 @@ from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.topiclog import LogRecord, log_record, reader, reading
+from connect.kafka.topiclog import LogRecord, check_reads, log_record, reader, reading
 
 log = logging.getLogger(__name__)
 
@@ -219,8 +219,8 @@ class CompactedLog:
             await self._note_positions()
             if batches:
                 waiting.over()
-            elif consumer._fetcher.error_future.done():
-                raise RetriableError(f"{self._where}: its reader has stopped")  # which aiokafka tells nobody
+            else:
+                check_reads(consumer, self._where)
             await asyncio.sleep(0)
         raise _ReadAnew
 

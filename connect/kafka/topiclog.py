@@ -216,6 +216,12 @@ async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) ->
         await _stop(consumer, starting)
 
 
+def check_reads(consumer: AIOKafkaConsumer, where: str) -> None:
+    """Raise RetriableError if the task that fetches has ended, which aiokafka does not report."""
+    if consumer._fetcher.error_future.done():
+        raise RetriableError(f"{where}: its consumer has stopped fetching")
+
+
 async def _stop(consumer: AIOKafkaConsumer, starting: asyncio.Task[None]) -> None:
     """aiokafka forgets a connection that it is just opening: stop it when it is not, or when that takes long."""
     await asyncio.wait({starting}, timeout=_OPENING_S)

@@ -11,17 +11,16 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import aiokafka.errors
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.structs import RecordMetadata as Acknowledged
 
 from connect.api.source import RecordMetadata
 from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError, SecurityError
+from connect.kafka.library_producer import cut_off, hush, make_producer
 from connect.kafka.patience import Patience
-from connect.kafka.producer import SEQUENCES
 from connect.runtime.clients import ProducerSettings
 
 log = logging.getLogger(__name__)
@@ -167,16 +166,16 @@ class RecordProducer:
                 await producer.stop()
         except TimeoutError:
             log.warning("producer %s is closed with records on their way", self._settings.connection.client_id)
-            await self._cut_off(producer)
+            await cut_off(producer)
         except aiokafka.errors.KafkaError as error:
             # What failed was told when it did.
             log.debug("producer %s: closing: %r", self._settings.connection.client_id, error)
-            await self._cut_off(producer)
+            await cut_off(producer)
         except asyncio.CancelledError:
-            await self._cut_off(producer)
+            await cut_off(producer)
             raise
         finally:
-            _hush(producer)
+            hush(producer)
 
     async def _abort_quietly(self, producer: AIOKafkaProducer) -> None:
         """Else what was written would hold up readers of committed records until the transaction times out."""
@@ -187,20 +186,11 @@ class RecordProducer:
             # One that has failed for good is the broker's to abort.
             log.debug("producer %s: no abort: %r", self._settings.connection.client_id, error)
 
-    async def _cut_off(self, producer: AIOKafkaProducer) -> None:
-        """The library's stop waits for every record that is under way, so these are given up before."""
-        producer._message_accumulator.fail_all(aiokafka.errors.ProducerClosed())
-        sender = producer._sender.sender_task
-        sender.cancel()
-        # Without connections every request that is under way ends.
-        await producer.client.close()
-        await asyncio.wait([sender], timeout=_ABORT_S)
-        await producer.stop()
-
     def _made(self) -> AIOKafkaProducer:
         settings = self._settings
-        producer = AIOKafkaProducer(
-            **settings.connection.aiokafka_arguments(),
+        return make_producer(
+            settings.connection,
+            settings.delivery_timeout_ms / 1000,
             acks=settings.acks,
             max_batch_size=settings.batch_bytes,
             compression_type=settings.compression,
@@ -212,11 +202,6 @@ class RecordProducer:
             transactional_id=settings.transactional_id,
             transaction_timeout_ms=settings.transaction_timeout_ms,
         )
-        # The library has one time for requests and for records; Connect's records outlive many requests.
-        producer._message_accumulator._batch_ttl = settings.delivery_timeout_ms / 1000
-        if (manager := producer._txn_manager) is not None:
-            manager.increment_sequence_number = partial(_count_on, manager._sequence_numbers)
-        return producer
 
     async def _send(self, producer: AIOKafkaProducer, record: OutgoingRecord) -> asyncio.Future[Any]:
         if record.key is not None or record.value is not None:
@@ -306,22 +291,6 @@ class RecordProducer:
         where = f" (topic {topic})" if record is not None else ""
         kind = RetriableError if getattr(error, "retriable", False) else PermanentError
         return kind(f"{who}{where}: {error!r}")
-
-
-def _count_on(sequences: dict[TopicPartition, int], partition: TopicPartition, records: int) -> None:
-    """The library goes on below zero, which brokers take for a gap; they expect Java's way, from zero again."""
-    sequences[partition] = (sequences[partition] + records) % SEQUENCES
-
-
-def _hush(producer: AIOKafkaProducer) -> None:
-    """Errors of the library that nobody asks for any more would be told by the garbage collector, as tracebacks."""
-    waiters = [batch._drain_waiter for queue in producer._message_accumulator._batches.values() for batch in queue]
-    manager = producer._txn_manager
-    if manager is not None and manager._transaction_waiter is not None:
-        waiters.append(manager._transaction_waiter)
-    for waiter in waiters:
-        if waiter.done() and not waiter.cancelled():
-            waiter.exception()
 
 
 def _size(record: OutgoingRecord) -> int:

@@ -200,11 +200,6 @@ class PartitionCopier:
     # -- target side ------------------------------------------------------------------------------
 
     @property
-    def parts(self) -> tuple[PartitionCopier, ...]:
-        """Those that write what this one reads: itself, where all goes to one target partition."""
-        return (self,)
-
-    @property
     def buffered_bytes(self) -> int:
         """What was read and is not acknowledged, as on the wire."""
         return self._queued_bytes

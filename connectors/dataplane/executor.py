@@ -22,10 +22,10 @@ import pyarrow as pa
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
+from connectors.dataplane.by_key import ByKey, KeyedPartition
 from connectors.dataplane.chain import Chain, ChainPlan
 from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.plan import (
     PartitionPlan,
@@ -41,8 +41,6 @@ from connectors.dataplane.resume import Resumed
 from connectors.dataplane.resumer import Resumer
 from connectors.dataplane.shipping import running_code, running_from
 from connectors.dataplane.source import SourceReader
-from connectors.dataplane.spread import SpreadCopier
-from connectors.dataplane.spreading import Spreading
 from connectors.dataplane.target import TargetWriter
 from connectors.dataplane.telling import telling
 from connectors.dataplane.transactional import Filling, TransactionalCopier
@@ -168,7 +166,8 @@ class Slice:
         self._started = False
         self._filling: Filling | None = None
         self._filling_task: asyncio.Task[None] | None = None
-        self._spreading: Spreading | None = None
+        self._by_key: ByKey | None = None
+        self._keyed: list[KeyedPartition] = []
         #: Whether the worker refused this slice before it was told anything.
         self.is_stale = False
 
@@ -191,7 +190,7 @@ class Slice:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        for part in (self._reader, self._writer, self._stage):
+        for part in (self._reader, self._writer, self._stage, self._by_key):
             if part is not None:
                 await part.stop()
         for cluster in (self._source, self._target):
@@ -272,6 +271,9 @@ class Slice:
         self._target = Cluster(ConnectionSettings.from_wire(settings.target), "target")
         if self._stage is not None:
             await self._stage.start(self._end)
+        if settings.by_key:
+            self._by_key = ByKey((self._source, self._target), settings, self._made_room, self._end)
+            await self._by_key.open()
         await asyncio.gather(self._source.metadata(()), self._target.metadata(()))
         self._link.send({"type": "ready"})
 
@@ -283,6 +285,10 @@ class Slice:
 
     async def _go(self, message: Message) -> None:
         assert self._source and self._target and self._settings, "«go» before «config»"
+        if self._by_key is not None:
+            self._keyed = self._by_key.start([PartitionPlan.from_wire(plan) for plan in message["plans"]])
+            self._started = True
+            return
         self._producer = ProducerIdentity(**message["producer"])
         transactions = TransactionTerms.from_wire(message["transactions"]) if message["transactions"] else None
         if transactions is not None:
@@ -298,7 +304,7 @@ class Slice:
             fail=self._end,
             transactions=transactions,
         )
-        await self._writer.start(_parts(self._copiers))
+        await self._writer.start(self._copiers)
         self._reader.start(self._copiers)
         if self._filling is not None:
             self._filling.of([copier for copier in self._copiers if isinstance(copier, TransactionalCopier)])
@@ -310,19 +316,21 @@ class Slice:
         assert self._reader and self._writer and self._producer and self._settings, "«add» before «go»"
         added = self._made(message["plans"], self._producer, self._settings)
         self._copiers += added
-        self._writer.add(_parts(added))
+        self._writer.add(added)
         self._reader.add(added)
 
     async def _remove(self, sources: Collection[TopicPartition]) -> None:
         """Drain these partitions and let go of them; the others are copied on meanwhile."""
         leaving = [copier for copier in self._copiers if copier.plan.source in sources]
+        if self._reader is not None:
+            self._reader.remove(leaving)
         unclean = await self._settled(leaving)
         self._report()
         self._copiers = [copier for copier in self._copiers if copier not in leaving]
         for copier in leaving:
             copier.stop("it was taken out of its slice")
         if self._writer is not None:
-            self._writer.remove(_parts(leaving))
+            self._writer.remove(leaving)
         self._link.send({"type": "removed", "partitions": sorted(map(list, sources)), "unclean": unclean})
 
     def _made(
@@ -341,31 +349,7 @@ class Slice:
             "compression": settings.compression,
         }
         kind = RecordsCopier if by else PartitionCopier
-        return [
-            SpreadCopier(plan, producer, submit=self._spreads().submit, **told)
-            if plan.spreads
-            else kind(plan, producer, **told, **by)
-            for plan in parsed
-        ]
-
-    def _spreads(self) -> Spreading:
-        """What shares out records among target partitions, begun with the first that asks for it."""
-        if self._spreading is None:
-            assert self._target and self._settings, "«go» before «config»"
-            plan = self._settings.handler
-            self._spreading = Spreading(
-                self._target,
-                self._settings,
-                HandlerPlan(**plan).make() if plan else None,
-                add=self._add_parts,
-                ready=self._came_back,
-            )
-            self._do_beside(self._spreading.run(), "share out records")
-        return self._spreading
-
-    def _add_parts(self, parts: Sequence[PartitionCopier]) -> None:
-        if self._writer is not None:
-            self._writer.add(parts)
+        return [kind(plan, producer, **told, **by) for plan in parsed]
 
     def _came_back(self, copier: PartitionCopier) -> None:
         """What was opened has become batches, or nothing: no answer of the target would tell the reader then."""
@@ -375,7 +359,7 @@ class Slice:
 
     def _offer(self, copiers: Iterable[PartitionCopier]) -> None:
         if self._writer is not None:
-            self._writer.offer(_parts(copiers))
+            self._writer.offer(copiers)
 
     async def _finish(self) -> None:
         await self._drain()
@@ -387,19 +371,17 @@ class Slice:
             await self._reader.stop()
         if self._filling_task is not None:
             self._filling_task.cancel()
-        unclean = await self._settled(self._copiers)
+        unclean = await self._settled([*self._copiers, *self._keyed])
         if self._filling is None:
             self._report()
         elif not unclean:
             self._filling.finish()
         self._link.send({"type": "done", "unclean": unclean})
 
-    async def _settled(self, leaving: Sequence[PartitionCopier]) -> list[list[Any]]:
+    async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
         """Have these take and send nothing more; returns the partitions whose last batches got no answer in time."""
         for copier in leaving:
             copier.discard_unsent()
-        if self._reader is not None:
-            self._reader.remove(leaving)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 while _unanswered(leaving):
@@ -445,7 +427,8 @@ class Slice:
         self._link.send({"type": "progress", "partitions": self._collect()})
 
     def _collect(self) -> list[Any]:
-        reports = [report for copier in self._copiers if (report := copier.report()) is not None]
+        copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]
+        reports = [report for copier in copiers if (report := copier.report()) is not None]
         for report in reports:
             self._count(report)
         return [report.to_wire() for report in reports]
@@ -462,12 +445,7 @@ class Slice:
             total.batches[reason] = total.batches.get(reason, 0) + count
 
 
-def _parts(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
-    """Those that write what these read."""
-    return [part for copier in copiers for part in copier.parts]
-
-
-def _unanswered(copiers: Iterable[PartitionCopier]) -> list[PartitionCopier]:
+def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:
     """Copiers whose batches may still arrive."""
     return [copier for copier in copiers if copier.holds_up_end]
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from connectors.gaps import Gap
 
-LINK_VERSION: Final = 13
+LINK_VERSION: Final = 14
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 
@@ -94,8 +94,6 @@ class PartitionPlan:
     ``pipelined`` says that the target's leader already knows the producer id here, by an acknowledged batch or
     the marker of a fence: only then may several batches be in flight. ``max_message_bytes`` is the target topic's.
     ``producer`` is under whom to write, if that is not the slice's.
-    ``spreads``: its records go to all partitions of the target's topic, and those of others; only the topic of
-    ``target`` counts then, and ``producer`` is one that nothing else writes under.
     """
 
     source: TopicPartition
@@ -111,7 +109,6 @@ class PartitionPlan:
     proof: Proof | None = None
     producer: ProducerIdentity | None = None
     ways: Ways = ONE_WAY
-    spreads: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -149,7 +146,6 @@ _PLAIN: Final = (
     "next_sequence",
     "pipelined",
     "max_message_bytes",
-    "spreads",
 )
 
 
@@ -159,7 +155,8 @@ class SliceSettings:
     included: they pass over the control link and nowhere else. ``rack`` is where it reads if it can. ``skip_refused``
     leaves out records that the target refuses for good; ``compression`` is for batches that come uncompressed;
     ``transform_sql`` is what records go through, if anything, and ``chain`` (a ChainPlan on the wire, secrets included)
-    behind it; ``handler`` (a HandlerPlan's fields) is asked where records go that spread."""
+    behind it. ``by_key``: the slice copies by key, and ``handler`` (a HandlerPlan's fields), if any, says where its
+    records go."""
 
     flow: str
     task: int
@@ -180,6 +177,7 @@ class SliceSettings:
     compression: Compression = NO_COMPRESSION
     transform_sql: str = ""
     chain: dict[str, Any] | None = field(default=None, repr=False)
+    by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
 
     def to_wire(self) -> dict[str, Any]:
@@ -225,8 +223,7 @@ class PartitionProgress:
 
     ``runs`` are new (upstream, downstream, count), ``skips`` new too; ``batches`` counts by kind; positions are those
     of acknowledged batches only. ``state`` is ``RUNNING``, ``STOPPED`` or ``QUARANTINED``, the latter two with a
-    ``reason`` for people, and with ``gap`` where a log is no longer what it was. ``topics`` are those of the target
-    that a partition's records go to, where they spread.
+    ``reason`` for people, and with ``gap`` where a log is no longer what it was.
     """
 
     source: TopicPartition
@@ -248,7 +245,6 @@ class PartitionProgress:
     reason: str = ""
     error: str = ""
     gap: Gap | None = None
-    topics: list[str] = field(default_factory=list)
 
     def to_wire(self) -> list[Any]:
         gap = self.gap.to_wire() if self.gap else None
@@ -281,7 +277,6 @@ _PROGRESS: Final = (
     "state",
     "reason",
     "error",
-    "topics",
 )
 
 

@@ -16,11 +16,10 @@ from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
 from connectors.mirror_maker_1 import remedies
-from connectors.mirror_maker_1.fences import shut_out, writers_of
+from connectors.mirror_maker_1.by_key_task import ByKeyTask
 from connectors.mirror_maker_1.group_store import GroupOffsets, GroupPositionStore
 from connectors.mirror_maker_1.lent import Lent, SendFailed
 from connectors.mirror_maker_1.source_topics import shown
-from connectors.mirror_maker_1.spread_task import SpreadTask
 from connectors.mirror_maker_1.target_topics import Refused, make_missing
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.slice import SliceFenced
@@ -108,16 +107,13 @@ class Copying:
             raise _first(failed) from None
 
     async def _begin(self) -> None:
-        """Find out how each partition is copied, and shut out who copied it in the other way."""
-        paired, spread = await self._shared_out()
-        stored = await self._offsets.read()
-        mine = {one: stored[one] for one in paired if one in stored}
-        await shut_out(self._lent.clusters, await writers_of(self._lent.clusters.target, mine, spreads=True))
+        """Find out how each partition is copied."""
+        paired, by_key = await self._shared_out()
         if paired:
             self._makers.append(lambda: self._pair_task(paired))
-        if spread:
-            log.info("%s: %d partitions are copied by key", self._name, len(spread))
-            self._makers.append(lambda: SpreadTask(self._lent, self._offsets, spread))
+        if by_key:
+            log.info("%s: %d partitions are copied by key", self._name, len(by_key))
+            self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key))
 
     async def _keep(self, number: int) -> None:
         async def copy() -> None:
@@ -151,7 +147,7 @@ class Copying:
                 delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Which partitions are copied to that of the same number, and which are spread."""
+        """Return the partitions that are copied to the one of their number, and those that are copied by key."""
         lent = self._lent
         names = {partition.topic for partition in self._partitions}
         if lent.settings.options.handler is not None:

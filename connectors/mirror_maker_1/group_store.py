@@ -13,7 +13,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
 from connect.kafka.group_offsets import Committed, committed
 from connectors.dataplane.plan import TopicPartition
-from connectors.mirror_maker_1.notes import decode, encode_pair
+from connectors.mirror_maker_1.notes import decode_pair, encode_pair
 from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source.store import Commit, Start
@@ -154,7 +154,7 @@ def start_of(partition: TopicPartition, stored: Committed | None) -> Start:
     somebody else: it counts alone."""
     if stored is None:
         return Start(None, None, False)
-    note = decode(partition, stored.metadata)
-    if not isinstance(note, Position):
+    note = decode_pair(partition, stored.metadata)
+    if note is None:
         return Start(None, stored.offset - 1, False)
     return Start(note, stored.offset - 1, note.next_source_offset != stored.offset)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
-from connectors.dataplane.plan import SliceSettings, TopicPartition
+from connectors.dataplane.plan import SliceSettings
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
 from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer
@@ -39,11 +39,10 @@ class Lent:
         """For messages."""
         return f"{self.source.flow} stream {self.number}"
 
-    def transactional_id(self, partition: TopicPartition | None = None) -> str:
-        """Under which the target can shut us out: of all that is copied pair by pair, or of one partition whose records
-        are spread. Those of a group begin alike, for one grant; sources may have groups of one name, and topics too."""
-        of_partition = f"-{partition}" if partition is not None else ""
-        return f"{self.source.group.group_id}-{self.source.name}-{self.instance}.{self.number}{of_partition}-{_ID_END}"
+    def transactional_id(self) -> str:
+        """Under which the target can shut us out. Those of a group begin alike, for one grant. Two sources may have
+        groups of one name."""
+        return f"{self.source.group.group_id}-{self.source.name}-{self.instance}.{self.number}-{_ID_END}"
 
     def slice_settings(self) -> SliceSettings:
         settings, source = self.settings, self.source

@@ -15,6 +15,7 @@ from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
 from connectors.mirror_maker_1.stream import Stream
+from connectors.mirror_maker_1.waiting import unless
 from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress
@@ -125,15 +126,9 @@ async def _ended(either: Sequence[asyncio.Future[Any]]) -> None:
 
 async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:
     """Whether a broker answers before ``stop`` is set. Raises SecurityError where one refuses us."""
-    reaching = asyncio.create_task(
-        cluster.wait_reachable(lambda line: log.warning("%s", line)), name=f"reach cluster {cluster.name}"
-    )
-    stopping = asyncio.create_task(stop.wait(), name=f"stop while reaching cluster {cluster.name}")
-    either: list[asyncio.Future[Any]] = [reaching, stopping]
-    try:
-        await asyncio.wait(either, return_when="FIRST_COMPLETED")
-        if reaching.done():
-            reaching.result()
-        return reaching.done()
-    finally:
-        await _ended(either)
+
+    async def reach() -> bool:
+        await cluster.wait_reachable(lambda line: log.warning("%s", line))
+        return True
+
+    return await unless(stop, reach(), f"reach cluster {cluster.name}") is not None

@@ -9,7 +9,6 @@ from connectors.dataplane import refusals
 from connectors.dataplane.plan import QUARANTINED, TopicPartition
 from connectors.dataplane.verdicts import facts
 from connectors.gaps import GapKind
-from connectors.mirror_maker_1.notes import STOPS
 
 _WORDS: Final = {
     refusals.SKIP: "or set --abort.on.send.failure false to leave out what is refused",
@@ -38,14 +37,6 @@ def told_at_end(state: str, source: TopicPartition, reason: str, group_id: str) 
     # What the target refuses has its advice; the others are records that a message handler fails on.
     has_advice = any(words in what for words in _WORDS.values())
     return f"{what}; {_LEAVES_OUT}" if state == QUARANTINED and not has_advice else what
-
-
-def spread_told(state: str, source: TopicPartition, reason: str, group_id: str) -> str:
-    """The same of one whose records are spread. ``reason``: what happened, empty where that is not known any more."""
-    if state not in STOPS:
-        return told(state, source, reason, group_id)
-    what = facts(reason) or f"what was copied of {source} is not all at the target any more ({state})"
-    return f"{what}; {_until_reset(source, group_id)}{_THE_SAME if state != GapKind.TARGET_DELETED.label else ''}"
 
 
 def _worded(reason: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
@@ -22,6 +22,7 @@ from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.target_topics import Refused
+from connectors.mirror_maker_1.waiting import unless
 from connectors.source.progress import PartitionView
 from connectors.source.topology import selected
 
@@ -104,36 +105,16 @@ class Stream:
         with contextlib.suppress(RetriableError):
             if not await self._member.others():
                 return
-            spark = asyncio.create_task(self._lent.engine.ready(), name=f"Spark of {self._name}")
-            stopping = asyncio.create_task(self._stopping.wait(), name=f"stop before joining of {self._name}")
-            either: list[asyncio.Future[Any]] = [spark, stopping]
-            try:
-                await asyncio.wait(either, timeout=_PREPARE_S, return_when="FIRST_COMPLETED")
-                if spark.done():
-                    spark.result()
-            finally:
-                for one in either:
-                    one.cancel()
-                await asyncio.gather(*either, return_exceptions=True)
+            await unless(self._stopping, self._lent.engine.ready(), f"Spark of {self._name}", _PREPARE_S)
 
     async def _joined(self) -> Membership | None:
         protocols = [(name, assignors.encode_subscription(self._present.here)) for name in self._lent.source.strategies]
-        joining = asyncio.create_task(self._member.join(protocols), name=f"join of {self._name}")
-        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop while joining of {self._name}")
-        try:
-            await asyncio.wait({joining, stopping}, return_when="FIRST_COMPLETED")
-            if not joining.done():
-                return None
-            with contextlib.suppress(Left):
-                joined = joining.result()
-                if joined.leader != joined.member:
-                    self._assigned = None
-                return joined
-            return None
-        finally:
-            for task in (joining, stopping):
-                task.cancel()
-            await asyncio.gather(joining, stopping, return_exceptions=True)
+        with contextlib.suppress(Left):
+            joined = await unless(self._stopping, self._member.join(protocols), f"join of {self._name}")
+            if joined is not None and joined.leader != joined.member:
+                self._assigned = None
+            return joined
+        return None
 
     async def _generation(self, joined: Membership) -> None:
         """Copy what we were given until the next round, or the end."""

@@ -17,7 +17,7 @@ from connect.kafka.offsets import EARLIEST, LATEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_maker_1 import assignors
 from connectors.mirror_maker_1.group_store import start_of
-from connectors.mirror_maker_1.notes import Spread, decode, encode_pair, encode_spread
+from connectors.mirror_maker_1.notes import decode_pair, encode_pair, topic_id_of
 from connectors.mirror_maker_1.old_keys import OLD_KEYS
 from connectors.mirror_maker_1.settings import MirrorSettings, Options, mirror_settings
 from connectors.mirror_maker_1.topics import takes
@@ -138,7 +138,8 @@ def test_who_is_no_consumer_is_named(said: bytes) -> None:
 def test_a_position_stands_beside_its_offset() -> None:
     text = encode_pair(POSITION)
     assert len(text) < 1000
-    assert decode(ONE, text) == POSITION
+    assert decode_pair(ONE, text) == POSITION
+    assert topic_id_of(ONE, text) == POSITION.source_topic_id
     assert start_of(ONE, Committed(40, text)) == Start(POSITION, 39, False)
 
 
@@ -148,15 +149,9 @@ def test_an_offset_that_another_tool_has_set_counts_alone() -> None:
     assert start_of(ONE, None) == Start(None, None, False)
 
 
-def test_who_spread_records_is_known() -> None:
-    spread = Spread("group-a:b-kafka-mirror-maker", ("orders", "other"), False)
-    assert decode(ONE, encode_spread(spread)) == spread
-    assert start_of(ONE, Committed(40, encode_spread(spread))) == Start(None, 39, False)
-
-
 @pytest.mark.parametrize("text", ["", "somebody's", "heliograph:position:?", "heliograph:position:AAAA"])
 def test_what_is_not_ours_is_passed_over(text: str) -> None:
-    assert decode(ONE, text) is None
+    assert decode_pair(ONE, text) is None
 
 
 # -- files --------------------------------------------------------------------------------------------

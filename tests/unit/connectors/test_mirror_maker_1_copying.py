@@ -124,7 +124,7 @@ def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,))
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The partitions that tasks copy, spread ones with a plus; brokers are asked twice for topics, at once."""
+    """The partitions that tasks copy, those by key with a plus; brokers are asked twice for topics, at once."""
     found: list[str] = []
 
     class Task(Copied):
@@ -140,17 +140,12 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def stop(self) -> None:
             self._stopping.set()
 
-    async def nothing(*_: object, **__: object) -> dict[str, object]:
-        return {}
-
     async def describe(_: object, topics: Collection[str]) -> dict[str, TopicConfigs]:
         both = {"retention.ms": "5", "remote.storage.enable": "false"}
         return {name: {key: TopicConfig(value, ConfigSource.TOPIC) for key, value in both.items()} for name in topics}
 
-    monkeypatch.setattr(copying, "shut_out", nothing)
-    monkeypatch.setattr(copying, "writers_of", nothing)
     monkeypatch.setattr(copying, "_LEFT_OUT_S", 0.01)
-    monkeypatch.setattr(copying, "SpreadTask", lambda _, __, partitions: Task(partitions, "+"))
+    monkeypatch.setattr(copying, "ByKeyTask", lambda _, __, partitions: Task(partitions, "+"))
     monkeypatch.setattr(Copying, "_pair_task", lambda _, partitions: Task(partitions))
     monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
     monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)

@@ -1,0 +1,102 @@
+"""What is changed of aiokafka's producer, and what of its inside is used: all of it is here."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import BrokerResponseError, ProducerClosed, kafka_errors
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from connect.kafka.producer import SEQUENCES
+from connect.kafka.settings import ConnectionSettings
+
+_END_S: Final = 5.0
+
+
+class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for its types
+    """A code that the library does not know: a compacted topic refuses a record without a key."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker refuses a record"
+
+
+kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
+
+
+def make_producer(connection: ConnectionSettings, delivery_timeout_s: float, **arguments: Any) -> AIOKafkaProducer:
+    """Make a producer, not started yet. A record may wait ``delivery_timeout_s`` for its leader; ``arguments`` are the
+    library's."""
+    producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
+    # The library has one time for requests and for records; Connect's records outlive many requests.
+    producer._message_accumulator._batch_ttl = delivery_timeout_s
+    if (manager := producer._txn_manager) is not None:
+        manager.increment_sequence_number = partial(_count_on, manager._sequence_numbers)
+    return producer
+
+
+class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
+    """A batch that is built here, for ``AIOKafkaProducer.send_batch``: the library's builder refuses headers whose keys
+    are not UTF-8, and knows no compression levels."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._built: bytes | None = None
+        self._state: tuple[int, ...] = (-1, -1, -1)
+
+    def build(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
+        """Build the bytes that are sent."""
+        raise NotImplementedError
+
+    def _set_producer_state(self, *state: int) -> None:
+        self._state = state
+
+    def _build(self) -> bytes:
+        if self._built is None:
+            self._built = self.build(*self._state)
+        return self._built
+
+    def close(self) -> None:
+        """Do nothing: it is closed from the beginning."""
+
+    def closed(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return len(self._build())
+
+    def record_count(self) -> int:
+        return self._records
+
+
+async def cut_off(producer: AIOKafkaProducer) -> None:
+    """Stop a producer at once. The library's own stop waits for every record that is in flight."""
+    producer._message_accumulator.fail_all(ProducerClosed())
+    sender = producer._sender.sender_task
+    if sender is not None:
+        sender.cancel()
+    # Without connections every request in flight ends.
+    await producer.client.close()
+    if sender is not None:
+        await asyncio.wait([sender], timeout=_END_S)
+    await producer.stop()
+    hush(producer)
+
+
+def hush(producer: AIOKafkaProducer) -> None:
+    """Take errors that nothing awaits any more, which the garbage collector would log with tracebacks."""
+    waiters = [batch._drain_waiter for queue in producer._message_accumulator._batches.values() for batch in queue]
+    manager = producer._txn_manager
+    if manager is not None and manager._transaction_waiter is not None:
+        waiters.append(manager._transaction_waiter)
+    for waiter in waiters:
+        if waiter.done() and not waiter.cancelled():
+            waiter.exception()
+
+
+def _count_on(sequences: dict[TopicPartition, int], partition: TopicPartition, records: int) -> None:
+    """The library counts into negative numbers, which brokers take for a gap; they expect 0 after the last sequence."""
+    sequences[partition] = (sequences[partition] + records) % SEQUENCES

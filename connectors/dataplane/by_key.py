@@ -1,0 +1,309 @@
+"""Copying by key, at least once: a consumer and an idempotent producer of aiokafka in the loop of a slice.
+
+Used when a target topic has another number of partitions than the source's, or a message handler says where records go.
+Each source partition is copied in rounds: read some records, send what becomes of each, wait until the target has
+acknowledged all of it. So a position covers acknowledged records only, and the records that a source partition sends
+to one target partition keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as Library
+
+from connect.api.message_handler import MessageHandler, MirroredRecord
+from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.cluster import Cluster
+from connect.kafka.settings import ConnectionSettings
+from connect.kafka.topiclog import check_reads, reader, reading
+from connect.wire.records import NO_TIMESTAMP, Record
+from connectors.dataplane import codes
+from connectors.dataplane.handling import HandlerPlan, NoTarget, answers
+from connectors.dataplane.keyed_target import Destinations, Refused, Sender
+from connectors.dataplane.outgoing import halves
+from connectors.dataplane.plan import (
+    QUARANTINED,
+    RUNNING,
+    STOPPED,
+    PartitionPlan,
+    PartitionProgress,
+    Skip,
+    SliceSettings,
+    TopicPartition,
+)
+from connectors.dataplane.records_copier import UNFIT
+from connectors.dataplane.refusals import add_skip
+
+log = logging.getLogger(__name__)
+
+_ROUND_RECORDS: Final = 2_000
+_WAIT_MS: Final = 500
+#: How long one partition may keep the loop to itself.
+_TURN_S: Final = 0.01
+#: Less than the copy's own: one answer must arrive before a request times out on a slow link (0.1 MB/s).
+_FETCH_BYTES: Final = 2 * 1024 * 1024
+
+#: What is sent in the place of one record. Raises NoTarget.
+Answers = list[MirroredRecord]
+
+
+class Stop(Exception):
+    """A partition is not copied beyond ``offset``."""
+
+    def __init__(self, offset: int, reason: str, error: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.error = error
+
+
+class ByKey:
+    """The partitions of one slice.
+
+    Args:
+        clusters: Source and target.
+        on_round: Called after each round.
+        fail: Ends the slice.
+    """
+
+    def __init__(
+        self,
+        clusters: tuple[Cluster, Cluster],
+        settings: SliceSettings,
+        on_round: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.source, target = clusters
+        self.settings = settings
+        self.on_round = on_round
+        self._fail = fail
+        self.destinations = Destinations(target, settings.flow)
+        self.sender = Sender(ConnectionSettings.from_wire(settings.target), settings.compression)
+        self._handler: MessageHandler | None = None
+        self._thread = ThreadPoolExecutor(1, "message handler")
+        self._opened = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.consumer: AIOKafkaConsumer
+
+    async def open(self) -> None:
+        """Connect to both clusters. Raises RetriableError, and HandlerUnusable."""
+        settings = self.settings
+        if settings.handler is not None:
+            self._handler = HandlerPlan(**settings.handler).make()
+        arguments: dict[str, Any] = {
+            "auto_offset_reset": "none",
+            "fetch_max_bytes": min(settings.fetch_max_bytes, _FETCH_BYTES),
+            "max_partition_fetch_bytes": min(settings.partition_max_bytes, _FETCH_BYTES),
+            "fetch_max_wait_ms": settings.fetch_max_wait_ms,
+            "fetch_min_bytes": settings.fetch_min_bytes,
+            "client_rack": settings.rack or None,
+        }
+        with reading(self.source, "any topic"):
+            self.consumer = await self._opened.enter_async_context(
+                reader(self.source, read_committed=settings.read_committed, **arguments)
+            )
+        await self.sender.start()
+
+    def start(self, plans: Sequence[PartitionPlan]) -> list[KeyedPartition]:
+        """Copy these partitions until :meth:`stop`."""
+        partitions = [KeyedPartition(plan, self) for plan in plans]
+        self.consumer.assign([Library(*plan.source) for plan in plans])
+        for plan in plans:
+            self.consumer.seek(Library(*plan.source), plan.next_source_offset)
+        for partition in partitions:
+            task = asyncio.create_task(partition.run(), name=f"copy {partition.plan.source} by key")
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        return partitions
+
+    async def stop(self) -> None:
+        """Disconnect at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._thread.shutdown(wait=False)
+        await self.sender.stop()
+        await self._opened.aclose()
+
+    async def answers(self, records: Sequence[MirroredRecord]) -> list[Answers | NoTarget]:
+        """Return what is sent in the place of each record. A handler may block, so it runs in a thread of its own."""
+        handler = self._handler
+        if handler is None:
+            return [[record._replace(partition=None)] for record in records]
+        asked = asyncio.get_running_loop().run_in_executor
+        return await asked(self._thread, lambda: [_answer(handler, record) for record in records])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+
+class KeyedPartition:
+    """One source partition of a slice; see the module."""
+
+    def __init__(self, plan: PartitionPlan, copy: ByKey) -> None:
+        self.plan = plan
+        self._copy = copy
+        self._skips_refused = copy.settings.skip_refused
+        self._position = plan.next_source_offset
+        self._is_ending = False
+        self._in_round = False
+        self._turns = 0
+        self._state, self._reason, self._error = RUNNING, "", ""
+        self._reported: tuple[Any, ...] = ()
+        self._records = self._bytes = 0
+        self._timestamp_ms = NO_TIMESTAMP
+        self._skips: list[Skip] = []
+
+    @property
+    def holds_up_end(self) -> bool:
+        """Whether something that was sent has no answer yet."""
+        return self._in_round
+
+    def discard_unsent(self) -> None:
+        """Begin no other round."""
+        self._is_ending = True
+
+    async def run(self) -> None:
+        """Copy until told to end, or until the partition stops. Raises RetriableError when the slice must end."""
+        consumer, source = self._copy.consumer, Library(*self.plan.source)
+        while not self._is_ending and self._state == RUNNING:
+            try:
+                with reading(self._copy.source, source.topic):
+                    found = await consumer.getmany(source, timeout_ms=_WAIT_MS, max_records=_ROUND_RECORDS)
+            except RetriableError as error:
+                self._stop(STOPPED, str(error), "")
+                break
+            except PermanentError as error:
+                self._stop(QUARANTINED, str(error), type(error).__name__)
+                break
+            check_reads(consumer, f"source {self.plan.source}")
+            following = await consumer.position(source)
+            records = found.get(source, [])
+            if records and not self._is_ending:
+                await self._round(records, following)
+            elif not records:
+                self._position = following
+
+    def report(self) -> PartitionProgress | None:
+        """Return what happened since the last report; None if nothing did."""
+        high_watermark = self._copy.consumer.highwater(Library(*self.plan.source)) or -1
+        now = self._position, high_watermark, self._state, len(self._skips)
+        if now == self._reported:
+            return None
+        self._reported = (*now[:3], 0)
+        progress = PartitionProgress(
+            self.plan.source,
+            next_source_offset=self._position,
+            last_source_epoch=-1,
+            target_end=-1,
+            next_sequence=0,
+            high_watermark=high_watermark,
+            log_start_offset=-1,
+            timestamp_ms=self._timestamp_ms,
+            records=self._records,
+            bytes=self._bytes,
+            batches={},
+            skips=self._skips,
+            state=self._state,
+            reason=self._reason,
+            error=self._error,
+        )
+        self._records, self._bytes, self._skips = 0, 0, []
+        return progress
+
+    # -- a round ----------------------------------------------------------------------------------
+
+    async def _round(self, records: Sequence[Any], following: int) -> None:
+        self._in_round = True
+        try:
+            shares, stop = await self._shared_out(records)
+            outcomes = await asyncio.gather(
+                *(self._deliver(target, share) for target, share in shares.items()), return_exceptions=True
+            )
+            stops = [stop] if stop else []
+            for outcome in outcomes:
+                if isinstance(outcome, Stop):
+                    stops.append(outcome)
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+            first = min(stops, key=lambda one: one.offset, default=None)
+            self._position = first.offset if first else following
+            copied = [record for record in records if record.offset < self._position]
+            self._records += len(copied)
+            self._bytes += sum(len(record.key or b"") + len(record.value or b"") for record in copied)
+            self._timestamp_ms = max([self._timestamp_ms, *(record.timestamp or NO_TIMESTAMP for record in copied)])
+            if first:
+                self._stop(QUARANTINED, str(first), first.error)
+        finally:
+            self._in_round = False
+            self._copy.on_round()
+
+    async def _shared_out(self, records: Sequence[Any]) -> tuple[dict[TopicPartition, list[Record]], Stop | None]:
+        """Return what goes where; all that becomes of a record is known before any of it is sent."""
+        shares: dict[TopicPartition, list[Record]] = {}
+        self._turns += 1
+        until_s = time.monotonic() + _TURN_S
+        given = [_mirrored(record) for record in records]
+        for record, answer in zip(given, await self._copy.answers(given), strict=True):
+            try:
+                if isinstance(answer, NoTarget):
+                    raise answer
+                placed = [(await self._copy.destinations.of(one, self._turns), one) for one in answer]
+            except NoTarget as error:
+                told = f"source {self.plan.source}: the record at offset {record.offset} cannot be sent: {error}"
+                if not self._skips_refused:
+                    return shares, Stop(record.offset, told, UNFIT)
+                log.warning("%s; it is left out", told)
+                add_skip(self._skips, record.offset, codes.NOT_TRANSFORMED)
+                continue
+            for target, one in placed:
+                sent = Record(record.offset, one.timestamp_ms, one.key, one.value, list(one.headers))
+                shares.setdefault(target, []).append(sent)
+            if time.monotonic() > until_s:
+                await asyncio.sleep(0)
+                until_s = time.monotonic() + _TURN_S
+        return shares, None
+
+    async def _deliver(self, target: TopicPartition, share: Sequence[Record]) -> None:
+        """Send in order, and halve a batch that is refused for some of its records until each of these is alone. Raises
+        Stop."""
+        sender = self._copy.sender
+        waiting = deque(sender.batches(target.topic, share))
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                await sender.send(target, batch)
+            except Refused as refused:
+                if refused.is_of_records and len(batch) > 1:
+                    waiting.extendleft(reversed(halves(batch)))
+                elif refused.is_of_records and self._skips_refused:
+                    add_skip(self._skips, batch[0].offset, refused.code)
+                else:
+                    raise Stop(batch[0].offset, str(refused), codes.name(refused.code)) from refused
+
+    def _stop(self, state: str, reason: str, error: str) -> None:
+        self._state, self._reason, self._error = state, reason, error
+
+
+def _mirrored(record: Any) -> MirroredRecord:
+    """A record of the library's consumer."""
+    timestamp_ms = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+    return MirroredRecord(
+        record.topic, record.partition, record.offset, timestamp_ms, record.key, record.value, record.headers
+    )
+
+
+def _answer(handler: MessageHandler, record: MirroredRecord) -> Answers | NoTarget:
+    try:
+        return answers(handler, record)
+    except NoTarget as error:
+        return error

@@ -1,0 +1,280 @@
+"""Copies partitions by key: the worker's end, in place of MirrorSource's task.
+
+Positions are the offsets of the group, stored behind what the target has acknowledged. A successor goes on there; what
+had arrived beyond it is copied again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+from connect.core.errors import RetriableError
+from connect.kafka.group_offsets import Committed
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connectors.dataplane import shape
+from connectors.dataplane.plan import (
+    RUNNING,
+    STOPPED,
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    TopicPartition,
+)
+from connectors.mirror_maker_1.group_store import GroupOffsets
+from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
+from connectors.mirror_maker_1.remedies import told
+from connectors.mirror_maker_1.source_topics import shown
+from connectors.mirror_maker_1.waiting import unless
+from connectors.source.defects import Defects
+from connectors.source.left_behind import warn_of_left_behind
+from connectors.source.progress import PartitionView, is_stopped
+from connectors.source.skip_log import SkipLog
+from connectors.source.slice import SliceHandle, SliceLost, close_quietly
+
+log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.2
+_MAX_RETRY_S: Final = 5.0
+#: A slice is ended in order after this time, and the next one begins.
+_SLICE_S: Final = 3_600.0
+#: How often the source is asked whether a topic was recreated, or one that was missing is there.
+_LOOK_S: Final = 30.0
+#: What a slice that copies by key writes under is its own matter.
+_ITS_OWN: Final = ProducerIdentity(-1, -1)
+
+
+@dataclass(slots=True)
+class Copied:
+    """One partition. Counts are since the task began."""
+
+    position: int
+    topic_id: UUID | None
+    state: str = RUNNING
+    reason: str = ""
+    high_watermark: int = -1
+    timestamp_ms: int = -1
+    records: int = 0
+    bytes: int = 0
+    skipped: int = 0
+
+    def add(self, progress: PartitionProgress) -> None:
+        self.position = progress.next_source_offset
+        self.high_watermark = progress.high_watermark
+        self.timestamp_ms = max(self.timestamp_ms, progress.timestamp_ms)
+        self.records += progress.records
+        self.bytes += progress.bytes
+        self.skipped += sum(last - first + 1 for first, last, _ in progress.skips)
+
+    def view(self, source: TopicPartition, now_ms: int) -> PartitionView:
+        lag = max(self.high_watermark - self.position, 0)
+        return PartitionView(
+            source_topic=source.topic,
+            source_partition=source.partition,
+            target_topic=source.topic,
+            target_partition=-1,
+            state=self.state,
+            records=self.records,
+            bytes=self.bytes,
+            batches=dict.fromkeys(map(str, shape.Kind), 0),
+            next_source_offset=self.position,
+            source_end_offset=self.high_watermark,
+            lag_records=lag,
+            lag_ms=max(now_ms - self.timestamp_ms, 0) if lag and self.timestamp_ms >= 0 else 0,
+            reason=self.reason,
+            skipped=self.skipped,
+        )
+
+
+def first_offset(
+    stored: int, topic_id_then: UUID | None, topic_id: UUID | None, start: int, end: int
+) -> tuple[int, str]:
+    """Return the source offset behind a stored one where copying goes on, and what is lost or copied again.
+
+    ``start`` and ``end`` are those of the source's log, ``topic_id_then`` is the topic's when the offset was stored.
+    """
+    if topic_id_then is not None and topic_id is not None and topic_id_then != topic_id:
+        return (
+            start,
+            f"its topic was recreated (topic id {topic_id}, previously {topic_id_then}): copied from the beginning",
+        )
+    if stored < start:
+        return start, f"offsets {stored} to {start - 1} were deleted before they were copied: copied from {start}"
+    if stored > end:
+        return end, f"its log was truncated to {end}, and {stored} was next: copied from {end}"
+    return stored, ""
+
+
+class ByKeyTask:
+    """Copies until stopped, and retries what may pass."""
+
+    def __init__(self, lent: Lent, offsets: GroupOffsets, partitions: Sequence[TopicPartition]) -> None:
+        self._lent = lent
+        self._offsets = offsets
+        self._partitions = partitions
+        self._stopping = asyncio.Event()
+        self._copied: dict[TopicPartition, Copied] = {}
+        self._stored: dict[TopicPartition, Committed] = {}
+        #: Why a partition is to be looked at again, after a clean end of its slice.
+        self._look_again = ""
+        self._skip_log = SkipLog(lent.source.flow, each=True)
+        self._epoch = 0
+        self._name = f"{lent.name}, by key"
+        self._defects = Defects(self._name)
+
+    def view(self, now_ms: int) -> list[PartitionView]:
+        """Return a picture of every partition."""
+        return [copied.view(source, now_ms) for source, copied in self._copied.items()]
+
+    def stop(self) -> None:
+        """Ask for a clean end; ``run`` returns when everything that was sent is acknowledged and stored."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Raise PermanentError when a retry cannot help."""
+        delay_s = _RETRY_S
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                await self._copy()
+                self._defects.forget()
+            except RetriableError as error:
+                if self._stopping.is_set():
+                    log.warning("%s: at its end: %s", self._name, error)
+                    with contextlib.suppress(RetriableError):
+                        await self._store()
+                    return
+                lasted_s = time.monotonic() - began_s
+                self._defects.count(error, lasted_s)
+                delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else min(delay_s * 2, _MAX_RETRY_S)
+                if isinstance(error, SliceLost):
+                    # What a lost slice has sent should arrive before its successor sends anything.
+                    delay_s = _MAX_RETRY_S
+                log.warning("%s: %s; retrying in %.1f s", self._name, error, delay_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    async def _copy(self) -> None:
+        """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""
+        lent, handler = self._lent, self._lent.settings.options.handler
+        plans = await unless(self._stopping, self._plans(), f"plans of {self._name}")
+        if plans is None:
+            return
+        settings = replace(lent.slice_settings(), by_key=True, handler=asdict(handler) if handler else None)
+        self._epoch += 1
+        handle = SliceHandle(lent.engine, lent.links, settings, self._epoch, self._progressed)
+        try:
+            await unless(self._stopping, handle.open(), f"slice of {self._name}")
+            if self._stopping.is_set():
+                return
+            handle.go(_ITS_OWN, plans)
+            await self._until_over(handle)
+            if unclean := await handle.stop():
+                raise SliceLost(f"the target has not acknowledged all of {', '.join(map(str, unclean))}")
+        finally:
+            await close_quietly(handle)
+        await self._store()
+        if self._look_again and not self._stopping.is_set():
+            raise RetriableError(self._look_again)
+
+    async def _until_over(self, handle: SliceHandle) -> None:
+        """Store positions until the slice is to end. Raises what it ended of by itself."""
+        interval_s = self._lent.settings.options.commit_interval_ms / 1000
+        now_s = time.monotonic()
+        end_s, look_s = now_s + _SLICE_S, now_s + _LOOK_S
+        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
+        ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
+        try:
+            while not (stopping.done() or self._look_again or time.monotonic() > end_s):
+                await asyncio.wait(ending, timeout=interval_s, return_when="FIRST_COMPLETED")
+                if handle.ended.done():
+                    raise handle.ended.result() or SliceLost("the slice ended by itself")
+                try:
+                    await self._store()
+                    if time.monotonic() > look_s:
+                        look_s = time.monotonic() + _LOOK_S
+                        await self._look()
+                except RetriableError as error:
+                    log.warning("%s: %s; retrying", self._name, error)
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Have the slice end if other topics are there than when it began."""
+        topics = await shown(self._lent.clusters.source, {partition.topic for partition in self._partitions})
+        for partition in self._partitions:
+            topic, copied = topics.get(partition.topic), self._copied.get(partition)
+            if topic is not None and (copied is None or topic.topic_id != copied.topic_id):
+                self._look_again = f"source topic {topic.name} was created or recreated"
+
+    async def _plans(self) -> list[PartitionPlan]:
+        """Return where each partition that is there is copied from. Raises RetriableError when there is none."""
+        source, before = self._lent.clusters.source, self._copied
+        self._look_again = ""
+        await self._store()  # what a lost slice has reported is not copied again
+        self._stored = await self._offsets.read()
+        topics = await shown(source, {partition.topic for partition in self._partitions})
+        there = [partition for partition in self._partitions if partition.topic in topics]
+        if missing := sorted({partition.topic for partition in self._partitions} - topics.keys()):
+            log.warning("%s: the source does not have %s; other topics are copied", self._name, ", ".join(missing))
+        if not there:
+            raise RetriableError("the source has none of the topics that are to be copied")
+        starts, ends = [await list_offsets(source, there, which) for which in (EARLIEST, LATEST)]
+        if self._lent.source.reset_to == LATEST:
+            await warn_of_left_behind(source, {one: ends[one] for one in there if one not in self._stored})
+        self._copied = {}
+        for partition in there:
+            topic_id, stored = topics[partition.topic].topic_id, self._stored.get(partition)
+            if stored is None:
+                offset = (ends if self._lent.source.reset_to == LATEST else starts)[partition]
+            else:
+                topic_id_then = topic_id_of(partition, stored.metadata)
+                offset, lost = first_offset(stored.offset, topic_id_then, topic_id, starts[partition], ends[partition])
+                if lost:
+                    log.warning("%s: source %s: %s", self._name, partition, lost)
+            new = Copied(offset, topic_id)
+            self._copied[partition] = replace(
+                before.get(partition, new), position=offset, topic_id=topic_id, state=RUNNING, reason=""
+            )
+        return [_plan(partition, copied) for partition, copied in self._copied.items()]
+
+    def _progressed(self, progress: PartitionProgress) -> None:
+        source, copied = progress.source, self._copied[progress.source]
+        self._skip_log.add(source, progress.skips)  # a line for each record
+        copied.add(progress)
+        if progress.state == STOPPED:
+            self._look_again = progress.reason
+        elif is_stopped(progress.state) and not is_stopped(copied.state):
+            copied.state = progress.state
+            copied.reason = told(progress.state, source, progress.reason, self._lent.source.group.group_id)
+            log.error("%s: %s stopped: %s", self._name, source, copied.reason)
+
+    async def _store(self) -> None:
+        """Store the positions that have moved. Raises RetriableError."""
+        now = {one: Committed(copied.position, encode_by_key(copied.topic_id)) for one, copied in self._copied.items()}
+        moved = {one: committed for one, committed in now.items() if self._stored.get(one) != committed}
+        if moved:
+            await self._offsets.write(moved)
+            self._stored |= moved
+
+
+def _plan(source: TopicPartition, copied: Copied) -> PartitionPlan:
+    return PartitionPlan(
+        source=source,
+        source_topic_id=copied.topic_id,
+        target=source,
+        target_topic_id=None,
+        next_source_offset=copied.position,
+        last_source_epoch=-1,
+        target_end=-1,
+        next_sequence=0,
+        pipelined=False,
+    )

@@ -1,0 +1,258 @@
+"""Partitions that are copied by key, with the group, the source and Spark's slices in memory: where each begins, and
+what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from connect.core.errors import RetriableError
+from connect.core.properties import parse_properties
+from connect.kafka.group_offsets import Committed
+from connect.kafka.offsets import EARLIEST
+from connectors.dataplane import lost
+from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionPlan, PartitionProgress, TopicPartition
+from connectors.mirror_maker_1 import by_key_task, source_topics
+from connectors.mirror_maker_1.by_key_task import ByKeyTask, first_offset
+from connectors.mirror_maker_1.group_store import GroupOffsets
+from connectors.mirror_maker_1.lent import Lent
+from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
+from connectors.mirror_maker_1.settings import Options, mirror_settings
+from connectors.mirror_maker_1.topics import takes
+from connectors.source import left_behind
+from connectors.source.defects import TaskDefective
+from connectors.source.slice import SliceDefect, SliceLost
+from tests.kit.members import until
+
+ONE, OTHER = TopicPartition("orders", 0), TopicPartition("clicks", 0)
+OLD, NEW = UUID(int=1), UUID(int=2)
+START, END = 10, 90
+WITHIN_S = 60.0
+
+
+class Source:
+    name = "source"
+
+    def __init__(self) -> None:
+        self.topic_id = OLD
+        self.missing: set[str] = set()
+
+    async def topics(self, names: Collection[str]) -> Any:
+        found = {
+            name: SimpleNamespace(name=name, topic_id=self.topic_id, error_code=0)
+            for name in names
+            if name not in self.missing
+        }
+        return SimpleNamespace(topics=found)
+
+    metadata = topics
+
+
+class Group:
+    """Stores what it is given, unless it is to fail so often."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicPartition, Committed] = {}
+        self.fails = 0
+
+    async def read(self) -> dict[TopicPartition, Committed]:
+        return dict(self.stored)
+
+    async def write(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise RetriableError("no answer")
+        self.stored.update(offsets)
+
+
+class Slice:
+    """Is given plans, and reports what it is made to."""
+
+    def __init__(self, scene: Scene, report: Callable[[PartitionProgress], None]) -> None:
+        self.plans: Sequence[PartitionPlan] = ()
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.was_stopped = False
+        self._scene, self._report = scene, report
+
+    async def open(self) -> None:
+        if self._scene.defect:
+            raise SliceDefect("ValueError: no")
+
+    def go(self, _: object, plans: Sequence[PartitionPlan]) -> None:
+        self.plans = plans
+        self._scene.slices.append(self)
+
+    async def stop(self) -> list[TopicPartition]:
+        self.was_stopped = True
+        return []
+
+    async def close(self) -> None: ...
+
+    def moved(self, to: int, state: str = "running", reason: str = "") -> None:
+        self._report(
+            PartitionProgress(
+                ONE, to, -1, -1, 0, 100, -1, 1, records=1, bytes=1, batches={}, state=state, reason=reason
+            )
+        )
+
+
+class Scene:
+    def __init__(self) -> None:
+        consumer = parse_properties("bootstrap.servers=a:9092\ngroup.id=g\n", "c.properties")
+        producer = parse_properties("bootstrap.servers=b:9092\n", "p.properties")
+        options = Options(takes(".*", None), commit_interval_ms=5)
+        settings = mirror_settings([consumer], producer, options, lambda _: None)
+        self.source, self.group = Source(), Group()
+        clusters = cast(Any, SimpleNamespace(target=None, source=self.source))
+        nothing = cast(Any, None)
+        self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, clusters, nothing)
+        self.slices: list[Slice] = []
+        self.defect = False
+        self.task = self.made([ONE])
+
+    def made(self, partitions: Sequence[TopicPartition]) -> ByKeyTask:
+        return ByKeyTask(self.lent, cast(GroupOffsets, self.group), partitions)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        running = asyncio.create_task(self.task.run(), name="task")
+        try:
+            yield running
+            self.task.stop()
+            await asyncio.wait_for(running, WITHIN_S)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def slice(self, number: int) -> Slice:
+        """The slice of that number, once it copies."""
+        await until(lambda: len(self.slices) > number, f"slice {number} copies", WITHIN_S)
+        return self.slices[number]
+
+    async def until_stored(self, offset: int) -> None:
+        await until(
+            lambda: ONE in self.group.stored and self.group.stored[ONE].offset == offset,
+            f"{offset} is stored",
+            WITHIN_S,
+        )
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, START if at == EARLIEST else END)
+
+    scene = Scene()
+    monkeypatch.setattr(by_key_task, "list_offsets", list_offsets)
+    monkeypatch.setattr(left_behind, "list_offsets", list_offsets)
+    monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
+    monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.01)
+    monkeypatch.setattr(by_key_task, "_LOOK_S", 0.01)
+    monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
+    monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)
+    return scene
+
+
+async def test_positions_are_the_groups_offsets_and_the_next_copier_goes_on_there(scene: Scene) -> None:
+    scene.group.stored[ONE] = Committed(20, "")
+    async with scene.running():
+        first = await scene.slice(0)
+        assert first.plans[0].next_source_offset == 20
+        first.moved(30)
+        await scene.until_stored(30)
+        first.moved(40)
+    assert first.was_stopped
+    assert scene.group.stored[ONE] == Committed(40, encode_by_key(OLD)), "what came last is stored at the end"
+
+
+async def test_behind_a_lost_slice_it_goes_on_at_what_was_reported(scene: Scene) -> None:
+    async with scene.running():
+        first = await scene.slice(0)
+        scene.group.fails = 2
+        first.moved(33)
+        first.ended.set_result(SliceLost("gone"))
+        assert (await scene.slice(1)).plans[0].next_source_offset == 33
+
+
+async def test_what_cannot_be_stored_is_stored_later(scene: Scene) -> None:
+    async with scene.running():
+        scene.group.fails = 3
+        (await scene.slice(0)).moved(44)
+        await scene.until_stored(44)
+
+
+async def test_a_topic_that_is_recreated_is_copied_from_its_beginning(scene: Scene) -> None:
+    async with scene.running():
+        (await scene.slice(0)).moved(50)
+        await scene.until_stored(50)
+        scene.source.topic_id = NEW
+        second = await scene.slice(1)
+        assert (second.plans[0].next_source_offset, second.plans[0].source_topic_id) == (START, NEW)
+        assert scene.slices[0].was_stopped, "in order, so that nothing else is copied twice"
+
+
+async def test_a_topic_that_the_source_lacks_holds_up_no_other(scene: Scene) -> None:
+    scene.source.missing, scene.task = {"clicks"}, scene.made([ONE, OTHER])
+    async with scene.running():
+        assert [plan.source for plan in (await scene.slice(0)).plans] == [ONE]
+        scene.source.missing = set()
+        assert [plan.source for plan in (await scene.slice(1)).plans] == [ONE, OTHER]
+
+
+async def test_a_partition_that_cannot_be_read_on_is_looked_at_again(scene: Scene) -> None:
+    scene.group.stored[ONE] = Committed(START, "")
+    async with scene.running():
+        first = await scene.slice(0)
+        scene.group.stored[ONE] = Committed(3, encode_by_key(OLD))
+        first.moved(3, STOPPED, "OffsetOutOfRange")
+        assert (await scene.slice(1)).plans[0].next_source_offset == START
+        assert first.was_stopped
+        (view,) = scene.task.view(0)
+        assert view.state == "running", "else the process would end"
+
+
+async def test_what_the_target_refuses_stops_its_partition_with_the_commands_own_words(scene: Scene) -> None:
+    async with scene.running():
+        (await scene.slice(0)).moved(17, QUARANTINED, "refused; then start the flow again")
+        (view,) = scene.task.view(0)
+        assert (view.state, view.next_source_offset) == (QUARANTINED, 17)
+        assert view.reason == "refused; then start kafka-mirror-maker again"
+
+
+async def test_slices_that_end_of_a_defect_end_the_task(scene: Scene) -> None:
+    scene.defect = True
+    with pytest.raises(TaskDefective):
+        await asyncio.wait_for(scene.task.run(), WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("stored", "then", "expected", "words"),
+    [
+        (50, OLD, 50, ""),
+        (50, None, 50, ""),
+        (50, NEW, START, "was recreated"),
+        (3, OLD, START, "offsets 3 to 9 were deleted before they were copied"),
+        (95, OLD, END, "was truncated to 90"),
+    ],
+)
+def test_where_a_copy_goes_on_behind_a_stored_offset(stored: int, then: UUID | None, expected: int, words: str) -> None:
+    offset, lost_words = first_offset(stored, then, OLD, START, END)
+    assert offset == expected
+    assert words in lost_words and bool(words) is bool(lost_words)
+
+
+def test_the_text_beside_an_offset_names_the_topic() -> None:
+    assert topic_id_of(ONE, encode_by_key(OLD)) == OLD
+    for text in (
+        encode_by_key(None),
+        "heliograph:by-key:?",
+        "another tool's",
+        "heliograph:spread:busy:orders::-1:7:id",
+    ):
+        assert topic_id_of(ONE, text) is None
