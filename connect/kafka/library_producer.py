@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -39,24 +40,26 @@ def make_producer(connection: ConnectionSettings, delivery_timeout_s: float, **a
 
 
 class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
-    """A batch that is built here, for ``AIOKafkaProducer.send_batch``: the library's builder refuses headers whose keys
-    are not UTF-8, and knows no compression levels."""
+    """A batch for ``AIOKafkaProducer.send_batch`` that is built here: the library's builder refuses headers whose keys
+    are not UTF-8, and knows no compression levels.
 
-    def __init__(self, records: int) -> None:
+    Args:
+        records: How many it holds.
+        build: Called once with producer id, epoch and base sequence; returns the bytes that are sent.
+    """
+
+    def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
         self._records = records
+        self._make = build
         self._built: bytes | None = None
-        self._state: tuple[int, ...] = (-1, -1, -1)
+        self._state = -1, -1, -1
 
-    def build(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
-        """Build the bytes that are sent."""
-        raise NotImplementedError
-
-    def _set_producer_state(self, *state: int) -> None:
-        self._state = state
+    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self._state = producer_id, producer_epoch, base_sequence
 
     def _build(self) -> bytes:
         if self._built is None:
-            self._built = self.build(*self._state)
+            self._built = self._make(*self._state)
         return self._built
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
@@ -36,7 +37,6 @@ from connectors.dataplane.plan import (
     STOPPED,
     PartitionPlan,
     PartitionProgress,
-    Skip,
     SliceSettings,
     TopicPartition,
 )
@@ -153,15 +153,13 @@ class KeyedPartition:
         self.plan = plan
         self._copy = copy
         self._skips_refused = copy.settings.skip_refused
-        self._position = plan.next_source_offset
         self._is_ending = False
         self._in_round = False
         self._turns = 0
-        self._state, self._reason, self._error = RUNNING, "", ""
-        self._reported: tuple[Any, ...] = ()
-        self._records = self._bytes = 0
-        self._timestamp_ms = NO_TIMESTAMP
-        self._skips: list[Skip] = []
+        self._progress = PartitionProgress(
+            plan.source, plan.next_source_offset, -1, -1, 0, -1, -1, NO_TIMESTAMP, records=0, bytes=0, batches={}
+        )
+        self._reported: PartitionProgress | None = None
 
     @property
     def holds_up_end(self) -> bool:
@@ -175,7 +173,7 @@ class KeyedPartition:
     async def run(self) -> None:
         """Copy until told to end, or until the partition stops. Raises RetriableError when the slice must end."""
         consumer, source = self._copy.consumer, Library(*self.plan.source)
-        while not self._is_ending and self._state == RUNNING:
+        while not self._is_ending and self._progress.state == RUNNING:
             try:
                 with reading(self._copy.source, source.topic):
                     found = await consumer.getmany(source, timeout_ms=_WAIT_MS, max_records=_ROUND_RECORDS)
@@ -191,33 +189,16 @@ class KeyedPartition:
             if records and not self._is_ending:
                 await self._round(records, following)
             elif not records:
-                self._position = following
+                self._progress.next_source_offset = following
 
     def report(self) -> PartitionProgress | None:
         """Return what happened since the last report; None if nothing did."""
-        high_watermark = self._copy.consumer.highwater(Library(*self.plan.source)) or -1
-        now = self._position, high_watermark, self._state, len(self._skips)
-        if now == self._reported:
+        progress = self._progress
+        progress.high_watermark = self._copy.consumer.highwater(Library(*self.plan.source)) or -1
+        if progress == self._reported:
             return None
-        self._reported = (*now[:3], 0)
-        progress = PartitionProgress(
-            self.plan.source,
-            next_source_offset=self._position,
-            last_source_epoch=-1,
-            target_end=-1,
-            next_sequence=0,
-            high_watermark=high_watermark,
-            log_start_offset=-1,
-            timestamp_ms=self._timestamp_ms,
-            records=self._records,
-            bytes=self._bytes,
-            batches={},
-            skips=self._skips,
-            state=self._state,
-            reason=self._reason,
-            error=self._error,
-        )
-        self._records, self._bytes, self._skips = 0, 0, []
+        self._progress = replace(progress, records=0, bytes=0, skips=[])
+        self._reported = replace(self._progress, skips=[])
         return progress
 
     # -- a round ----------------------------------------------------------------------------------
@@ -236,11 +217,13 @@ class KeyedPartition:
                 elif isinstance(outcome, BaseException):
                     raise outcome
             first = min(stops, key=lambda one: one.offset, default=None)
-            self._position = first.offset if first else following
-            copied = [record for record in records if record.offset < self._position]
-            self._records += len(copied)
-            self._bytes += sum(len(record.key or b"") + len(record.value or b"") for record in copied)
-            self._timestamp_ms = max([self._timestamp_ms, *(record.timestamp or NO_TIMESTAMP for record in copied)])
+            progress = self._progress
+            progress.next_source_offset = first.offset if first else following
+            for record in records:
+                if record.offset < progress.next_source_offset:
+                    progress.records += 1
+                    progress.bytes += len(record.key or b"") + len(record.value or b"")
+                    progress.timestamp_ms = max(progress.timestamp_ms, record.timestamp or NO_TIMESTAMP)
             if first:
                 self._stop(QUARANTINED, str(first), first.error)
         finally:
@@ -263,7 +246,7 @@ class KeyedPartition:
                 if not self._skips_refused:
                     return shares, Stop(record.offset, told, UNFIT)
                 log.warning("%s; it is left out", told)
-                add_skip(self._skips, record.offset, codes.NOT_TRANSFORMED)
+                add_skip(self._progress.skips, record.offset, codes.NOT_TRANSFORMED)
                 continue
             for target, one in placed:
                 sent = Record(record.offset, one.timestamp_ms, one.key, one.value, list(one.headers))
@@ -286,12 +269,12 @@ class KeyedPartition:
                 if refused.is_of_records and len(batch) > 1:
                     waiting.extendleft(reversed(halves(batch)))
                 elif refused.is_of_records and self._skips_refused:
-                    add_skip(self._skips, batch[0].offset, refused.code)
+                    add_skip(self._progress.skips, batch[0].offset, refused.code)
                 else:
                     raise Stop(batch[0].offset, str(refused), codes.name(refused.code)) from refused
 
     def _stop(self, state: str, reason: str, error: str) -> None:
-        self._state, self._reason, self._error = state, reason, error
+        self._progress.state, self._progress.reason, self._progress.error = state, reason, error
 
 
 def _mirrored(record: Any) -> MirroredRecord:

@@ -199,9 +199,13 @@ class Sender:
             self._room.clear()
             await self._room.wait()
         self._in_flight_bytes += size_bytes
-        sending = asyncio.create_task(
-            _send(producer, target, _Batch(records, self._compression)), name=f"send {target}"
-        )
+        codec, level = self._compression
+
+        def build(producer_id: int, epoch: int, sequence: int) -> bytes:
+            return bytes(wire_records.build(records, codec, producer_id, epoch, sequence, level))
+
+        batch = BuiltBatch(len(records), build)
+        sending = asyncio.create_task(_send(producer, target, batch), name=f"send {target}")
         try:
             await asyncio.wait({sending}, timeout=_STALLED_S)
             self._give(size_bytes)
@@ -233,18 +237,7 @@ class Sender:
         self._producers.remove(spent)
 
 
-class _Batch(BuiltBatch):
-    def __init__(self, records: Sequence[Record], compression: Compression) -> None:
-        super().__init__(len(records))
-        self._content = records
-        self._compression = compression
-
-    def build(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
-        codec, level = self._compression
-        return bytes(wire_records.build(self._content, codec, producer_id, epoch, base_sequence, level))
-
-
-async def _send(producer: AIOKafkaProducer, target: TopicPartition, batch: _Batch) -> None:
+async def _send(producer: AIOKafkaProducer, target: TopicPartition, batch: BuiltBatch) -> None:
     await (await producer.send_batch(batch, target.topic, partition=target.partition))
 
 

@@ -11,9 +11,8 @@ from connect.kafka.settings import connection_settings
 SETTINGS = connection_settings({"bootstrap.servers": "b:9092"}, client_id="c", where="test")
 
 
-class Batch(BuiltBatch):
-    def build(self, producer_id: int, epoch: int, base_sequence: int) -> bytes:
-        return b"%d %d %d" % (producer_id, epoch, base_sequence)
+def built(*producer: int) -> bytes:
+    return b"%d %d %d" % producer
 
 
 async def test_a_batch_of_ours_gets_its_place_in_the_sequence_once() -> None:
@@ -22,7 +21,7 @@ async def test_a_batch_of_ours_gets_its_place_in_the_sequence_once() -> None:
     producer._txn_manager.set_pid_and_epoch(7, 1)
     queue, partition = producer._message_accumulator, TopicPartition("t", 0)
     for expected in (b"7 1 0", b"7 1 5"):
-        answer = await queue.add_batch(Batch(5), partition, 1.0)
+        answer = await queue.add_batch(BuiltBatch(5, built), partition, 1.0)
         sent = queue._pop_batch(partition)
         assert bytes(sent.get_data_buffer()) == expected
         queue.reenqueue(sent)
