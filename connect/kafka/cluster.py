@@ -206,6 +206,11 @@ class Cluster:
             self._connections[key] = opened
             return opened
 
+    def opened(self, node_id: int, purpose: str) -> Connection | None:
+        """Return the connection to a broker for a purpose if it is open."""
+        current = self._connections.get((node_id, purpose))
+        return current if current is not None and self._usable(current) else None
+
     async def disconnect(self, node_id: int, purpose: str) -> None:
         """Close the connection for a purpose, if it is open; what is in flight on it fails with ConnectionLost."""
         if current := self._connections.pop((node_id, purpose), None):

@@ -26,7 +26,8 @@ from connectors.dataplane.by_key import ByKey, KeyedPartition
 from connectors.dataplane.chain import Chain, ChainPlan
 from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
+from connectors.dataplane.leaders import Leaders
+from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message, pieces
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -155,6 +156,7 @@ class Slice:
         self._settings: SliceSettings | None = None
         self._source: Cluster | None = None
         self._target: Cluster | None = None
+        self._leaders: tuple[Leaders, Leaders] | None = None
         self._reader: SourceReader | None = None
         self._writer: TargetWriter | None = None
         self._copiers: list[PartitionCopier] = []
@@ -218,7 +220,8 @@ class Slice:
             if self._settings.chain is not None:
                 self._stage = ChainStage(Chain(ChainPlan.from_wire(self._settings.chain)), self._stage)
             self._renew()  # not before transforms are imported, which may take longer than a lease
-            self._do_beside(self._open_clusters(self._settings), "open clusters")
+            topics = message["source_topics"], message["target_topics"]
+            self._do_beside(self._open_clusters(self._settings, *topics), "open clusters")
         elif kind == "resume":
             self._do_beside(self._resume([PartitionPlan.from_wire(plan) for plan in message["plans"]]), "resume")
         elif kind == "go":
@@ -265,8 +268,10 @@ class Slice:
     def _has_lease(self) -> bool:
         return self._lease_until is not None and time.monotonic() < self._lease_until
 
-    async def _open_clusters(self, settings: SliceSettings) -> None:
-        """So that «go» finds them warm."""
+    async def _open_clusters(
+        self, settings: SliceSettings, source_topics: Collection[str], target_topics: Collection[str]
+    ) -> None:
+        """Connect to the leaders of these topics, so that the first requests follow «go» at once."""
         self._source = Cluster(ConnectionSettings.from_wire(settings.source), "source")
         self._target = Cluster(ConnectionSettings.from_wire(settings.target), "target")
         if self._stage is not None:
@@ -274,14 +279,19 @@ class Slice:
         if settings.by_key:
             self._by_key = ByKey((self._source, self._target), settings, self._made_room, self._end)
             await self._by_key.open()
-        await asyncio.gather(self._source.metadata(()), self._target.metadata(()))
+        self._leaders = await asyncio.gather(
+            Leaders.connected(self._source, source_topics), Leaders.connected(self._target, target_topics)
+        )
         self._link.send({"type": "ready"})
 
     async def _resume(self, plans: list[PartitionPlan]) -> None:
         assert self._source and self._target and self._settings, "«resume» before «config»"
         resumer = Resumer(self._source, self._target, self._settings, self._stage)
-        found: list[Resumed] = await asyncio.gather(*(resumer.resume(plan) for plan in plans))
-        self._link.send({"type": "resumed", "partitions": [one.to_wire() for one in found]})
+        await asyncio.gather(*(self._resume_one(resumer.resume(plan)) for plan in plans))
+
+    async def _resume_one(self, resuming: Coroutine[None, None, Resumed]) -> None:
+        # A message for each: its runs may be many.
+        self._link.send({"type": "resumed", "partition": (await resuming).to_wire()})
 
     async def _go(self, message: Message) -> None:
         assert self._source and self._target and self._settings, "«go» before «config»"
@@ -304,20 +314,25 @@ class Slice:
             fail=self._end,
             transactions=transactions,
         )
-        await self._writer.start(self._copiers)
-        self._reader.start(self._copiers)
+        self._begin(self._copiers)
         if self._filling is not None:
-            self._filling.of([copier for copier in self._copiers if isinstance(copier, TransactionalCopier)])
             self._filling_task = self._do_beside(self._filling.run(), "transactions")
         self._started = True
 
     def _add(self, message: Message) -> None:
         """Copy these partitions as well."""
-        assert self._reader and self._writer and self._producer and self._settings, "«add» before «go»"
+        assert self._producer and self._settings, "«add» before «go»"
         added = self._made(message["plans"], self._producer, self._settings)
         self._copiers += added
-        self._writer.add(added)
-        self._reader.add(added)
+        self._begin(added)
+
+    def _begin(self, copiers: Sequence[PartitionCopier]) -> None:
+        assert self._reader and self._writer and self._leaders, "partitions before «go»"
+        of_source, of_target = self._leaders
+        self._writer.start(copiers, of_target)
+        self._reader.start(copiers, of_source)
+        if self._filling is not None:
+            self._filling.add([copier for copier in copiers if isinstance(copier, TransactionalCopier)])
 
     async def _remove(self, sources: Collection[TopicPartition]) -> None:
         """Drain these partitions and let go of them; the others are copied on meanwhile."""
@@ -424,7 +439,8 @@ class Slice:
                     self._end(LeaseOver())
 
     def _report(self) -> None:
-        self._link.send({"type": "progress", "partitions": self._collect()})
+        for piece in pieces(self._collect()):
+            self._link.send({"type": "progress", "partitions": piece})
 
     def _collect(self) -> list[Any]:
         copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]

@@ -1,4 +1,7 @@
-"""The control link: frames of JSON over TCP between the worker, which listens, and its slices, which connect.
+"""The control link: messages of JSON over TCP between the worker, which listens, and its slices, which connect.
+
+A message is sent as one frame or more of bounded size, so that no message is too long for the link. Senders split lists
+of partitions into messages with :func:`pieces`, so that neither side's loop is busy with one message for long.
 
 A slice proves itself with a token and gets its configuration here, secrets included, so that nothing secret stands in
 a plan, a closure or a Spark event log. Off loopback the link is TLS, and the slice knows the worker's certificate from
@@ -11,8 +14,9 @@ import asyncio
 import contextlib
 import ssl
 import struct
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import orjson
 
@@ -20,10 +24,15 @@ from connect.core.errors import RetriableError
 from connectors.dataplane.plan import LINK_VERSION
 
 _LENGTH: Final = struct.Struct(">I")
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 1024 * 1024
+#: In a frame's length: the message goes on in the next frame.
+_CONTINUES: Final = 1 << 31
 _OPEN_TIMEOUT_S: Final = 10.0
+#: How many list entries one message carries.
+MAX_ENTRIES: Final = 500
 
 Message = dict[str, Any]
+T = TypeVar("T")
 
 
 class LinkClosed(RetriableError):
@@ -74,16 +83,28 @@ class Link:
     def send(self, message: Message) -> None:
         """Queue a message; a closed link drops it, since its reader learns of the end on its own."""
         if not self._writer.is_closing():
-            data = orjson.dumps(message)
-            self._writer.write(_LENGTH.pack(len(data)) + data)
+            data = memoryview(orjson.dumps(message))
+            while len(data) > MAX_FRAME_BYTES:
+                self._writer.writelines((_LENGTH.pack(_CONTINUES | MAX_FRAME_BYTES), data[:MAX_FRAME_BYTES]))
+                data = data[MAX_FRAME_BYTES:]
+            self._writer.writelines((_LENGTH.pack(len(data)), data))
 
-    async def receive(self, max_bytes: int = MAX_FRAME_BYTES) -> Message:
-        """The next message; :class:`LinkClosed` at the end, and where a frame is over ``max_bytes``."""
+    async def receive(self, max_bytes: int | None = None) -> Message:
+        """Return the next message.
+
+        ``max_bytes`` bounds a peer that has not proven itself yet. Raises :class:`LinkClosed` at the end of the link,
+        and if a frame or a message is too long.
+        """
+        data = bytearray()
         try:
-            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > max_bytes:
-                raise LinkClosed(f"a frame of {length} bytes on the control link is over the bound")
-            message = orjson.loads(await self._reader.readexactly(length))
+            continues = True
+            while continues:
+                (head,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                continues, length = bool(head & _CONTINUES), head & ~_CONTINUES
+                if length > MAX_FRAME_BYTES or (max_bytes is not None and len(data) + length > max_bytes):
+                    raise LinkClosed(f"a frame of {length} bytes on the control link is over the bound")
+                data += await self._reader.readexactly(length)
+            message = orjson.loads(data)
             if not isinstance(message, dict):
                 raise LinkClosed("a frame on the control link is no message")
             return message
@@ -101,6 +122,23 @@ class Link:
     def abort(self) -> None:
         """Close at once, dropping what is not sent."""
         self._writer.transport.abort()
+
+
+def pieces(entries: Iterable[T], size: Callable[[T], int] = lambda _: 1) -> Iterator[list[T]]:
+    """Split ``entries`` into lists for one message each: of :data:`MAX_ENTRIES` at most, by what ``size`` counts.
+
+    An entry that is larger has a list of its own. Without entries there is no list.
+    """
+    piece: list[T] = []
+    total = 0
+    for entry in entries:
+        if piece and total + size(entry) > MAX_ENTRIES:
+            yield piece
+            piece, total = [], 0
+        piece.append(entry)
+        total += size(entry)
+    if piece:
+        yield piece
 
 
 async def _open(address: LinkAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

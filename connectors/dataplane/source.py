@@ -18,6 +18,7 @@ from connect.kafka.cluster import Cluster
 from connectors.dataplane import codes, lost, verdicts
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.fetch_loop import FetchLoop
+from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.nearby import Nearby
 from connectors.dataplane.plan import SliceSettings
 
@@ -52,11 +53,20 @@ class SourceReader:
         self._loops: dict[int, FetchLoop] = {}
         self._nearby = Nearby(settings.rack)
         self._placing = asyncio.Event()
+        self._is_placing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, copiers: Iterable[PartitionCopier]) -> None:
+    def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
+        """Read these from their positions, from the leaders that are known."""
         self.add(copiers)
-        self._spawn(self._place_forever(), f"place {self._settings.flow}")
+        for copier in copiers:
+            plan = copier.plan
+            if (leader := leaders.of(plan.source, plan.source_topic_id, plan.last_source_epoch)) is not None:
+                self._unplaced.discard(copier)
+                self._loop(leader.node).add(copier, leader.epoch)
+        if not self._is_placing:
+            self._is_placing = True
+            self._spawn(self._place_forever(), f"place {self._settings.flow}")
 
     def add(self, copiers: Iterable[PartitionCopier]) -> None:
         """Read these as well, from their positions."""
@@ -167,6 +177,8 @@ class SourceReader:
 
     async def _place(self) -> None:
         waiting = {copier for copier in self._unplaced if copier.is_read}
+        if not waiting:
+            return
         metadata = await self._cluster.metadata({copier.plan.source.topic for copier in waiting})
         for copier in waiting:
             if not copier.is_read:

@@ -18,6 +18,7 @@ from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, producing, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
+from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.plan import SliceSettings, TopicPartition, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
@@ -64,11 +65,18 @@ class TargetWriter:
         self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
         self._watch: asyncio.Task[None] | None = None
 
-    async def start(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Find the leaders; a partition whose leader is unknown recovers in the background."""
-        self._watch = asyncio.create_task(self._watch_forever(), name=f"watch produce {self._settings.flow}")
-        self._watch.add_done_callback(self._ended)
-        self.add(copiers)
+    def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
+        """Write these to the leaders that are known and connected; the others are found first."""
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._watch_forever(), name=f"watch produce {self._settings.flow}")
+            self._watch.add_done_callback(self._ended)
+        for copier in copiers:
+            leader = leaders.of(copier.plan.target, copier.plan.target_topic_id)
+            connection = self._cluster.opened(leader.node, "copy") if leader is not None else None
+            if leader is None or connection is None:
+                self._recover(copier)
+            else:
+                self._placed[copier] = self._pump_of(leader.node, connection)
 
     def add(self, copiers: Iterable[PartitionCopier]) -> None:
         """Write these as well, once their leaders are found."""
@@ -161,7 +169,9 @@ class TargetWriter:
         self._room()
 
     async def _pump(self, node: int) -> _LeaderPump:
-        connection = await self._cluster.connection(node, "copy")
+        return self._pump_of(node, await self._cluster.connection(node, "copy"))
+
+    def _pump_of(self, node: int, connection: Connection) -> _LeaderPump:
         pump = self._pumps.get(node)
         if pump is None or pump.connection is not connection:
             pump = self._pumps[node] = _LeaderPump(

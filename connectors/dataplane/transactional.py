@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -134,7 +134,7 @@ class Filling:
         self._collect = collect
         self._offer = offer
         self._state = _State.OPEN
-        self._copiers: Sequence[TransactionalCopier] = ()
+        self._copiers: list[TransactionalCopier] = []
         self._filled: set[TransactionalCopier] = set()
         self._stored: dict[TransactionalCopier, int] = {}
         self._enlisted: set[TransactionalCopier] = set()
@@ -144,10 +144,11 @@ class Filling:
         self._answered = asyncio.Event()
         self._begun = asyncio.Event()
 
-    def of(self, copiers: Sequence[TransactionalCopier]) -> None:
-        """Whose batches these transactions hold."""
-        self._copiers = copiers
-        self._stored = {copier: copier.next_source_offset for copier in copiers}
+    def add(self, copiers: Iterable[TransactionalCopier]) -> None:
+        """Put the batches of these into the transactions too."""
+        for copier in copiers:
+            self._stored[copier] = copier.next_source_offset
+            self._copiers.append(copier)
 
     @property
     def is_idle(self) -> bool:

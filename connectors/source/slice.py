@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connectors.dataplane.link import Link, LinkClosed, Message
+from connectors.dataplane.link import Link, LinkClosed, Message, pieces
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -92,7 +92,9 @@ class SliceHandle:
         self._is_gone = False
         self._heard_s = time.monotonic()
         self._ready = asyncio.Event()
-        self._resumed: asyncio.Future[list[Resumed]] | None = None
+        self._resuming: set[TopicPartition] = set()
+        self._resumed: list[Resumed] = []
+        self._all_resumed = asyncio.Event()
         self._removed: asyncio.Future[list[TopicPartition]] | None = None
         self._unclean: list[TopicPartition] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,9 +103,10 @@ class SliceHandle:
         #: Called once if Spark seems to have no free slot for the slice.
         self.on_no_slot: Callable[[], None] | None = None
 
-    async def open(self) -> None:
-        """Start the job and wait until its slice has its configuration and warm connections.
+    async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]] = ()) -> None:
+        """Start the job and wait until its slice has its configuration and connections to the leaders of ``pairs``.
 
+        ``pairs``: source and target partitions that it is to copy, as far as they are known.
         Raises :class:`SliceLost` when the slice does not come up, or Spark's own errors.
         """
         ticket = self._ticket = self._links.expect(self._name, self.epoch)
@@ -131,7 +134,14 @@ class SliceHandle:
             asyncio.create_task(self._renew(self._link), name=f"lease {self._name}"),
         ]
         ticket.misused.add_done_callback(self._misused)
-        self._link.send({"type": "config", "settings": self._settings.to_wire()})
+        self._link.send(
+            {
+                "type": "config",
+                "settings": self._settings.to_wire(),
+                "source_topics": sorted({source.topic for source, _ in pairs}),
+                "target_topics": sorted({target.topic for _, target in pairs}),
+            }
+        )
         await self._until(self._ready.wait())
 
     async def _linked(self, ticket: Ticket, job: Job) -> tuple[Link, Message]:
@@ -192,23 +202,30 @@ class SliceHandle:
 
     async def resume(self, plans: Sequence[PartitionPlan]) -> list[Resumed]:
         """Let the slice find the exact places of these plans; :class:`SliceLost` if it ends meanwhile."""
-        self._resumed = asyncio.get_running_loop().create_future()
-        self._send({"type": "resume", "plans": [plan.to_wire() for plan in plans]})
-        await self._until(self._resumed)
-        return self._resumed.result()
+        self._resuming, self._resumed = {plan.source for plan in plans}, []
+        self._all_resumed.clear()
+        for piece in pieces(plans):
+            self._send({"type": "resume", "plans": [plan.to_wire() for plan in piece]})
+        if plans:
+            await self._until(self._all_resumed.wait())
+        return self._resumed
 
     def go(
         self, producer: ProducerIdentity, plans: Sequence[PartitionPlan], transactions: TransactionTerms | None = None
     ) -> None:
         """Copy, in ``transactions`` if any. What the plans say must be stored before."""
+        # By key a consumer is assigned all of its partitions at once.
+        first, *more = [plans] if self._settings.by_key or not plans else pieces(plans)
         self._send(
             {
                 "type": "go",
                 "producer": {"producer_id": producer.producer_id, "epoch": producer.epoch},
-                "plans": [plan.to_wire() for plan in plans],
+                "plans": [plan.to_wire() for plan in first],
                 "transactions": transactions.to_wire() if transactions else None,
             }
         )
+        for piece in more:
+            self.add(piece)
 
     def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
         """The transaction is ended: fill the next one, as ``producer``, with sequences from 0 if it ``restarts``."""
@@ -226,7 +243,8 @@ class SliceHandle:
 
     def add(self, plans: Sequence[PartitionPlan]) -> None:
         """Copy these partitions as well, while it copies. What the plans say must be stored before."""
-        self._send({"type": "add", "plans": [plan.to_wire() for plan in plans]})
+        for piece in pieces(plans):
+            self._send({"type": "add", "plans": [plan.to_wire() for plan in piece]})
 
     async def remove(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Drain these partitions and let go of them, while the others are copied on.
@@ -321,8 +339,13 @@ class SliceHandle:
             log.log(message["level"], "%s", message["text"])
         elif kind == "ready":
             self._ready.set()
-        elif kind == "resumed" and self._resumed is not None and not self._resumed.done():
-            self._resumed.set_result([Resumed.from_wire(one) for one in message["partitions"]])
+        elif kind == "resumed":
+            one = Resumed.from_wire(message["partition"])
+            if one.plan.source in self._resuming:
+                self._resuming.discard(one.plan.source)
+                self._resumed.append(one)
+            if not self._resuming:
+                self._all_resumed.set()
         elif kind == "removed":
             unclean = [TopicPartition(*one) for one in message["unclean"]]
             self._unclean += unclean

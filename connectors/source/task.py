@@ -195,7 +195,7 @@ class MirrorSourceTask:
             self._ledger.enter(await self._before_stop(self._pairs()))
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
-        opening = asyncio.create_task(handle.open(), name=f"open slice {self._name}")
+        opening = asyncio.create_task(handle.open(self._known_pairs()), name=f"open slice {self._name}")
         try:
             producer, plans = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
@@ -301,6 +301,9 @@ class MirrorSourceTask:
         finally:
             stopping.cancel()
         return opening.result() if opening.done() else None
+
+    def _known_pairs(self) -> list[tuple[TopicPartition, TopicPartition]]:
+        return [(entry.pair.source, entry.pair.target) for entry in self._ledger.going()]
 
     def _new_slice(self) -> SliceHandle:
         services = self._services
@@ -438,7 +441,7 @@ class MirrorSourceTask:
             following = self._new_slice()
             following.on_no_slot = no_slot.set
             try:
-                await following.open()
+                await following.open(self._known_pairs())
             except RetriableError as error:
                 self._defects.count(error, 0.0)
                 log.warning("%s: the next slice did not come up: %s; trying again", self._name, error)

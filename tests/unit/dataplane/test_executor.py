@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from connect.kafka.cluster import ClusterMetadata
 from connectors.dataplane import executor
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.executor import LeaseOver, Slice
+from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.link import Link
 from connectors.dataplane.outcomes import Outcome
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
@@ -57,12 +59,12 @@ async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: 
 
     monkeypatch.setattr(Slice, "_open_clusters", open_for_ever)
     running = asyncio.create_task(Slice(cast(Link, wire)).run())
-    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
+    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire(), source_topics=[], target_topics=[])
     await asyncio.wait_for(opening.wait(), 60)
     wire.say("lease")
     wire.say("stop")
     await asyncio.wait_for(running, 60)
-    assert [message["type"] for message in wire.said] == ["alive", "progress", "done"]
+    assert [message["type"] for message in wire.said] == ["alive", "done"]
 
 
 async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +123,7 @@ async def test_an_error_that_nobody_expected_is_told_as_a_defect_with_its_place(
     monkeypatch.setattr(Slice, "_open_clusters", spoilt)
     wire = Wire()
     running = asyncio.create_task(Slice(cast(Link, wire)).run())
-    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire())
+    wire.say("config", settings=SliceSettings("us->eu", 0, {}, {}).to_wire(), source_topics=[], target_topics=[])
     await asyncio.wait_for(running, 60)
     (failed,) = (message for message in wire.said if message["type"] == "failed")
     assert failed["fault"] == "Defect"
@@ -158,7 +160,7 @@ class Half:
         self.removed: list[TopicPartition] = []
         self.woken = 0
 
-    def add(self, copiers: list[PartitionCopier]) -> None:
+    def start(self, copiers: list[PartitionCopier], _: Leaders) -> None:
         self.added += [copier.plan.source for copier in copiers]
 
     def remove(self, copiers: list[PartitionCopier]) -> None:
@@ -205,6 +207,7 @@ async def test_a_partition_joins_a_slice_that_copies() -> None:
     reader, writer = Half(), Half()
     slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)
     slice_._settings, slice_._producer = SliceSettings("us->eu", 0, {}, {}), ProducerIdentity(7, 3)
+    slice_._leaders = (Leaders(ClusterMetadata(None, -1, {}, {})),) * 2
     slice_._copiers = [in_flight(0)]
     plan = in_flight(1).plan
     await slice_._obey({"type": "add", "plans": [plan.to_wire()]})

@@ -146,7 +146,7 @@ def test_under_exactly_once_what_is_transformed_later_belongs_to_a_later_transac
         ready=lambda _: None,
     )
     stage.copier = copier
-    filling.of([copier])
+    filling.add([copier])
     stage.read(source_batch(range(10)), source_batch(range(10, 20)))
     stage.give_back()
     first = copier.next_batch()

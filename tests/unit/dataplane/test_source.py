@@ -11,13 +11,14 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.wire import hot
 from connectors.dataplane import reading
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.fetch_loop import FetchLoop
+from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.source import SourceReader
 from tests.kit.logs import source_batch
@@ -56,7 +57,7 @@ async def test_what_trying_again_does_not_heal_ends_the_slice() -> None:
     failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     refused = PermanentError("DESCRIBE is missing")
     reader = SourceReader(cast(Cluster, Refusing(refused)), SETTINGS, lambda _: None, failure.set_result)
-    reader.start([copier()])
+    reader.start([copier()], Leaders(ClusterMetadata(None, -1, {}, {})))
     assert await asyncio.wait_for(failure, 60) is refused
     await reader.stop()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +15,7 @@ from connect.kafka.framing import ConnectionLost
 from connect.kafka.transactions import ProducersRefused
 from connectors.dataplane import recovery, target
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.producing import encode_produce, topic_key
@@ -21,6 +23,8 @@ from connectors.dataplane.target import TargetWriter
 from tests.kit.logs import source_batch
 
 PRODUCER = ProducerIdentity(7, 0)
+#: Leaders have to be found.
+NOBODY = Leaders(ClusterMetadata(None, -1, {}, {}))
 
 
 class Broker:
@@ -64,6 +68,9 @@ class Brokers:
         return ClusterMetadata(None, 1, {}, {name: TopicMetadata(name, None, 0, leader) for name in self._topics})
 
     async def connection(self, node_id: int, purpose: str) -> Broker:
+        return self.broker
+
+    def opened(self, node_id: int, purpose: str) -> Broker:
         return self.broker
 
 
@@ -114,12 +121,36 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_the_first_requests_to_leaders_that_are_known_and_connected_leave_at_once() -> None:
+    machine = copier("t")
+    brokers = Brokers(["t"])
+    with writing(brokers) as (writer, failures):
+        leaders = await Leaders.connected(cast(Cluster, brokers), ["t"])
+        looked_up = brokers.looked_up
+        writer.start([machine], leaders)
+        writer.offer([machine])
+        assert len(brokers.broker.answers) == 1
+        assert brokers.looked_up == looked_up
+        await writer.stop()
+        assert not failures
+
+
+def test_a_leader_is_a_hint_for_the_same_topic_and_epochs_that_are_not_over() -> None:
+    first, other = UUID(int=1), UUID(int=2)
+    rows = {0: PartitionMetadata(1, 5, (1,), 0), 1: PartitionMetadata(-1, 5, (1,), 5)}
+    leaders = Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", first, 0, rows)}))
+    assert leaders.of(TopicPartition("t", 0), first, 5) == (1, 5)
+    for partition, topic_id, epoch in ((0, first, 6), (0, other, -1), (1, first, -1), (2, first, -1)):
+        assert leaders.of(TopicPartition("t", partition), topic_id, epoch) is None
+    assert leaders.of(TopicPartition("u", 0), first) is None
+
+
 async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None:
     first, second = copier("t"), copier("u", records=0)
     brokers = Brokers(["t", "u"])
     with writing(brokers) as (writer, failures):
         old = brokers.broker
-        await writer.start([first, second])
+        writer.start([first, second], NOBODY)
         await until(lambda: len(old.answers) == 1 and not second.faulted)
         old.write_paused = True
         take(second)
@@ -137,7 +168,7 @@ async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPat
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         await until(lambda: len(brokers.broker.answers) == 1)
         looked_up = brokers.looked_up
         brokers.broker.refuse(19)  # NOT_ENOUGH_REPLICAS
@@ -156,7 +187,7 @@ def test_it_is_given_ever_more_time() -> None:
 async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
     machine, brokers = copier("t"), Brokers(["t"])
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.answers[0].set_result(memoryview(b"\x02"))
         await until(lambda: bool(failures))
@@ -175,7 +206,7 @@ async def test_what_is_refused_for_good_quarantines_its_partition_only(code: int
     machine, other, brokers = copier("t"), copier("u", records=0), Brokers(["t", "u"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine, other])
+        writer.start([machine, other], NOBODY)
         await until(lambda: len(brokers.broker.answers) == 1 and not other.faulted)
         brokers.broker.refuse(code)
         await until(lambda: machine.stopped)
@@ -198,7 +229,7 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         await until(lambda: len(brokers.broker.answers) == 1)
         brokers.broker.refuse(7)
         await until(lambda: machine.stopped)
@@ -214,7 +245,7 @@ async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(mon
     machine, brokers = copier("t", skip_refused=True), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         for sent in range(1, target._UNEXPLAINED_TRIES + 1):
             await until(lambda sent=sent: len(brokers.broker.answers) == sent)  # type: ignore[misc]
             assert not machine.stopped
@@ -234,7 +265,7 @@ async def test_a_target_topic_that_stays_unknown_is_said_to_be_deleted(monkeypat
     monkeypatch.setattr("connectors.dataplane.lost.GONE_AFTER_S", 0.05)
     machine, brokers = copier("t"), Brokers([])
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         await until(lambda: machine.stopped)
         await writer.stop()
         assert machine.state == "QUARANTINED"
@@ -247,7 +278,7 @@ async def test_a_refused_batch_whose_neighbours_have_no_answer_ends_the_slice() 
     machine.pipelined = True
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine])
+        writer.start([machine], NOBODY)
         await until(lambda: len(brokers.broker.answers) == 1)
         machine.take(memoryview(bytearray(source_batch(range(3, 6)))))
         writer.offer([machine])
@@ -266,7 +297,7 @@ async def test_two_copiers_of_one_target_partition_never_share_a_request() -> No
     brokers = Brokers(["t"])
     brokers.broker.write_paused = True
     with writing(brokers) as (writer, failures):
-        await writer.start([first, second])
+        writer.start([first, second], NOBODY)
         await until(lambda: not first.faulted and not second.faulted)
         brokers.broker.write_paused = False
         writer.offer([first, second])

@@ -41,7 +41,7 @@ class Stand:
         pairs = [TopicPartition("t", index) for index in range(partitions)]
         plans = [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=True) for pair in pairs]
         self.copiers = [TransactionalCopier(plan, FIRST, SETTINGS, self.filling) for plan in plans]
-        self.filling.of(self.copiers)
+        self.filling.add(self.copiers)
         self._target_end = 0
 
     def _collect(self) -> list[Any]:

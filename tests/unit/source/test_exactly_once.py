@@ -78,7 +78,7 @@ class World:
                 self.enlistings: list[tuple[set[TopicPartition], set[TopicPartition]]] = []
                 world.slices.append(self)
 
-            async def open(self) -> None:
+            async def open(self, _: object) -> None:
                 """It comes up at once."""
 
             def go(

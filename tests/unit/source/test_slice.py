@@ -13,8 +13,9 @@ from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane import executor
-from connectors.dataplane.link import Link, LinkAddress
-from connectors.dataplane.plan import SliceSettings
+from connectors.dataplane.link import MAX_ENTRIES, Link, LinkAddress
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
 from connectors.source.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, SliceRefused, Ticket
@@ -304,4 +305,34 @@ async def test_what_a_slice_failed_of_is_kept_apart(
     error = await asyncio.wait_for(handle.ended, 60)
     assert type(error) is kind
     assert isinstance(error, PermanentError) is (fault in ("Fenced", "TransformUnusable"))
+    await handle.close()
+
+
+def plans(count: int) -> list[PartitionPlan]:
+    pairs = [TopicPartition("a" * 249, index) for index in range(count)]
+    return [PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False) for pair in pairs]
+
+
+async def test_thousands_of_partitions_go_in_messages_of_bounded_length(world: World) -> None:
+    handle = await opened(world)
+    world.wire.sent.clear()
+    handle.go(ProducerIdentity(7, 0), plans(1200))
+    lengths = [(one["type"], len(one["plans"])) for one in world.wire.sent if one["type"] != "lease"]
+    assert lengths == [("go", MAX_ENTRIES), ("add", MAX_ENTRIES), ("add", 1200 - 2 * MAX_ENTRIES)]
+    handle.go(ProducerIdentity(7, 0), [])
+    assert world.wire.sent[-1]["plans"] == []
+    await handle.close()
+
+
+async def test_partitions_are_resumed_one_message_each(world: World) -> None:
+    handle = await opened(world)
+    wanted = plans(MAX_ENTRIES + 1)
+    resuming = asyncio.create_task(handle.resume(wanted))
+    await asyncio.sleep(0)
+    assert [len(one["plans"]) for one in world.wire.sent if one["type"] == "resume"] == [MAX_ENTRIES, 1]
+    for plan in reversed(wanted):
+        assert not resuming.done()
+        world.wire.say("resumed", partition=Resumed(plan).to_wire())
+    assert {one.plan for one in await asyncio.wait_for(resuming, 60)} == set(wanted)
+    assert await handle.resume([]) == []
     await handle.close()

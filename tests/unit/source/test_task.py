@@ -38,7 +38,7 @@ class Slice:
         self.on_no_slot: Callable[[], None] | None = None
         self._world = world
 
-    async def open(self) -> None:
+    async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]]) -> None:
         if self._world.refusals:
             raise self._world.refusals.pop(0)
         if self._world.has_one_slot:
@@ -48,6 +48,7 @@ class Slice:
                 await asyncio.sleep(0)
             await self._world.slot_is_given.wait()
         self._world.opened += 1
+        self._world.warmed.append(set(pairs))
 
     def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
         self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
@@ -75,6 +76,7 @@ class World:
         self.went: list[tuple[int, int, list[int]]] = []
         self.slices: list[Slice] = []
         self.opened = 0
+        self.warmed: list[set[tuple[TopicPartition, TopicPartition]]] = []
         self.commits: list[Commit] = []
         self.taken_over: list[bool] = []  # by whether the position was handed over
         self.may_take_over = asyncio.Event()
@@ -193,6 +195,7 @@ async def test_a_successor_without_a_slot_starts_after_a_clean_end_of_its_predec
     await asyncio.wait_for(running, 60)
     assert world.taken_over == [False], "no takeover but the first"
     assert [epoch for epoch, *_ in world.went[:3]] == [1, 2, 3]
+    assert world.warmed[1] == {(PAIR.source, PAIR.target)}
 
 
 async def test_a_stop_between_two_slices_hands_over(world: World) -> None:
