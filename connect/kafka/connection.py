@@ -21,6 +21,8 @@ from connect.kafka.settings import ConnectionSettings, format_address
 
 DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
+#: How often a request that waits looks whether bytes move.
+_LOOK_S: Final = 1.0
 #: Above this many unsent bytes the transport tells writers to pause.
 _WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
 _REQUEST_FRONT: Final = struct.Struct(">ihhi")  # size, api key, api version, correlation id
@@ -30,7 +32,7 @@ _CORRELATION_IDS: Final = 2**31
 
 
 class RequestTimedOut(RetriableError):
-    """No answer in time. The connection is closed with it, since answers come in order."""
+    """No answer, and no byte moved for a time. The connection is closed with it, since answers come in order."""
 
 
 class UnsupportedVersion(PermanentError):
@@ -60,7 +62,7 @@ class Connection:
     ) -> None:
         self.versions = versions
         self.address = protocol.address
-        #: Kafka's ``request.timeout.ms``; ``call`` keeps it by itself, who uses ``send`` does.
+        #: Kafka's ``request.timeout.ms``; ``call`` keeps it by itself, users of ``send`` keep it with ``answer``.
         self.request_timeout_ms = settings.request_timeout_ms
         self._protocol = protocol
         self._transport = transport
@@ -68,6 +70,8 @@ class Connection:
         self._client_id = struct.pack(">h", len(client_id)) + client_id
         self._correlation_id = 0
         self._muted_until_s = 0.0
+        self._written_bytes = self._sent_bytes = 0
+        self._sent_s = 0.0
         # A stream writer that is collected closes its transport, so what opened ours is kept as long as we are.
         self._opened_by = opened_by
         self.reauthentications = 0
@@ -130,6 +134,39 @@ class Connection:
             return 0.0
         return asyncio.get_running_loop().time() - self._protocol.last_answer_s
 
+    @property
+    def stalled_s(self) -> float:
+        """Seconds for which the oldest unanswered request has waited without a byte moving in either direction.
+
+        What is sent is seen only when this is read, so a caller reads it every second or so.
+        """
+        now_s = asyncio.get_running_loop().time()
+        sent_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+        if sent_bytes > self._sent_bytes:
+            self._sent_bytes, self._sent_s = sent_bytes, now_s
+        if not self._protocol.pending:
+            return 0.0
+        return now_s - max(self._protocol.head_since_s, self._protocol.last_byte_s, self._sent_s)
+
+    async def answer(self, sent: asyncio.Future[memoryview], what: str, timeout_s: float) -> memoryview:
+        """Wait for the answer to a request of ``send`` while bytes move: a slow link is not a dead one.
+
+        Raises:
+            ConnectionLost: try again, on another connection.
+            RequestTimedOut: for ``timeout_s`` no byte moved.
+        """
+        began_s = asyncio.get_running_loop().time()
+        try:
+            while not sent.done():
+                waited_s = min(self.stalled_s, asyncio.get_running_loop().time() - began_s)
+                if waited_s >= timeout_s:
+                    self._protocol.drop(f"no answer to {what} within {timeout_s:g} s")
+                    raise RequestTimedOut(f"{self.address} did not answer {what} within {timeout_s:g} s")
+                await asyncio.wait((sent,), timeout=min(timeout_s - waited_s, _LOOK_S))
+            return sent.result()
+        finally:
+            sent.cancel()
+
     async def drained(self) -> None:
         """Wait until the socket takes more. Raises ConnectionLost where it never will."""
         await self._protocol.writable.wait()
@@ -178,7 +215,7 @@ class Connection:
 
         Args:
             version: exactly this one; None takes the highest both know, up to ``at_most``.
-            timeout_ms: how long to wait for the answer; None takes the connection's ``request.timeout.ms``.
+            timeout_ms: how long to wait while no byte moves; None takes the connection's ``request.timeout.ms``.
 
         Raises:
             ConnectionLost, RequestTimedOut: try again, on another connection.
@@ -191,17 +228,8 @@ class Connection:
         response_class = request.header.get_response_class()
         await self.unmuted()
         timeout_s = (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await self.send(
-                    request.API_KEY,
-                    version,
-                    [body],
-                    request.flexible_version_q(version),
-                )
-        except TimeoutError as error:
-            self._protocol.drop(f"no answer to {request.name} within {timeout_s:g} s")
-            raise RequestTimedOut(f"{self.address} did not answer {request.name} within {timeout_s:g} s") from error
+        sent = self.send(request.API_KEY, version, [body], request.flexible_version_q(version))
+        answer = await self.answer(sent, request.name, timeout_s)
         response = response_class.decode(answer)
         self.mute(getattr(response, "throttle_time_ms", 0) or 0)
         return response
@@ -239,6 +267,7 @@ class Connection:
             size = _REQUEST_FRONT.size - 4 + len(tail) + sum(map(len, request.buffers))
             front = _REQUEST_FRONT.pack(size, request.api_key, request.version, self._correlation_id)
             self._transport.writelines([front + tail, *request.buffers])
+            self._written_bytes += size + 4
 
     async def _reauthenticate(self) -> None:
         """Prove the session anew, then write what came meanwhile; if that fails, the connection is given up."""

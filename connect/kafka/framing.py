@@ -38,7 +38,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.address = address
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_lost = False
-        self.last_answer_s = asyncio.get_running_loop().time()
+        self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
         self.writable = asyncio.Event()
         self.writable.set()
         self._transport = transport
@@ -59,6 +59,8 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if self.is_lost:
             self._fail(answer)
         else:
+            if not self._pending:
+                self.head_since_s = asyncio.get_running_loop().time()
             self._pending.append(_Pending(correlation_id, tagged_header, answer))
 
     def drop(self, reason: str) -> None:
@@ -75,6 +77,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_lost:
             return
+        self.last_byte_s = asyncio.get_running_loop().time()
         if self._frame is None:
             self._filled += nbytes
             self._cut_scratch()
@@ -133,7 +136,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self.drop(f"it answered request {correlation_id}, which is not the next in turn")
             return
         _, tagged_header, answer = self._pending.popleft()
-        self.last_answer_s = asyncio.get_running_loop().time()
+        self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
         if not answer.done():  # who asked may have stopped waiting
             answer.set_result(frame[skip_tags(frame, 4) if tagged_header else 4 :])
 

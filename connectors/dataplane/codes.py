@@ -51,6 +51,8 @@ NOT_WRITTEN: Final = OF_RECORDS | {
     OUT_OF_ORDER_SEQUENCE,
     CONCURRENT_TRANSACTIONS,
 }
+#: Too few replicas for ``acks=all``; appended all the same with REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+LACKS_REPLICAS: Final = frozenset({REQUEST_TIMED_OUT, 19, 20})
 #: Leadership moved or is unknown here, or a broker is on its way up or down: look again and go on.
 RETRIABLE: Final = frozenset(
     {

@@ -83,6 +83,10 @@ class PartitionCopier:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.faulted = False
+        #: Its leader lacked replicas: one batch at a time is sent until one is acknowledged.
+        self.lacks_replicas = False
+        #: Part of what was read was forgotten, to be fetched again when the fault is over.
+        self.gave_back = False
         self.unanswered = 0
         self.state = RUNNING
         self.stopped_reason = ""
@@ -189,7 +193,7 @@ class PartitionCopier:
 
     def _pass_over(self, following: int, epoch: int, skips: Sequence[Skip] = ()) -> None:
         """Let the position move behind what is not copied, once all before it is acknowledged."""
-        last = self._queue[-1] if self._queue else self._in_flight[-1] if self._in_flight else None
+        last = self._last()
         if last is None:
             self._move_to(following, epoch, skips)
         else:
@@ -254,7 +258,9 @@ class PartitionCopier:
 
     def next_batch(self) -> Outgoing | None:
         """The next batch to put into a request, now counted as in flight; None if nothing may be sent."""
-        if not self._queue or self.faulted or self.stopped_reason or (self._in_flight and not self.pipelined):
+        if not self._queue or self.faulted or self.stopped_reason:
+            return None
+        if self._in_flight and (self.lacks_replicas or not self.pipelined):
             return None
         outgoing = self._queue.popleft()
         outgoing.sent = True
@@ -266,6 +272,7 @@ class PartitionCopier:
         """The target answered without error. Raises :class:`TargetTruncated` on an offset it had given before."""
         self.unanswered -= 1
         self.pipelined = self._has_written = True
+        self.lacks_replicas = False
         outgoing.base_offset = base_offset
         try:
             self._account()
@@ -278,7 +285,38 @@ class PartitionCopier:
         self.faulted = True
         if code not in codes.NOT_WRITTEN:
             outgoing.is_doubtful = True
+        if code in codes.LACKS_REPLICAS:
+            self.lacks_replicas = True
         self._let_go_if_done()
+
+    def give_back(self, keep: int) -> None:
+        """Forget all but the first ``keep`` batches of a faulted partition; the source is read again from there.
+
+        A batch of which a copy is at the target or may still reach it is kept, and so are all before it.
+        """
+        if not self.is_read:
+            return  # what was read may be gone from the source
+        self.gave_back = True
+        while len(self._in_flight) + len(self._queue) > keep:
+            waiting = self._queue or self._in_flight
+            last = waiting[-1]
+            is_answered = waiting is self._queue or not self.unanswered
+            if not is_answered or last.is_doubtful or last.base_offset is not None or last.refusal is not None:
+                break
+            waiting.pop()
+            self._queued_bytes -= len(last.batch)
+        self._read_on_behind_last()
+
+    def _read_on_behind_last(self) -> None:
+        if kept := self._last():
+            self.fetch_offset, self.last_fetched_epoch = kept.next_source_offset, kept.source_epoch
+            self._queued_sequence = wire.add_sequence(kept.base_sequence, kept.count)
+        else:
+            self.fetch_offset, self.last_fetched_epoch = self.next_source_offset, self.last_source_epoch
+            self._queued_sequence = self.next_sequence
+
+    def _last(self) -> Outgoing | None:
+        return self._queue[-1] if self._queue else self._in_flight[-1] if self._in_flight else None
 
     def doubt_if_idle(self) -> None:
         """Now and then: a leader forgets a producer that has been silent for long (``producer.id.expiration.ms``), and
@@ -331,7 +369,7 @@ class PartitionCopier:
         self._account()
         while self._in_flight:
             self._queue.appendleft(self._in_flight.pop())
-        self.faulted = False
+        self.faulted = self.gave_back = False
 
     def mend(self) -> None:
         """Put something else in the place of what was refused for good, and renumber what is behind it; or stop.

@@ -15,6 +15,7 @@ from connectors.dataplane import codes, reading
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
 from connectors.dataplane.fetch_session import FetchSession
+from connectors.dataplane.pace import Pace
 from connectors.dataplane.plan import SliceSettings
 from connectors.dataplane.reading import TopicOnWire
 from connectors.dataplane.refusals import unread
@@ -27,8 +28,11 @@ log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.25
 #: What a broker found itself.
 _DAMAGED: Final = "its broker says that the batch at source offset {} is damaged (CORRUPT_MESSAGE)"
-#: While some partitions wait for the target, a long poll for the others must not hold them up.
+#: While some partitions wait for the target, a long poll for the others must not hold them up. It waits twice as long
+#: each time that nothing comes and they still wait.
 _BUSY_WAIT_MS: Final = 5
+#: What is asked of a broker before its rate is known.
+_FIRST_FETCH_BYTES: Final = 512 * 1024
 #: After so long others have their turn, the link to the worker among them: an answer may take seconds to be opened.
 _TURN_S: Final = 0.01
 #: A batch that waits keeps the answer that it came in. One that is a smaller part of it than this is copied out, or a
@@ -51,6 +55,8 @@ class FetchLoop:
         self._by_key: dict[reading.Key, PartitionCopier] = {}
         self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
         self._corrupt: dict[PartitionCopier, int] = {}
+        self._pace = Pace(_FIRST_FETCH_BYTES, settings.fetch_max_bytes)
+        self._busy_wait_ms = _BUSY_WAIT_MS
 
     def add(self, copier: PartitionCopier, leader_epoch: int) -> None:
         plan = copier.plan
@@ -83,6 +89,7 @@ class FetchLoop:
         connection = await self._cluster.connection(self._node, "copy")
         version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
         self._by_key = {}
+        self._pace = Pace(_FIRST_FETCH_BYTES, self._settings.fetch_max_bytes)
         while self._placed:
             self.wake.clear()
             self._revisit()
@@ -103,8 +110,10 @@ class FetchLoop:
             return
         if not copier.is_read:
             self._drop(copier)
-        elif copier.buffered_bytes < self._settings.partition_max_bytes:
-            self._full.discard(copier)
+        elif copier.buffered_bytes < self._settings.partition_max_bytes and not copier.gave_back:
+            if copier in self._full:
+                self._full.discard(copier)
+                self._busy_wait_ms = _BUSY_WAIT_MS
             self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
         else:
             self._full.add(copier)
@@ -132,10 +141,12 @@ class FetchLoop:
     async def _fetch(self, connection: Connection, version: int) -> None:
         settings = self._settings
         request = self._session.request()
+        # A faulted one is not to have room again within milliseconds.
+        is_busy = any(not copier.faulted for copier in self._full)
         limits = reading.FetchLimits(
-            _BUSY_WAIT_MS if self._full else settings.fetch_max_wait_ms,
+            min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
-            settings.fetch_max_bytes,
+            self._pace.limit_bytes,
             settings.partition_max_bytes,
             reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
             self._reader.rack(),
@@ -145,7 +156,12 @@ class FetchLoop:
         )
         # Of now: whoever takes a partition's place while this is under way did not ask for what is answered.
         named = self._named(version)
+        self._pace.begin(self._reader.now_s())
         answer = await reading.fetch(connection, version, body, limits.max_wait_ms)
+        fetched_bytes = sum(len(row.records) for row in answer.partitions)
+        if fetched_bytes:
+            self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
+        self._busy_wait_ms = _BUSY_WAIT_MS if fetched_bytes else self._busy_wait_ms * 2
         if answer.error_code in codes.SESSION_LOST:
             self._session.lost()
             return
@@ -165,6 +181,11 @@ class FetchLoop:
         for row in rows:
             copier = named.get((row.topic, row.partition))
             if copier is None or copier not in self._placed:
+                continue
+            asked = self._session.asked(self._placed[copier])
+            if asked is not None and asked[0] != copier.fetch_offset:
+                # It gave back what came before this answer, which would leave a gap.
+                self._ask_for(copier)
                 continue
             if self._take(copier, row):
                 fed.add(copier)
@@ -214,8 +235,9 @@ class FetchLoop:
             fetched = memoryview(bytearray(fetched))
         try:
             for _ in copier.taking(fetched, row.aborted):
+                taken_to = copier.fetch_offset
                 yield
-                if copier not in self._placed or not copier.is_read:
+                if copier not in self._placed or not copier.is_read or copier.fetch_offset != taken_to:
                     return
         except CorruptBatch as error:
             self._found_corrupt(copier, error)

@@ -36,13 +36,17 @@ class FetchSession(Generic[K]):
         self._id = 0
         self._epoch = INITIAL_EPOCH
         self._wanted: dict[K, Position] = {}
-        self._held: set[K] = set()  # by the broker's session
+        self._asked: dict[K, Position] = {}  # what the last request asked for, and the broker's session holds
         self._changed: dict[K, None] = {}
         self._forgotten: dict[K, None] = {}
 
     @property
     def wants_any(self) -> bool:
         return bool(self._wanted)
+
+    def asked(self, key: K) -> Position | None:
+        """The position that an answer to the last request is for."""
+        return self._asked.get(key)
 
     def want(self, key: K, position: Position) -> None:
         """Have a partition fetched at a position from the next request on."""
@@ -55,18 +59,20 @@ class FetchSession(Generic[K]):
         """Have it fetched no more."""
         if self._wanted.pop(key, None) is not None:
             self._changed.pop(key, None)
-            if key in self._held:
+            if key in self._asked:
                 self._forgotten[key] = None
 
     def request(self) -> SessionRequest[K]:
         """The request that makes the session hold what is wanted and nothing else."""
         if self._epoch == INITIAL_EPOCH:
             request = SessionRequest(0, INITIAL_EPOCH, dict(self._wanted), ())
+            self._asked = dict(self._wanted)
         else:
             changed = {key: self._wanted[key] for key in self._changed}
             request = SessionRequest(self._id, self._epoch, changed, tuple(self._forgotten))
-        self._held.update(request.partitions)
-        self._held.difference_update(request.forgotten)
+            self._asked |= changed
+            for key in request.forgotten:
+                del self._asked[key]
         self._changed.clear()
         self._forgotten.clear()
         return request
@@ -82,6 +88,5 @@ class FetchSession(Generic[K]):
     def lost(self) -> None:
         """The connection, the answer or the session is gone: the next request is a full one."""
         self._id, self._epoch = 0, INITIAL_EPOCH
-        self._held.clear()
         self._changed.clear()
         self._forgotten.clear()

@@ -129,18 +129,11 @@ def decode_fetch(body: memoryview, version: int) -> hot.FetchAnswer:
 
 
 async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: int) -> hot.FetchAnswer:
-    """Send an encoded fetch and wait for its answer.
-
-    Raises:
-        RetriableError: the connection was lost, or gave no answer in time and is closed for it.
-    """
+    """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection was lost, or no byte of
+    the answer came in time."""
     timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
-    try:
-        async with asyncio.timeout(timeout_s):
-            return decode_fetch(await connection.send(FETCH, version, [body]), version)
-    except TimeoutError as error:
-        await connection.close()
-        raise RetriableError(f"{connection.address} did not answer a fetch within {timeout_s:g} s") from error
+    answer = await connection.answer(connection.send(FETCH, version, [body]), "a fetch", timeout_s)
+    return decode_fetch(answer, version)
 
 
 async def fetch_one(

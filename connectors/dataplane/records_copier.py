@@ -88,6 +88,9 @@ class RecordsCopier(PartitionCopier):
     def held_bytes(self) -> int:
         return self.buffered_bytes + self._opened_bytes
 
+    def give_back(self, keep: int) -> None:
+        """Keep all: one source record may have become several, and part of them may have been sent."""
+
     def taking(self, fetched: memoryview, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[None]:
         for part in opened(fetched, self.fetch_offset, aborted if self._read_committed else None):
             reason = part.decision.reason

@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 2.0
-#: How long a batch that its leader has may stay below the high watermark before the question is put again.
-_FIND_TIMEOUT_S: Final = 10.0
+#: Each try of a partition whose leader lacks replicas sends a batch.
+_MAX_PROBE_S: Final = 10.0
+#: How long a target's log is scanned before its leader is looked up again.
+_SCAN_S: Final = 10.0
+_SCAN_BYTES: Final = 4 * 1024 * 1024
 
 
 class Fenced(PermanentError):
@@ -117,7 +120,7 @@ class Recoveries:
         attempts = self._attempts[copier] = self._attempts.get(copier, 0) + 1
         if attempts > 1:
             # A leader that refuses again and again is not asked as fast as it can answer.
-            await asyncio.sleep(_backoff_s(attempts - 1))
+            await asyncio.sleep(_backoff_s(attempts - 1, _most_s(copier)))
         delay_s = _RETRY_S
         while not copier.stopped:
             try:
@@ -141,7 +144,7 @@ class Recoveries:
             except RetriableError as error:
                 log.warning("%s: target %s: %s; trying again", self._flow, copier.plan.target, error)
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, _MAX_RETRY_S)
+            delay_s = min(delay_s * 2, _most_s(copier))
 
     async def _settle(self, copier: PartitionCopier) -> None:
         """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
@@ -232,14 +235,13 @@ class Recoveries:
         scan = self._scans.get(copier)
         if scan is None or scan.leader != leader:
             scan = self._scans[copier] = _Scan(leader, copier.target_end)
-        connection = await self._cluster.connection(leader[0], "control")
+        connection = await self._cluster.connection(leader[0], "recover")
         topic = reading.TopicOnWire(plan.target.topic, plan.target_topic_id)
-        limits = reading.FetchLimits(200, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, reading.READ_UNCOMMITTED)
+        limits = reading.FetchLimits(0, 1, _SCAN_BYTES, _SCAN_BYTES, reading.READ_UNCOMMITTED)
         found = scan.found
-        deadline = time.monotonic() + _FIND_TIMEOUT_S
+        deadline = time.monotonic() + _SCAN_S
         while missing.keys() - found.keys():
-            if time.monotonic() > deadline:
-                raise RetriableError("appended batches are not yet below the high watermark")
+            before = scan.position
             row = await reading.fetch_one(
                 connection, topic, plan.target.partition, (scan.position, leader[1], -1), limits
             )
@@ -265,6 +267,8 @@ class Recoveries:
                         raise AnotherWrites(message)
                     found[header.base_sequence] = header.base_offset
                 scan.position = max(scan.position, header.last_offset + 1)
+            if missing.keys() - found.keys() and (scan.position == before or time.monotonic() > deadline):
+                raise RetriableError("appended batches are not yet below the high watermark")
         del self._scans[copier]
         return {sequence: found[sequence] for sequence in missing}
 
@@ -273,6 +277,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row: 0.1 s, then twice as long each time, 2 s at most."""
-    return min(_RETRY_S * 2.0 ** min(failures - 1, 10), _MAX_RETRY_S)
+def _most_s(copier: PartitionCopier) -> float:
+    return _MAX_PROBE_S if copier.lacks_replicas else _MAX_RETRY_S
+
+
+def _backoff_s(failures: int, most_s: float) -> float:
+    """How long to wait after so many failures in a row: 0.1 s, then twice as long each time."""
+    return min(_RETRY_S * 2.0 ** min(failures - 1, 10), most_s)

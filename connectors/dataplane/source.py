@@ -101,8 +101,20 @@ class SourceReader:
             loop.wake.set()
 
     def has_room(self) -> bool:
+        """Whether more may be fetched. Partitions that cannot send have a bound of their own, as large again, and give
+        back what is above it, so that they leave all of the others' room to the others."""
         self._holding = {copier for copier in self._holding if copier.held_bytes}
-        return sum(copier.held_bytes for copier in self._holding) < self._settings.buffer_bytes
+        faulted = [copier for copier in self._holding if copier.faulted]
+        held_bytes = sum(copier.held_bytes for copier in self._holding)
+        faulted_bytes = sum(copier.held_bytes for copier in faulted)
+        for keep in (1, 0):
+            if faulted_bytes >= self._settings.buffer_bytes:
+                for copier in faulted:
+                    copier.give_back(keep)
+                held_bytes -= faulted_bytes
+                faulted_bytes = sum(copier.held_bytes for copier in faulted)
+                held_bytes += faulted_bytes
+        return max(held_bytes - faulted_bytes, faulted_bytes) < self._settings.buffer_bytes
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -20,6 +19,7 @@ from connectors.dataplane import codes, producing, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.outgoing import Outgoing
+from connectors.dataplane.pace import Pace
 from connectors.dataplane.plan import SliceSettings, TopicPartition, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
 from connectors.dataplane.refusals import Refusal
@@ -28,6 +28,8 @@ from connectors.dataplane.transactional import TransactionLost
 log = logging.getLogger(__name__)
 
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+#: What is in flight on a connection before its rate is known.
+_FIRST_IN_FLIGHT_BYTES: Final = 256 * 1024
 _WATCH_S: Final = 0.5
 #: Less than brokers remember silent producers, a day unless ``producer.id.expiration.ms`` says otherwise.
 _IDLE_S: Final = 60.0
@@ -61,7 +63,7 @@ class TargetWriter:
         self._room = room
         self._fail = fail
         self._placed: dict[PartitionCopier, _LeaderPump] = {}
-        self._pumps: dict[int, _LeaderPump] = {}
+        self._pumps: dict[tuple[int, bool], _LeaderPump] = {}
         self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
         self._watch: asyncio.Task[None] | None = None
 
@@ -124,6 +126,9 @@ class TargetWriter:
                 copier.acknowledged(outgoing, row.base_offset)
             except TargetTruncated as truncated:
                 self._recover(copier, truncated)
+                continue
+            if pump.is_probing:
+                self._recover(copier)  # its leader has replicas again: it goes back to the others' connection
         self._room()
 
     def broken(self, error: Exception) -> None:
@@ -164,18 +169,22 @@ class TargetWriter:
 
     async def _place(self, copier: PartitionCopier, leader: int) -> None:
         """A settled partition flows again."""
-        self._placed[copier] = await self._pump(leader)
+        self._placed[copier] = await self._pump(leader, is_probing=copier.lacks_replicas)
         self.offer((copier,))
         self._room()
 
-    async def _pump(self, node: int) -> _LeaderPump:
-        return self._pump_of(node, await self._cluster.connection(node, "copy"))
+    async def _pump(self, node: int, *, is_probing: bool) -> _LeaderPump:
+        """``is_probing``: for partitions whose leader lacks replicas. A broker answers the requests of a connection one
+        after the other, and each only when all of its partitions are replicated or have timed out."""
+        connection = await self._cluster.connection(node, "probe" if is_probing else "copy")
+        return self._pump_of(node, connection, is_probing=is_probing)
 
-    def _pump_of(self, node: int, connection: Connection) -> _LeaderPump:
-        pump = self._pumps.get(node)
+    def _pump_of(self, node: int, connection: Connection, *, is_probing: bool = False) -> _LeaderPump:
+        key = node, is_probing
+        pump = self._pumps.get(key)
         if pump is None or pump.connection is not connection:
-            pump = self._pumps[node] = _LeaderPump(
-                self, connection, self._settings, node, self._may_write, self._transactions
+            pump = self._pumps[key] = _LeaderPump(
+                self, connection, self._settings, node, self._may_write, self._transactions, is_probing=is_probing
             )
         return pump
 
@@ -217,8 +226,11 @@ class _LeaderPump:
         node: int,
         may_write: Callable[[], bool],
         transactions: TransactionTerms | None,
+        *,
+        is_probing: bool,
     ) -> None:
         self.node = node
+        self.is_probing = is_probing
         self._may_write = may_write
         self.connection = connection
         self.ready: dict[PartitionCopier, None] = {}
@@ -226,8 +238,8 @@ class _LeaderPump:
         self._settings = settings
         self._transactions = transactions
         self._version = producing.produce_version(connection, transactions)
-        self._in_flight_bytes = 0
-        self._sent_at: deque[float] = deque()
+        self._in_flight_bytes = self._in_flight_requests = 0
+        self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
         self._muted_until = 0.0
         self._keys: dict[PartitionCopier, bytes] = {}
 
@@ -240,8 +252,8 @@ class _LeaderPump:
         self._keys.pop(copier, None)
 
     def overdue(self) -> bool:
-        limit_s = self.connection.request_timeout_ms / 1000
-        return bool(self._sent_at) and not self.closed and time.monotonic() - self._sent_at[0] > limit_s
+        """Whether no byte has moved for ``request.timeout.ms`` although an answer is due."""
+        return not self.closed and self.connection.stalled_s > self.connection.request_timeout_ms / 1000
 
     def topic_key(self, copier: PartitionCopier) -> bytes:
         key = self._keys.get(copier)
@@ -254,8 +266,8 @@ class _LeaderPump:
         settings = self._settings
         while (
             self.ready
-            and len(self._sent_at) < settings.in_flight_requests
-            and self._in_flight_bytes < settings.in_flight_bytes
+            and self._in_flight_requests < settings.in_flight_requests
+            and self._in_flight_bytes < self._pace.limit_bytes
             and not self.closed
             and not self.connection.write_paused
             and time.monotonic() >= self._muted_until
@@ -270,18 +282,20 @@ class _LeaderPump:
         """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last
         and acknowledges both. A copier whose partition is taken waits for the next request."""
         sent, size = [], 0
+        limit_bytes = min(_MAX_REQUEST_BYTES, self._pace.limit_bytes)
         taken: set[TopicPartition] = set()
         for copier in list(self.ready):
             if copier.plan.target in taken:
                 continue
             outgoing = copier.next_batch()
+            del self.ready[copier]
             if outgoing is None:
-                del self.ready[copier]
                 continue
+            self.ready[copier] = None  # behind those that had no turn yet
             taken.add(copier.plan.target)
             sent.append((copier, outgoing))
             size += len(outgoing.batch)
-            if size >= _MAX_REQUEST_BYTES:
+            if size >= limit_bytes:
                 break
         return sent
 
@@ -291,8 +305,12 @@ class _LeaderPump:
         for copier, outgoing in sent:
             topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
             size += len(outgoing.batch)
-        body = producing.encode_produce(self._version, self.connection.request_timeout_ms, topics, self._transactions)
-        self._sent_at.append(time.monotonic())
+        # So that a broker that waits for replicas answers before its connection counts as stalled.
+        timeout_ms = self.connection.request_timeout_ms // 2
+        body = producing.encode_produce(self._version, timeout_ms, topics, self._transactions)
+        if not self._in_flight_requests:
+            self._pace.begin(time.monotonic())
+        self._in_flight_requests += 1
         self._in_flight_bytes += size
         future = self.connection.send(producing.PRODUCE, self._version, body)
         future.add_done_callback(partial(self._answered, sent, size))
@@ -304,7 +322,7 @@ class _LeaderPump:
             self._writer.broken(error)
 
     def _take_answer(self, sent: Sent, size: int, future: asyncio.Future[memoryview]) -> None:
-        self._sent_at.popleft()
+        self._in_flight_requests -= 1
         self._in_flight_bytes -= size
         answer, error = None, ""
         if future.cancelled():
@@ -313,6 +331,7 @@ class _LeaderPump:
             error = str(lost)
         else:
             answer = producing.decode_produce(future.result(), self._version)
+            self._pace.moved(size, time.monotonic(), is_idle=not self._in_flight_requests)
         if answer is not None and answer.throttle_time_ms:
             self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
         self._writer.settled(sent, self, answer, error)

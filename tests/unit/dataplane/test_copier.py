@@ -273,10 +273,12 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
         target_end=target.end,
         next_sequence=0 if marked else first_sequence,
     )
-    machine.take(fetched(*log))
     runs: list[tuple[int, int, int]] = []
     late: list[bytes] = []
     for _ in range(10_000):
+        if not machine.gave_back:
+            behind = [batch for batch in log if wire.read_header(batch).last_offset >= machine.fetch_offset]
+            machine.take(fetched(*behind[: chance.randint(1, 5)]))
         sent = []
         while (outgoing := machine.next_batch()) is not None:
             sent.append(outgoing)
@@ -296,6 +298,8 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
                 machine.acknowledged(outgoing, base)
         if machine.faulted:
             if chance.random() < 0.5:
+                machine.give_back(chance.randint(0, 2))
+            if chance.random() < 0.5:
                 settle(machine, target)
                 for batch in late:
                     target.append(batch)
@@ -304,7 +308,10 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
                     target.append(batch)
                 settle(machine, target)
             late = []
-        elif not sent:
+            if chance.random() < 0.5:
+                machine.give_back(chance.randint(0, 2))
+                machine.gave_back = False
+        elif not sent and machine.fetch_offset > wire.read_header(log[-1]).last_offset:
             break
         report = machine.report()
         runs.extend(report.runs if report else [])
@@ -314,6 +321,45 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
     by_offset = {record.offset: record.value for record in target.records()}
     mapped = {up + i: by_offset[down + i] for up, down, count in runs for i in range(count)}
     assert mapped == {record.offset: record.value for batch in data for record in records.decode(batch, 2)}
+
+
+def test_a_faulted_partition_gives_back_what_no_copy_of_can_arrive():
+    machine = copier(pipelined=True)
+    machine.take(fetched(*(source_batch(range(first, first + 3), leader_epoch=first) for first in range(0, 15, 3))))
+    doubtful, refused = machine.next_batch(), machine.next_batch()
+    machine.failed(doubtful, 20)
+    machine.give_back(0)
+    assert machine.fetch_offset == 6, "the second batch has no answer yet"
+    machine.failed(refused, 19)
+    machine.give_back(0)
+    assert (machine.fetch_offset, machine.last_fetched_epoch) == (3, 0)
+    assert machine.held_bytes == len(doubtful.batch)
+    machine.settle({0: 40})
+    assert (machine.next_source_offset, machine.held_bytes, machine.gave_back) == (3, 0, False)
+    machine.take(fetched(source_batch(range(3, 9))))
+    again = machine.next_batch()
+    assert (again.base_sequence, again.count) == (3, 6)
+
+
+def test_a_partition_whose_source_is_gone_gives_nothing_back():
+    machine = copier()
+    machine.take(fetched(source_batch(range(3))))
+    machine.stop_reading("the topic is gone", "source-deleted", None)
+    machine.give_back(0)
+    assert machine.has_unsent
+    assert machine.fetch_offset == 3
+
+
+def test_one_batch_is_in_flight_while_the_leader_lacks_replicas():
+    machine = copier(pipelined=True)
+    machine.take(fetched(*(source_batch(range(first, first + 3)) for first in range(0, 9, 3))))
+    machine.failed(machine.next_batch(), 19)
+    machine.settle({})
+    probe = machine.next_batch()
+    assert machine.next_batch() is None
+    machine.acknowledged(probe, 0)
+    assert machine.next_batch() is not None
+    assert machine.next_batch() is not None
 
 
 def test_a_stopped_partition_holds_nothing_that_is_not_under_way():

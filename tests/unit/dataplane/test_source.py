@@ -86,6 +86,103 @@ def test_a_stopped_partition_takes_no_room_from_the_others() -> None:
     assert reader.has_room()
 
 
+def test_partitions_that_cannot_send_leave_the_others_their_room() -> None:
+    settings = SliceSettings("us->eu", 0, {}, {}, buffer_bytes=1000)
+    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    stuck = [copier() for _ in range(60)]
+    for machine in stuck:
+        machine.take(memoryview(bytearray(source_batch(range(3)) + source_batch(range(3, 6)))))
+        machine.faulted = True
+    reader.took(stuck)
+    assert reader.has_room()
+    assert sum(machine.held_bytes for machine in stuck) < 1000
+    busy = copier()
+    while reader.has_room():
+        busy.take(memoryview(bytearray(source_batch(range(busy.fetch_offset, busy.fetch_offset + 3)))))
+        reader.took([busy])
+    assert busy.held_bytes >= 1000
+    assert all(machine.fetch_offset == 0 for machine in stuck)
+
+
+async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches would follow a gap."""
+    held = Held()
+
+    async def fetch(*_: object) -> hot.FetchAnswer:
+        held.asked.set()
+        return await held.answer
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    loop, machine = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1), copier()
+    machine.take(memoryview(bytearray(source_batch(range(3)))))
+    loop.add(machine, 0)
+    fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))
+    await held.asked.wait()
+    machine.faulted = True
+    machine.give_back(0)
+    machine.settle({})
+    held.answer.set_result(
+        hot.FetchAnswer(0, 0, 1, [fetched(source_batch(range(3, 6)))._replace(topic=hot.topic_name_key("t"))])
+    )
+    await fetching
+    assert (machine.fetch_offset, machine.has_unsent) == (0, False)
+    assert [*loop._session.request().partitions.values()] == [(0, 0, -1)]
+
+
+async def test_what_gives_back_while_its_answer_is_opened_takes_no_more_of_it() -> None:
+    turns = Turns()
+    handing = turns.hand_over(one_answer(8, 8, 8))
+    await asyncio.sleep(0)
+    turns.copiers[0].fetch_offset = -1
+    await handing
+    assert turns.steps == [1, 3, 3]
+
+
+async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_ms: list[int] = []
+
+    async def fetch(_connection: object, _version: int, _body: bytes, max_wait_ms: int) -> hot.FetchAnswer:
+        waits_ms.append(max_wait_ms)
+        return hot.FetchAnswer(0, 0, 1, [])
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    settings = SliceSettings("us->eu", 0, {}, {}, partition_max_bytes=1)
+    reader = SourceReader(cast(Cluster, None), settings, lambda _: None, unexpected)
+    loop, full, idle = FetchLoop(reader, cast(Cluster, None), settings, 1), copier(), copier()
+    full.take(memoryview(bytearray(source_batch(range(3)))))
+    loop.add(full, 0)
+    loop.add(idle, 0)
+    for _ in range(9):
+        await loop._fetch(cast(Connection, None), 12)
+    assert waits_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
+    full.faulted = True
+    loop._busy_wait_ms = 5
+    await loop._fetch(cast(Connection, None), 12)
+    assert waits_ms[9:] == [500]
+
+
+async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, asked = 0.0, []
+
+    async def fetch(*_: object) -> hot.FetchAnswer:
+        nonlocal now_s
+        now_s += 5.0
+        return hot.FetchAnswer(0, 0, 1, [fetched(bytes(500_000))])
+
+    def encoded(_version: int, limits: reading.FetchLimits, *_: object) -> bytes:
+        asked.append(limits.max_bytes)
+        return b""
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(reading, "encode_fetch", encoded)
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected, clock=lambda: now_s)
+    loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
+    for _ in range(5):
+        await loop._fetch(cast(Connection, None), 12)
+    assert asked == [512 * 1024] * 5
+
+
 class Broker:
     """Fetch answers in order."""
 
@@ -99,6 +196,9 @@ class Broker:
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         answer.set_result(memoryview(bytearray(self._answers.pop(0))))
         return answer
+
+    async def answer(self, sent: Awaitable[memoryview], *_: object) -> memoryview:
+        return await sent
 
 
 def answer(*, throttle_ms: int = 0, error_code: int = 0, partition: bool = False) -> bytes:
@@ -196,6 +296,7 @@ class Turns:
         self.copiers = [Slow(self, partition) for partition in range(3)]
         for one in self.copiers:
             self.loop.add(one, 0)
+        self.loop._session.request()
 
     def hand_over(self, rows: Sequence[memoryview]) -> asyncio.Task[None]:
         named = {(b"t", one.plan.source.partition): one for one in self.copiers}

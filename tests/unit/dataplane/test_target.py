@@ -17,6 +17,7 @@ from connectors.dataplane import recovery, target
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.pace import Pace
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.producing import encode_produce, topic_key
 from connectors.dataplane.target import TargetWriter
@@ -36,6 +37,7 @@ class Broker:
         self.request_timeout_ms = 30_000
         self.closed = False
         self.write_paused = False
+        self.stalled_s = 0.0
         self.answers: list[asyncio.Future[memoryview]] = []
 
     def send(self, *_: object) -> asyncio.Future[memoryview]:
@@ -48,9 +50,10 @@ class Broker:
             if not answer.done():
                 answer.set_exception(ConnectionLost("lost"))
 
-    def refuse(self, code: int) -> None:
+    def refuse(self, code: int, base_offset: int = -1) -> None:
         """Answer the last request, one partition of a topic named on the wire as in version 12, with an error."""
-        row = (0).to_bytes(4) + code.to_bytes(2, signed=True) + b"\xff" * 24 + b"\x01\x00\x00"
+        offset = base_offset.to_bytes(8, signed=True)
+        row = (0).to_bytes(4) + code.to_bytes(2, signed=True) + offset + b"\xff" * 16 + b"\x01\x00\x00"
         self.answers[-1].set_result(memoryview(b"\x02" + b"\x02t" + b"\x02" + row + b"\x00" + b"\x00" * 5))
 
 
@@ -59,6 +62,7 @@ class Brokers:
 
     def __init__(self, topics: Collection[str]) -> None:
         self.broker = Broker()
+        self.probed = Broker()
         self.looked_up = 0
         self._topics = topics
 
@@ -68,7 +72,7 @@ class Brokers:
         return ClusterMetadata(None, 1, {}, {name: TopicMetadata(name, None, 0, leader) for name in self._topics})
 
     async def connection(self, node_id: int, purpose: str) -> Broker:
-        return self.broker
+        return self.probed if purpose == "probe" else self.broker
 
     def opened(self, node_id: int, purpose: str) -> Broker:
         return self.broker
@@ -164,7 +168,7 @@ async def test_what_waited_in_a_lost_connection_goes_out_over_the_next() -> None
 
 
 async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_backoff_s", lambda failures: 3600.0 * failures)
+    monkeypatch.setattr(recovery, "_backoff_s", lambda failures, _: 3600.0 * failures)
     machine, brokers = copier("t"), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
@@ -180,8 +184,51 @@ async def test_a_leader_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPat
         assert not failures
 
 
+async def test_a_partition_whose_leader_lacks_replicas_has_a_connection_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker answers a connection's requests in turn, so the others would wait for the replicas as well."""
+    monkeypatch.setattr(recovery, "_backoff_s", lambda *_: 0.0)
+    machine, other, brokers = copier("t"), copier("u", records=0), Brokers(["t", "u"])
+    shared, own = brokers.broker, brokers.probed
+    shared.versions = own.versions = {0: (0, 12)}
+    with writing(brokers) as (writer, failures):
+        await writer.start([machine, other])
+        await until(lambda: len(shared.answers) == 1 and not other.faulted)
+        shared.refuse(19)
+        await until(lambda: len(own.answers) == 1)
+        take(other)
+        writer.offer([other])
+        assert (len(shared.answers), len(own.answers)) == (2, 1)
+        own.refuse(0, base_offset=0)
+        machine.take(memoryview(bytearray(source_batch(range(3, 6)))))
+        await until(lambda: len(shared.answers) == 3)
+        assert len(own.answers) == 1
+        await writer.stop()
+        assert not failures
+
+
+async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() -> None:
+    brokers = Brokers([f"t{index}" for index in range(3)])
+    machines = [copier(f"t{index}") for index in range(3)]
+    with writing(brokers) as (writer, failures):
+        await writer.start(machines)
+        await until(lambda: not any(machine.faulted for machine in machines))
+        pump = writer._placed[machines[0]]
+        pump._pace = Pace(1, 1)
+        for machine in machines:
+            machine.pipelined = True
+            machine.take(memoryview(bytearray(source_batch(range(3, 6)) + source_batch(range(6, 9)))))
+        pump.ready = dict.fromkeys(machines)
+        sent = [pump._gather() for _ in range(3)]
+        assert [[machine for machine, _ in request] for request in sent] == [[machine] for machine in machines]
+        await writer.stop()
+        assert not failures
+
+
 def test_it_is_given_ever_more_time() -> None:
-    assert [recovery._backoff_s(failures) for failures in (1, 2, 3, 5, 6, 1_000_000)] == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
+    waits_s = [recovery._backoff_s(failures, 2.0) for failures in (1, 2, 3, 5, 6, 1_000_000)]
+    assert waits_s == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]
 
 
 async def test_an_answer_that_cannot_be_read_ends_the_slice() -> None:
@@ -241,7 +288,7 @@ async def test_without_the_right_to_read_what_was_appended_a_partition_is_quaran
 
 async def test_what_a_leader_cannot_explain_is_sent_again_and_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the broker's own trouble: errors.tolerance = all gives no right to lose good records to it."""
-    monkeypatch.setattr(recovery, "_backoff_s", lambda _: 0.0)
+    monkeypatch.setattr(recovery, "_backoff_s", lambda *_: 0.0)
     machine, brokers = copier("t", skip_refused=True), Brokers(["t"])
     brokers.broker.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
