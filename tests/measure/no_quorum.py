@@ -1,0 +1,184 @@
+"""Take the quorum from some target partitions and measure what the others lose.
+
+Three target brokers, one of them frozen for minutes. It holds a replica of the ``stuck`` partitions, which need all
+three (``min.insync.replicas`` 3), and none of the ``healthy`` ones; the other two brokers lead both. Goal: while the
+broker is frozen, the healthy partitions are copied at 95 % or more of their rate before, and the stuck ones catch up
+exactly once it is back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from connect.core.errors import RetriableError
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offsets
+from connect.kafka.settings import connection_settings
+from tests.kit.checker import Checker, TopicPair
+from tests.kit.mirror import Mirror, replicated
+from tests.kit.topics import make_topics
+from tests.kit.writer import Load, Writer
+
+_HEALTHY: Final = "healthy"
+_STUCK: Final = "stuck"
+_NODES: Final = 3
+#: The index of the broker that is frozen, and its id.
+_VICTIM: Final = 2
+_VICTIM_ID: Final = 3
+_GOAL: Final = 0.95
+_DEADLINE_S: Final = 300.0
+_LOOK_S: Final = 1.0
+
+
+def _make_target_topics(bootstrap: str, counts: Mapping[str, int]) -> None:
+    """``healthy`` on the first two brokers only, ``stuck`` on all three; leaders alternate between the first two."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="measure")
+    pairs = [(1, 2), (2, 1)]
+    assigned = {
+        _HEALTHY: {index: list(pairs[index % 2]) for index in range(counts[_HEALTHY])},
+        _STUCK: {index: [*pairs[index % 2], _VICTIM_ID] for index in range(counts[_STUCK])},
+    }
+    try:
+        for name, needed in ((_HEALTHY, "2"), (_STUCK, "3")):
+            configs = {"min.insync.replicas": needed}
+            admin.create_topics(
+                [NewTopic(name=f"us.{name}", replica_assignments=assigned[name], topic_configs=configs)]
+            )
+    finally:
+        admin.close()
+
+
+class _Ends:
+    """Both ends of the healthy partitions."""
+
+    def __init__(self, source: KafkaCluster, target: KafkaCluster, partitions: int) -> None:
+        nodes = ",".join(f"127.0.0.1:{node.port}" for at, node in enumerate(target.nodes) if at != _VICTIM)
+        self._clusters = [
+            Cluster(connection_settings({"bootstrap.servers": address}, client_id="measure", where="here"))
+            for address in (source.bootstrap, nodes)
+        ]
+        self._partitions = partitions
+
+    async def look(self) -> tuple[int, int]:
+        """Records at the source and at the target."""
+        names = (_HEALTHY, f"us.{_HEALTHY}")
+        ends = [
+            await list_offsets(cluster, [(name, index) for index in range(self._partitions)], LATEST)
+            for cluster, name in zip(self._clusters, names, strict=True)
+        ]
+        return sum(ends[0].values()), sum(ends[1].values())
+
+    async def watch(self, seconds: float) -> tuple[float, float]:
+        """Watch for so long; return records a second at the target, and the longest time without one."""
+        began_s = last_s = moved_s = time.monotonic()
+        first = copied = (await self.look())[1]
+        longest_s = 0.0
+        while last_s - began_s < seconds:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                now = (await self.look())[1]
+            except RetriableError:
+                continue  # leaders move as the broker freezes
+            last_s = time.monotonic()
+            if now > copied:
+                copied, moved_s = now, last_s
+            longest_s = max(longest_s, last_s - moved_s)
+        return (copied - first) / (last_s - began_s), longest_s
+
+    async def close(self) -> None:
+        for cluster in self._clusters:
+            await cluster.close()
+
+
+async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
+    counts = {_HEALTHY: options.partitions - options.stuck, _STUCK: options.stuck}
+    config = {"min.insync.replicas": "2", "default.replication.factor": "3"}
+    loads = [Load(name, count, batch_records=20) for name, count in counts.items()]
+    properties = {
+        **replicated(_NODES),
+        "clusters": "us, eu",
+        "us->eu.enabled": "true",
+        "us->eu.topics": ", ".join(counts),
+        "tasks.max": "2",
+    }
+    faults: list[str] = []
+    with (
+        KafkaCluster.start("us", config={"offsets.topic.replication.factor": "1"}) as source,
+        KafkaCluster.start("eu", nodes=_NODES, config=config) as target,
+    ):
+        await make_topics(source.bootstrap, counts)
+        await asyncio.to_thread(_make_target_topics, target.bootstrap, counts)
+        properties |= {"us.bootstrap.servers": source.bootstrap, "eu.bootstrap.servers": target.bootstrap}
+        pairs = [TopicPair(name, f"us.{name}", count) for name, count in counts.items()]
+        ends = _Ends(source, target, counts[_HEALTHY])
+        async with Checker(source.bootstrap, target.bootstrap, pairs) as checker:
+            with (
+                Writer(source.bootstrap, loads, records_per_s=options.rate, seed=options.seed) as writer,
+                Mirror(properties, directory) as mirror,
+            ):
+                mirror.start()
+                async with asyncio.timeout(_DEADLINE_S):
+                    while (await ends.look())[1] == 0:  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(options.before / 2)
+                before, idle_s = await ends.watch(options.before)
+                _say(f"before: {before:,.0f} records/s, longest standstill {idle_s:.0f} s")
+                target.freeze(_VICTIM)
+                during, idle_s = await ends.watch(options.seconds)
+                read, copied = await ends.look()
+                _say(
+                    f"without quorum of {options.stuck} of {options.partitions} partitions, {options.seconds:g} s: the "
+                    f"others {during:,.0f} records/s ({during / before:.1%}), longest standstill {idle_s:.0f} s, "
+                    f"lag at the end {read - copied:,} records"
+                )
+                target.thaw(_VICTIM)
+                if during < _GOAL * before:
+                    faults.append(f"the others lost {1 - during / before:.1%} of their throughput")
+                await asyncio.to_thread(writer.stop)
+                began_s = time.monotonic()
+                report = await checker.caught_up(_DEADLINE_S)
+                _say(f"{report.summary()}; caught up {time.monotonic() - began_s:.0f} s after the quorum was back")
+                faults += [
+                    f"{one.target}-{one.partition}: {one.fault}" for one in report.partitions if not one.is_exact
+                ]
+                exit_code = await asyncio.to_thread(mirror.stop)
+                faults += [f"the mirror's exit code is {exit_code}"] if exit_code else []
+        await ends.close()
+    return faults
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if the goal was reached."""
+    parser = argparse.ArgumentParser(prog="no_quorum", description=__doc__)
+    parser.add_argument("--partitions", type=int, default=1000, help="of both topics (default 1000)")
+    parser.add_argument("--stuck", type=int, default=200, help="of these without quorum (default 200)")
+    parser.add_argument("--seconds", type=float, default=300, help="without quorum (default 300)")
+    parser.add_argument("--before", type=float, default=60, help="seconds measured before (default 60)")
+    parser.add_argument("--rate", type=float, default=4_000, help="records a second over all partitions (default 4000)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="of the load")
+    options = parser.parse_args(arguments)
+    _say(f"no quorum, seed {options.seed}")
+    directory = Path(tempfile.mkdtemp(prefix="heliograph-no-quorum-"))
+    faults = asyncio.run(_run(options, directory))
+    if faults:
+        _say("\n".join(["faults:", *faults]))
+        print(f"the mirror's file and log are in {directory}", file=sys.stderr)
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
