@@ -16,11 +16,6 @@ _BROKER: Final = 4
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _MIN_IN_SYNC: Final = "min.insync.replicas"
-_BEFORE_MAX: Final = "message.timestamp.before.max.ms"
-_AFTER_MAX: Final = "message.timestamp.after.max.ms"
-#: Until 3.x, of both sides; what the two above leave at their default.
-_DIFFERENCE_MAX: Final = "message.timestamp.difference.max.ms"
-_NO_BOUND_MS: Final = 2**63 - 1
 
 
 async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
@@ -30,21 +25,6 @@ async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
     """
     value = (await _describe(cluster, [topic], [_MAX_MESSAGE_BYTES])).get(topic, {}).get(_MAX_MESSAGE_BYTES)
     return int(value) if value else None
-
-
-async def timestamp_range_ms(cluster: Cluster, topic: str) -> tuple[int, int] | None:
-    """How far behind and ahead of its broker's clock a topic's records may be; None where we may not look.
-
-    Raises as :func:`max_message_bytes`.
-    """
-    keys = [_BEFORE_MAX, _AFTER_MAX, _DIFFERENCE_MAX]
-    settings = (await _describe(cluster, [topic], keys)).get(topic)
-    if settings is None:
-        return None
-    bounds = {key: int(value) for key in keys if (value := settings.get(key))}
-    both = bounds.get(_DIFFERENCE_MAX, _NO_BOUND_MS)
-    before, after = (bounds.get(key, _NO_BOUND_MS) for key in (_BEFORE_MAX, _AFTER_MAX))
-    return (both if before == _NO_BOUND_MS else before, both if after == _NO_BOUND_MS else after)
 
 
 async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:

@@ -37,7 +37,6 @@ from connectors.dataplane.plan import (
     Skip,
 )
 from connectors.dataplane.refusals import Refusal
-from connectors.dataplane.screen import Screen, TimestampRange
 from connectors.gaps import Gap
 
 _HALF: Final = wire.SEQUENCE_MODULUS // 2
@@ -69,8 +68,6 @@ class PartitionCopier:
         self.plan = plan
         self.producer = plan.producer or producer
         self.max_message_bytes = plan.max_message_bytes
-        #: Which timestamps the target takes, once that was asked.
-        self.timestamps: TimestampRange | None = None
         self.fetch_offset = plan.next_source_offset
         self.last_fetched_epoch = plan.last_source_epoch
         self.next_source_offset = plan.next_source_offset
@@ -98,7 +95,6 @@ class PartitionCopier:
         self._compresses = compression.codec > 0
         self._builder = Builder(self.producer, compression)
         self._mender = Mender(self._builder, plan.target, skip_refused)
-        self._screen = Screen()
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
@@ -143,8 +139,6 @@ class PartitionCopier:
             self._pass_over(following, header.leader_epoch)
         elif decision is not shape.SHALLOW:
             self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
-        elif opened := self._screen.opened(batch):
-            self._rebuild(opened, header.codec, following, header.leader_epoch)
         else:
             sequence = self._queued_sequence
             attributes = header.attributes & wire.CODEC_MASK | self.marks
@@ -179,7 +173,6 @@ class PartitionCopier:
     ) -> None:
         """Queue what is built of these records, which stand for all up to ``following``."""
         skips = list(left_out)
-        kept = self._screen.kept(kept, skips)
         parts = list(self._builder.fitting(kept, codec, self.max_message_bytes))
         for outgoing in self._builder.outgoings(parts, codec, self._queued_sequence, epoch):
             outgoing.skips, skips = tuple(skips), []
@@ -245,16 +238,8 @@ class PartitionCopier:
     @property
     def is_refused_for_size(self) -> bool:
         """Whether the target found a batch larger than we thought it takes."""
-        return any(refusal.is_for_size for refusal in self._refusals())
-
-    @property
-    def is_refused_for_time(self) -> bool:
-        """Whether the target found timestamps out of the range that it takes."""
-        return any(refusal.is_for_time for refusal in self._refusals())
-
-    def _refusals(self) -> Iterator[Refusal]:
         waiting = (*self._in_flight, *self._queue)
-        return (outgoing.refusal for outgoing in waiting if outgoing.refusal is not None)
+        return any(outgoing.refusal is not None and outgoing.refusal.is_for_size for outgoing in waiting)
 
     def next_batch(self) -> Outgoing | None:
         """The next batch to put into a request, now counted as in flight; None if nothing may be sent."""
@@ -383,7 +368,7 @@ class PartitionCopier:
         waiting = list(self._queue)
         before, refused = waiting[:first], waiting[first:]
         try:
-            mended = self._mender.mend(refused, self.max_message_bytes, self._screen.known, self.timestamps)
+            mended = self._mender.mend(refused, self.max_message_bytes)
         except Poison as poison:
             self.quarantine(poison.reason, poison.error)
             return
@@ -395,7 +380,6 @@ class PartitionCopier:
         sequence = refused[0].base_sequence
         self._queue = deque(before)
         self._queued_sequence = sequence
-        self._screen.learn(mended.known)
         if mended.behind is not None:
             self._pass_over(*mended.behind, mended.skips)
         for outgoing in [] if self._is_ending else mended.batches:

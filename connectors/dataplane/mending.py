@@ -19,7 +19,6 @@ from connectors.dataplane import codes, refusals
 from connectors.dataplane.outgoing import Builder, Outgoing, halves
 from connectors.dataplane.plan import Skip, TopicPartition
 from connectors.dataplane.refusals import Refusal, add_skip
-from connectors.dataplane.screen import NOTHING, Known, TimestampRange
 
 
 class Poison(Exception):
@@ -46,8 +45,6 @@ class Mended:
     batches: list[Outgoing] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     behind: tuple[int, int] | None = None
-    #: what the target is known to refuse, with what was seen here
-    known: Known = NOTHING
 
     def add(self, parts: Sequence[Outgoing], skips: Sequence[Skip], behind: tuple[int, int]) -> None:
         """One batch's successors, in the place of it. What was left out is told with the first: the position may pass
@@ -70,51 +67,38 @@ class Mender:
     target: TopicPartition
     skip: bool
 
-    def mend(
-        self, refused: Sequence[Outgoing], max_message_bytes: int, known: Known, times: TimestampRange | None
-    ) -> Mended:
+    def mend(self, refused: Sequence[Outgoing], max_message_bytes: int) -> Mended:
         """What to send instead of ``refused`` and of what is behind it; sequences are the caller's to give.
-
-        ``known`` is left out of all of it; ``times`` is what the topic takes, where that was asked.
 
         Raises :class:`Poison` at the first batch that stops the partition.
         """
-        mended = Mended(known=known)
+        mended = Mended()
         for outgoing in refused:
-            if outgoing.refusal is None and mended.known == NOTHING:
+            if outgoing.refusal is None:
                 mended.add([outgoing], (), (outgoing.next_source_offset, outgoing.source_epoch))
             else:
-                self._mend(outgoing, max_message_bytes, times, mended)
+                self._mend(outgoing, outgoing.refusal, max_message_bytes, mended)
         return mended
 
-    def _mend(self, outgoing: Outgoing, max_message_bytes: int, times: TimestampRange | None, mended: Mended) -> None:
-        refusal, fault = outgoing.refusal, _at_fault(outgoing)
-        if refusal is not None and not self.skip and (fault or not refusal.is_for_size):
+    def _mend(self, outgoing: Outgoing, refusal: Refusal, max_message_bytes: int, mended: Mended) -> None:
+        fault = _at_fault(outgoing, refusal)
+        if not self.skip and (fault or not refusal.is_for_size):
             raise _poison(outgoing, refusal, fault, self.target)
         opened = outgoing.opened()
         skips = list(outgoing.skips)
         codec, epoch = outgoing.codec, outgoing.source_epoch
-        parts: Sequence[Sequence[records.Record]] = [opened]
-        if refusal is not None:
-            if fault:
-                mended.known = mended.known.and_seen([opened[index] for index in fault], refusal.code, times)
-                parts = [_without(opened, fault, refusal.code, skips)]
-            else:
-                parts = list(self.builder.fitting(opened, codec, max_message_bytes))
-                parts = parts if len(parts) > 1 else halves(opened)
-        parts = [mended.known.kept(part, skips) for part in parts]
-        if refusal is None and len(parts[0]) == len(opened):
-            mended.add([outgoing], (), (outgoing.next_source_offset, epoch))
-            return
-        built = list(self.builder.outgoings([part for part in parts if part], codec, 0, epoch))
+        if fault:
+            kept = _without(opened, fault, refusal.code, skips)
+            parts: Sequence[Sequence[records.Record]] = [kept] if kept else []
+        else:
+            parts = list(self.builder.fitting(opened, codec, max_message_bytes))
+            parts = parts if len(parts) > 1 else halves(opened)
+        built = list(self.builder.outgoings(parts, codec, 0, epoch))
         mended.add(built, skips, (outgoing.next_source_offset, epoch))
 
 
-def _at_fault(outgoing: Outgoing) -> frozenset[int]:
-    """Indexes of the records that are known to be refused; none where the batch has to be taken apart to find them."""
-    refusal = outgoing.refusal
-    if refusal is None:
-        return frozenset()
+def _at_fault(outgoing: Outgoing, refusal: Refusal) -> frozenset[int]:
+    """Indexes of the records that are known to be refused; none if the batch has to be taken apart to find them."""
     if outgoing.count == 1:
         return frozenset((0,))
     if refusal.is_for_size:

@@ -16,7 +16,7 @@ from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.configs import max_message_bytes, timestamp_range_ms
+from connect.kafka.configs import max_message_bytes
 from connect.kafka.offsets import EARLIEST, list_offset
 from connect.kafka.transactions import ProducersRefused, describe_producers
 from connect.wire import batch as wire
@@ -24,7 +24,6 @@ from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import AnotherWrites, PartitionCopier, TargetTruncated
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.refusals import unread
-from connectors.dataplane.screen import TimestampRange
 
 log = logging.getLogger(__name__)
 
@@ -165,8 +164,6 @@ class Recoveries:
             found = await self._find_appended(copier, (known.leader, known.leader_epoch))
         if copier.is_refused_for_size:
             await self._learn_size(copier)
-        if copier.is_refused_for_time:
-            await self._learn_timestamps(copier)
         copier.settle(found)
         self._mend(copier)
         if not copier.stopped:
@@ -206,12 +203,6 @@ class Recoveries:
         size = await max_message_bytes(self._cluster, copier.plan.target.topic)
         if size is not None:
             copier.max_message_bytes = size
-
-    async def _learn_timestamps(self, copier: PartitionCopier) -> None:
-        """Which times the topic takes; where we may not look, each batch with another one is refused and mended."""
-        taken = await timestamp_range_ms(self._cluster, copier.plan.target.topic)
-        if taken is not None:
-            copier.timestamps = TimestampRange(*taken, _now_ms)
 
     async def _find_appended(self, copier: PartitionCopier, leader: tuple[int, int]) -> dict[int, int]:
         target = copier.plan.target
@@ -271,10 +262,6 @@ class Recoveries:
                 raise RetriableError("appended batches are not yet below the high watermark")
         del self._scans[copier]
         return {sequence: found[sequence] for sequence in missing}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _most_s(copier: PartitionCopier) -> float:

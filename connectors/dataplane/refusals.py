@@ -46,11 +46,6 @@ class Refusal:
         """Whether smaller batches may be taken."""
         return self.code in codes.TOO_LARGE
 
-    @property
-    def is_for_time(self) -> bool:
-        """Whether timestamps are out of the range that the topic takes."""
-        return self.code == codes.INVALID_TIMESTAMP
-
 
 def add_skip(skips: list[Skip], offset: int, code: int) -> None:
     """Append one record, merging with the last skip where it follows it."""

@@ -16,9 +16,8 @@ from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from connectors.dataplane.records_copier import opened
 from connectors.dataplane.refusals import Refusal
-from connectors.dataplane.screen import CLOCK_MARGIN_MS, NOTHING, TimestampRange
 from tests.kit.logs import FENCED, control_batch, source_batch
-from tests.kit.picky import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, PickyTarget, is_data
+from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
 
 FIRST_EPOCH = 3
 PRODUCER_ID = 7
@@ -172,70 +171,16 @@ def test_one_record_too_large_is_left_out_and_counted_its_neighbours_are_copied(
     assert report.next_sequence == 13
 
 
-def test_records_without_a_key_are_asked_about_once_and_then_left_out():
+def test_records_without_a_key_are_left_out_of_every_batch():
     log = [source_batch(range(start, start + 10), null_keys=[start, start + 7]) for start in range(0, 200, 10)]
     target = PickyTarget(compacted=True)
     machine = fenced(target)
-    machine.take(fetched(log[:10]))
+    machine.take(fetched(log))
     assert copy(machine, target) == 1
-    machine.take(fetched(log[10:]))
-    assert copy(machine, target) == 0
     assert held(target) == takeable(log, target)
     report = machine.report()
     assert skipped(report) == sorted(refused_offsets(log, target))
     assert {code for _, _, code in report.skips} == {INVALID_RECORD}
-
-
-def times(target, *, after_ms=HOUR_MS, now_ms=NOW_MS):
-    """What the target's settings and our clock say: a little less than it refuses in truth."""
-    return TimestampRange(now_ms - target.oldest_ms - CLOCK_MARGIN_MS, after_ms, lambda: now_ms)
-
-
-def test_records_out_of_the_time_that_the_target_takes_are_asked_about_once_and_then_left_out():
-    """Even where each batch is less old than the one before, as history is that is written anew."""
-    log = []
-    for first in range(0, 200, 10):
-        log.append(source_batch(range(first, first + 9), timestamp_ms=NOW_MS - 40 * HOUR_MS + first * 1000))
-        log.append(source_batch([first + 9], timestamp_ms=NOW_MS - 1))
-    target = PickyTarget(oldest_ms=NOW_MS - HOUR_MS)
-    machine = fenced(target)
-    machine.take(fetched(log[:10]))
-    for outgoing in send_all(machine):
-        answer(machine, target, outgoing)
-    assert machine.is_refused_for_time
-    machine.timestamps = times(target)
-    settle(machine, target)
-    machine.mend()
-    assert copy(machine, target) == 0
-    machine.take(fetched(log[10:]))
-    assert copy(machine, target) == 0
-    assert held(target) == takeable(log, target)
-    report = machine.report()
-    assert skipped(report) == sorted(refused_offsets(log, target))
-    assert {code for _, _, code in report.skips} == {INVALID_TIMESTAMP}
-
-
-def test_a_timestamp_near_the_border_is_the_brokers_to_judge():
-    takes = TimestampRange(HOUR_MS, 2 * HOUR_MS, lambda: NOW_MS)
-    oldest, newest = NOW_MS - HOUR_MS - CLOCK_MARGIN_MS, NOW_MS + 2 * HOUR_MS + CLOCK_MARGIN_MS
-    assert [takes.refuses(at) for at in (oldest - 1, oldest, NOW_MS, newest, newest + 1, -1)] == [
-        True, False, False, False, True, False,
-    ]  # fmt: skip
-
-
-def test_what_our_clock_does_not_explain_is_not_left_out_unasked():
-    """The broker's clock is an hour ahead of ours, or its settings are not what we were told."""
-    log = [source_batch([offset], timestamp_ms=NOW_MS - HOUR_MS) for offset in range(3)]
-    target = PickyTarget(oldest_ms=NOW_MS)
-    machine = copier()
-    machine.timestamps = TimestampRange(HOUR_MS, HOUR_MS, lambda: NOW_MS)
-    machine.take(fetched(log[:1]))
-    copy(machine, target)
-    assert machine._screen.known == NOTHING, "no batch is opened for it"
-    target.oldest_ms = -1
-    machine.take(fetched(log[1:]))
-    copy(machine, target)
-    assert [record.value for record in target.records()] == [b"value 1", b"value 2"]
 
 
 def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
@@ -248,19 +193,6 @@ def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
     report = machine.report()
     assert (report.next_source_offset, report.next_sequence) == (10, 4)
     assert skipped(report) == [0, 1, 2, 3, 4, 9]
-
-
-def test_a_topic_that_takes_null_keys_again_gets_them_again(monkeypatch):
-    monkeypatch.setattr("connectors.dataplane.screen.CHECKED_BATCHES", 2)
-    log = [source_batch([start], null_keys=[start]) for start in range(8)]
-    target = PickyTarget(compacted=True)
-    machine = copier()
-    machine.take(fetched(log[:1]))
-    copy(machine, target)
-    target.compacted = False
-    machine.take(fetched(log[1:]))
-    copy(machine, target)
-    assert [record.value for record in target.records()] == [b"value %d" % offset for offset in range(3, 8)]
 
 
 @pytest.mark.parametrize(
@@ -451,8 +383,6 @@ class Run:
         settle(machine, target)
         if machine.is_refused_for_size and self.chance.random() < 0.5:
             machine.max_message_bytes = target.max_bytes
-        if machine.is_refused_for_time and self.chance.random() < 0.5:
-            machine.timestamps = times(target)
         try:
             machine.mend()
         except CopiesUnderWay:
