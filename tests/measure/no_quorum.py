@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
@@ -71,6 +72,15 @@ class _Ends:
         ]
         self._partitions = partitions
 
+    async def begun(self) -> None:
+        """Wait until something is copied."""
+        async with asyncio.timeout(_DEADLINE_S):
+            while True:
+                with contextlib.suppress(RetriableError):  # leaders have just been elected
+                    if (await self.look())[1]:
+                        return
+                await asyncio.sleep(_LOOK_S)
+
     async def look(self) -> tuple[int, int]:
         """Records at the source and at the target."""
         names = (_HEALTHY, f"us.{_HEALTHY}")
@@ -129,9 +139,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
                 Mirror(properties, directory) as mirror,
             ):
                 mirror.start()
-                async with asyncio.timeout(_DEADLINE_S):
-                    while (await ends.look())[1] == 0:  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK_S)
+                await ends.begun()
                 await asyncio.sleep(options.before / 2)
                 before, idle_s = await ends.watch(options.before)
                 _say(f"before: {before:,.0f} records/s, longest standstill {idle_s:.0f} s")
