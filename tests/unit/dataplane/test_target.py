@@ -193,7 +193,7 @@ async def test_a_partition_whose_leader_lacks_replicas_has_a_connection_of_its_o
     shared, own = brokers.broker, brokers.probed
     shared.versions = own.versions = {0: (0, 12)}
     with writing(brokers) as (writer, failures):
-        await writer.start([machine, other])
+        writer.start([machine, other], NOBODY)
         await until(lambda: len(shared.answers) == 1 and not other.faulted)
         shared.refuse(19)
         await until(lambda: len(own.answers) == 1)
@@ -212,7 +212,7 @@ async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() ->
     brokers = Brokers([f"t{index}" for index in range(3)])
     machines = [copier(f"t{index}") for index in range(3)]
     with writing(brokers) as (writer, failures):
-        await writer.start(machines)
+        writer.start(machines, NOBODY)
         await until(lambda: not any(machine.faulted for machine in machines))
         pump = writer._placed[machines[0]]
         pump._pace = Pace(1, 1)
