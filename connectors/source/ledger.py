@@ -271,10 +271,6 @@ class Ledger:
         """Entries that could not be taken over with the others."""
         return [entry for entry in self.entries.values() if entry.is_waiting]
 
-    def healing(self) -> list[Entry]:
-        """Entries that a take-over lets go on behind a gap."""
-        return [entry for entry in self.entries.values() if entry.is_healing]
-
     def take_commits(self) -> list[Commit]:
         """What changed since the last call; give it back with :meth:`give_back` if storing it failed."""
         commits = []

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-from connect.core.errors import RetriableError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.dataplane import verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
 from connectors.source.ledger import Entry, Pair
+from connectors.source.reach import let_wait
 from connectors.source.store import Start
-
-#: So many reasons are given where every partition waits.
-_MOST_NAMED: Final = 5
 
 
 class Pairing:
@@ -59,7 +55,7 @@ class Pairing:
         """
         lacking = await self._pair_again(await self._outdated(entries), starts)
         waiting = await self._wait_for_targets(lacking, starts)
-        return _left_to_wait([entry for entry in entries if not entry.is_stopped], waiting)
+        return let_wait([entry for entry in entries if not entry.is_stopped], waiting)
 
     async def _source_topics(self, partitions: Iterable[TopicPartition]) -> Mapping[str, TopicMetadata]:
         return (await self._source.metadata({partition.topic for partition in partitions})).topics
@@ -131,13 +127,3 @@ def _stop(entry: Entry, side: str, topic: str, start: Start) -> bool:
     gone = verdicts.deleted(side, topic, entry.pair.source, entry.position.next_source_offset)
     entry.stop(gone.reason, gap=gone.gap)
     return True
-
-
-def _left_to_wait(entries: Sequence[Entry], waiting: Mapping[TopicPartition, str]) -> list[Entry]:
-    """Lets entries wait, and returns the others. Raises RetriableError where there are none."""
-    if waiting and all(entry.pair.source in waiting for entry in entries):
-        raise RetriableError("; ".join(sorted(set(waiting.values()))[:_MOST_NAMED]))
-    for entry in entries:
-        if why := waiting.get(entry.pair.source):
-            entry.wait(why)
-    return [entry for entry in entries if entry.pair.source not in waiting]

@@ -30,6 +30,8 @@ _MAX_LOOK_AGAIN_S: Final = 300.0
 _HEAL_AGAIN_S: Final = 10.0
 #: What is found at about the same time is taken over together.
 _TOGETHER_S: Final = 0.2
+#: So many reasons are given if every partition waits.
+_MOST_NAMED: Final = 5
 
 
 class Waiting:
@@ -122,6 +124,17 @@ async def out_of_reach(
     led = {entry.pair.target: entry.pair.source for entry in entries if entry.pair.source not in found}
     untold = await unknown_ends(target, led) if led else {}
     return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
+
+
+def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str]) -> list[Entry]:
+    """Let the entries wait that are ``away``, each with its reason, and return the others. Raises
+    :class:`RetriableError` if there are no others."""
+    if away and all(entry.pair.source in away for entry in entries):
+        raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
+    for entry in entries:
+        if why := away.get(entry.pair.source):
+            entry.wait(why)
+    return [entry for entry in entries if entry.pair.source not in away]
 
 
 async def still_away(

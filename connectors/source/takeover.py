@@ -10,9 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import (
@@ -28,15 +26,12 @@ from connectors.source.first_offsets import Begin, first_offsets, warn_of_member
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
 from connectors.source.left_behind import warn_of_left_behind
-from connectors.source.reach import out_of_reach, target_of
+from connectors.source.reach import let_wait, out_of_reach, target_of
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start
 from connectors.source.unfenced import MissingRights, raised
 
 log = logging.getLogger(__name__)
-
-#: So many partitions are named in a message.
-_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,8 @@ async def take_over(
     if passer is not None:
         passer.heal(entries)
         known |= await passer.begin(clusters.source, entries, known)
-    entries = await _within_reach(clusters, [entry for entry in entries if not entry.is_stopped], known)
+    going = [entry for entry in entries if not entry.is_stopped]
+    entries = let_wait(going, await out_of_reach(clusters.source, clusters.target, going, known))
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
     unclean = {
         entry.pair.source: position
@@ -133,19 +129,6 @@ async def take_over(
     first = Begin(reset_to, read_committed, initial_group)
     plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
     return Takeover(fenced.producer, tuple(plans), fenced.transactional_id)
-
-
-async def _within_reach(
-    clusters: Clusters, entries: Sequence[Entry], known: Mapping[TopicPartition, Start]
-) -> list[Entry]:
-    """Entries that can be taken over now; the others wait. Raises :class:`RetriableError` where all would."""
-    away = await out_of_reach(clusters.source, clusters.target, entries, known)
-    if away and len(away) == len(entries):
-        raise RetriableError("; ".join(sorted(away.values())[:_MOST_NAMED]))
-    for entry in entries:
-        if why := away.get(entry.pair.source):
-            entry.wait(why)
-    return [entry for entry in entries if entry.pair.source not in away]
 
 
 def _needs_proof(entry: Entry, start: Start) -> bool:
