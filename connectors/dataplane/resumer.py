@@ -72,6 +72,8 @@ class Resumer:
             await asyncio.sleep(_RETRY_S)
 
     async def _resume(self, plan: PartitionPlan) -> Resumed:
+        source, epoch = plan.source, plan.last_source_epoch
+        self._source.leader_epochs.saw(source.topic, plan.source_topic_id, source.partition, epoch)
         for side, cluster in (("source", self._source), ("target", self._target)):
             if gone := await lost.explain_topic(cluster, side, plan):
                 return Resumed(plan, refusal=gone.reason, gap=gone.gap)
@@ -150,12 +152,14 @@ class Resumer:
         topic = reading.TopicOnWire(partition.topic, plan.source_topic_id if of_source else plan.target_topic_id)
         isolation = reading.READ_COMMITTED if of_source and self._settings.read_committed else reading.READ_UNCOMMITTED
         limits = reading.FetchLimits(_WAIT_MS, 1, _FETCH_BYTES, _FETCH_BYTES, isolation)
-        leader = (await cluster.metadata({partition.topic})).leader(*partition)
+        metadata = await cluster.metadata({partition.topic})
+        leader = metadata.leader(*partition)
         if leader is None:
             raise RetriableError(f"{partition} has no leader now")
         connection = await cluster.connection(leader, "resume")
         while position < ENOUGH:
-            row = await reading.fetch_one(connection, topic, partition.partition, (position, -1, -1), limits)
+            asked = (position, metadata.leader_epoch(*partition), -1)  # so that no former leader answers
+            row = await reading.fetch_one(connection, topic, partition.partition, asked, limits)
             if row.error_code == codes.OFFSET_OUT_OF_RANGE and of_source:
                 return
             if row.error_code:

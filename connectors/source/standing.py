@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.offsets import LATEST, list_offsets
-from connectors.dataplane import verdicts
+from connectors.dataplane import lost, verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source.ledger import Entry
 from connectors.source.store import Start
+
+ASK_AGAIN_S: Final = 0.5
 
 
 async def refuse_topics_gone(
@@ -56,12 +59,21 @@ def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | N
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target's log ends before what it had acknowledged. Raises :class:`RetriableError` where a
-    leader does not answer."""
+    """Stop entries whose target's log ends before what it had acknowledged.
+
+    A leader that was replaced a moment ago may not know it yet and shows less, so a lower end counts once it is the
+    same for as long as a missing topic. Raises :class:`RetriableError` if a leader does not answer.
+    """
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
-    if not asked:
-        return
-    ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + lost.GONE_AFTER_S
+    while asked:
+        ends = await list_offsets(target, [entry.pair.target for entry, _ in asked], LATEST)
+        asked = [(entry, position) for entry, position in asked if ends[entry.pair.target] < position.target_end]
+        if clock() >= until_s:
+            break
+        if asked:
+            await asyncio.sleep(ASK_AGAIN_S)
     for entry, position in asked:
         refuse_truncated(entry, position, ends[entry.pair.target])
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.offsets import LATEST
 from connect.wire import batch as wire
 from connect.wire import records
@@ -46,14 +47,18 @@ def stamped_by_the_target(batch: bytes) -> bytes:
     return bytes(stored)
 
 
+LEADER_EPOCH = 6
+
+
 class OneBroker:
     """What a :class:`Cluster` is asked for here; connections are known by its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.leader_epochs = LeaderEpochs()
 
     async def metadata(self, _: object) -> SimpleNamespace:
-        return SimpleNamespace(leader=lambda *_: 1)
+        return SimpleNamespace(leader=lambda *_: 1, leader_epoch=lambda *_: LEADER_EPOCH)
 
     async def connection(self, *_: object) -> str:
         return self.name
@@ -108,6 +113,7 @@ class Site:
         return await Resumer(*clusters, SliceSettings("us->eu", 0, {}, {}), stage).resume(left())
 
     async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
+        assert position[1:] == (LEADER_EPOCH, -1), "no former leader may answer"
         if connection == "target":
             end = self.shown.pop(0) if self.shown else self.target.end
             found = self.target.fetch(position[0]) if position[0] < end else memoryview(b"")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.kafka.cluster import TopicMetadata
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connectors.dataplane import lost
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
+from connectors.source import standing
 from connectors.source.brokers import OF_SOURCE, OF_TARGET, BrokersTooOld, refuse_old_brokers
 from connectors.source.ledger import Entry, Pair
-from connectors.source.standing import refuse_topic, refuse_truncated
+from connectors.source.standing import refuse_topic, refuse_truncated, refuse_truncated_targets
 from connectors.source.store import Start
+from tests.kit import virtual_time
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"source": UUID(int=1), "target": UUID(int=2)}
@@ -84,3 +87,18 @@ def test_brokers_that_cannot_do_what_is_needed_are_refused_in_one_line() -> None
         refuse_old_brokers("us", {1: (0, 11)}, OF_SOURCE)
     with pytest.raises(PermanentError, match=r"cluster eu: .* 2\.8 \(do not offer DescribeProducers\).*2\.8 or later$"):
         refuse_old_brokers("eu", {1: (0, 12)}, OF_TARGET)
+
+
+@pytest.mark.parametrize(("ends", "is_stopped"), [([49, 49, 50], False), ([49] * 9, True)])
+def test_a_lower_end_counts_once_it_stays(monkeypatch: pytest.MonkeyPatch, ends: list[int], is_stopped: bool) -> None:
+    """A leader that was replaced while it was frozen shows less than was acknowledged, until it learns of it."""
+
+    async def list_offsets(*_: object) -> dict[TopicPartition, int]:
+        return {TARGET: ends.pop(0)}
+
+    monkeypatch.setattr(standing, "list_offsets", list_offsets)
+    monkeypatch.setattr(lost, "GONE_AFTER_S", 4 * standing.ASK_AGAIN_S)
+    asked = entry()
+    starts = {SOURCE: Start(POSITION, 99, False)}
+    virtual_time.run(refuse_truncated_targets(cast(Cluster, None), [asked], starts))
+    assert asked.is_stopped is is_stopped
