@@ -1,18 +1,57 @@
-"""A compacted topic that a connector writes into: made on the target, tried again until it is there."""
+"""A compacted topic that a connector writes into: made on the target, tried again until it is there, kept small."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.kafka import topic_configs
 from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.kafka.cluster import Cluster
+from connect.kafka.topic_configs import ConfigSource
+
+#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
+#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
+#: Markers of transactions are kept as long as tombstones are, a day by default.
+CLEANED_SOON: Final[Mapping[str, str]] = {
+    "segment.bytes": str(4 * 1024 * 1024),
+    "segment.ms": str(10 * 60_000),
+    "max.compaction.lag.ms": str(60 * 60_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(60 * 60_000),
+}
 
 log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 60.0
+
+
+async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
+    """Set CLEANED_SOON on topics where a key was left at the cluster's default. A missing right is logged.
+
+    Raises RetriableError: no broker answers.
+    """
+    wanted: dict[str, dict[str, str | None]] = {}
+    for topic, configs in (await topic_configs.describe(cluster, topics)).items():
+        if isinstance(configs, HeliographError):
+            # A broker may not have heard yet of a topic that was created just now, with these settings.
+            level = logging.DEBUG if isinstance(configs, RetriableError) else logging.WARNING
+            log.log(level, "%s; its segments may be cleaned late", configs)
+            continue
+        keys = CLEANED_SOON.items() & {(key, CLEANED_SOON.get(key)) for key in configs}
+        inherited = {key: value for key, value in keys if configs[key].source is not ConfigSource.TOPIC}
+        if changed := {key: value for key, value in inherited.items() if configs[key].value != value}:
+            wanted[topic] = dict(changed)
+    for topic, error in (await topic_configs.alter(cluster, wanted)).items():
+        named = ", ".join(f"{key}={value}" for key, value in sorted(wanted[topic].items()))
+        if error is None:
+            log.info("cluster %s: set %s on topic %s, so that it stays small", cluster.name, named, topic)
+        else:
+            log.warning("%s; without %s it may become large, and starts take longer", error, named)
 
 
 async def keep_making(admin: Admin, topic: NewTopic, factor_key: str, tried: asyncio.Event | None = None) -> None:

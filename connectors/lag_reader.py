@@ -24,7 +24,7 @@ from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
 from connectors.settings import MirrorSourceSettings
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.topology import selected
-from connectors.stored_offsets import read_stored_offsets
+from connectors.stored_offsets import read_stored_offsets, read_stored_positions
 
 #: One batch comes whatever its size (KIP-74).
 _SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
@@ -67,7 +67,11 @@ class LagReader:
         state = await read_stored_offsets(self._store, self._settings.offsets_topic)
         name, alias = self._settings.name, self._settings.source_alias
         offsets = {one: state.mirrored_offset(name, alias, *one) for one in partitions}
-        return {one: offset + 1 for one, offset in offsets.items() if offset is not None}
+        found = {one: offset + 1 for one, offset in offsets.items() if offset is not None}
+        # Java's offsets are written once a minute, positions more often.
+        positions = await read_stored_positions(self._store, self._settings.map_topic, name)
+        newer = {one: stored.position for one, stored in positions.items() if not stored.was_altered(offsets.get(one))}
+        return found | {one: newer[one].next_source_offset for one in found.keys() & newer.keys()}
 
     async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
         """Those of ``positions`` that the source has; the time of what waits is looked up for ``most_stamps`` of those

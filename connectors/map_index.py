@@ -10,13 +10,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from connectors.offset_map import Pair, Run, RunList, Translation, decode_chunk
 
 #: A chunk's runs by its number in the index, cut where the next chunk begins.
 Load = Callable[[int], Awaitable[RunList]]
-_DROPPED_AT_ONCE: Final = 8
 
 
 class ChunkPlace(NamedTuple):
@@ -57,13 +56,6 @@ class PairIndex:
         if at < len(self) and self._upstreams[at] == upstream:
             for column in (self._upstreams, self._downstreams, self._offsets):
                 del column[at]
-
-    def drop_oldest(self) -> int:
-        """Let some of the oldest chunks go, and say how many; what they told is below the map then."""
-        count = max(len(self) // _DROPPED_AT_ONCE, 1)
-        for column in (self._upstreams, self._downstreams, self._offsets):
-            del column[:count]
-        return count
 
     def place(self, at: int) -> ChunkPlace:
         limit = (self._upstreams[at + 1], self._downstreams[at + 1]) if at + 1 < len(self) else None

@@ -6,6 +6,7 @@ runs are fetched when an offset falls into it. For checkpoints, failover, failba
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from connectors.offset_map import (
     first_downstream,
     map_partition_key,
 )
-from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
+from connectors.positions import Kind, Position, StoredPosition, decode_kind, decode_position_key, fold_position
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,8 @@ _LookUp = Callable[[PairIndex, int, Load], Awaitable[Translation | None]]
 
 @dataclass(frozen=True, slots=True)
 class MapLimits:
-    """Of memory: 24 bytes a chunk, about 200 bytes a run."""
+    """Of memory: about 200 bytes a run. A chunk takes 24 bytes, and its writer bounds how many a pair has."""
 
-    max_chunks: int = 500_000
     max_cached_runs: int = 100_000
 
 
@@ -72,7 +72,6 @@ class MapReader:
         partitions: Collection[TopicPartition] | None = None,
         must_be_seen: bool = True,
         limits: MapLimits | None = None,
-        timeout_s: float = 60.0,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -80,29 +79,31 @@ class MapReader:
         self._wanted = None if partitions is None else frozenset(partitions)
         self._must_be_seen = must_be_seen
         self._limits = limits or MapLimits()
-        self._timeout_s = timeout_s
         self._topic_id: UUID | None = None
         self.unseen = ""
         self._cache = ChunkCache(self._limits.max_cached_runs)
+        #: Several tasks may use a reader; while one reads what was added, chunks of another may be gone.
+        self._reading = asyncio.Lock()
         self._forget()
 
     def _forget(self) -> None:
         self._partition_count = 0
         self._next: dict[int, int] = {}  # by partition of the map topic
         self._pairs: dict[Pair, PairIndex] = {}
-        self._positions: dict[TopicPartition, dict[str, Position]] = {}  # by connector, the last one's last
-        self._chunks = 0
+        self._by_source: dict[TopicPartition, set[Pair]] = {}
+        self._by_target: dict[TopicPartition, set[Pair]] = {}
+        self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the last one's last
         self._cache.clear()
 
     # -- what is known ----------------------------------------------------------------------------
 
     def pairs(self, source: TopicPartition) -> list[Pair]:
         """All that have a map, in no particular order; :meth:`current` is the one that is copied to now."""
-        return [pair for pair in self._pairs if (pair.source_topic, pair.source_partition) == source]
+        return list(self._by_source.get(source, ()))
 
     def pairs_to(self, target: TopicPartition) -> list[Pair]:
         """The same by target partition: of several flows' or topics' records in one topic, there may be many."""
-        return [pair for pair in self._pairs if (pair.target_topic, pair.target_partition) == target]
+        return list(self._by_target.get(target, ()))
 
     def current(self, source: TopicPartition) -> Pair | None:
         """Where a source partition is copied to now; None where nothing is stored of it."""
@@ -111,15 +112,16 @@ class MapReader:
 
     def position(self, source: TopicPartition) -> Position | None:
         """How far it is copied, as the map knows."""
-        return next(reversed(self._positions[source].values())) if source in self._positions else None
+        return next(reversed(self._positions[source].values())).position if source in self._positions else None
 
     def positions(self, source: TopicPartition) -> list[Position]:
         """The same for each target topic that it is copied to: several where connectors share its records out."""
-        return list({position.target_topic: position for position in self._positions.get(source, {}).values()}.values())
+        stored = [one.position for one in self._positions.get(source, {}).values()]
+        return list({position.target_topic: position for position in stored}.values())
 
     def sources(self) -> list[TopicPartition]:
         """Every source partition that a position or a map is stored of, in order."""
-        mapped = {TopicPartition(pair.source_topic, pair.source_partition) for pair in self._pairs}
+        mapped = {_source_of(pair) for pair in self._pairs}
         return sorted(mapped | self._positions.keys())
 
     def chunks(self, pair: Pair) -> list[ChunkPlace]:
@@ -147,10 +149,18 @@ class MapReader:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
             known = cut_chunk(chunk, await self._value(self._partition_of(pair), chunk.offset, key))
             self._cache.put(pair, chunk, known)
+        if chunk.limit is None:
+            for stored in self._positions.get(_source_of(pair), {}).values():
+                if stored.last_run is not None and Pair.of(stored.position) == pair:
+                    known.lengthen(stored.last_run)
         return known
 
     async def _look_up(self, pair: Pair, offset: int, look_up: _LookUp) -> Translation | None:
-        for _ in range(_TRIES):
+        async with self._reading:
+            return await self._look_up_alone(pair, offset, look_up)
+
+    async def _look_up_alone(self, pair: Pair, offset: int, look_up: _LookUp) -> Translation | None:
+        for tried in range(_TRIES):
             index = self._pairs.get(pair)
             if index is None:
                 return None
@@ -161,7 +171,9 @@ class MapReader:
             try:
                 return await look_up(index, offset, load)
             except ChunkRewritten:
-                await self.follow()
+                if tried:  # a reader that slept longer than tombstones are kept has missed one
+                    self._forget()
+                await self._follow()
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
     # -- following --------------------------------------------------------------------------------
@@ -174,6 +186,10 @@ class MapReader:
             SecurityError: READ or DESCRIBE on the topic is missing.
             UnknownFormat: a later version, or something else, wrote into the topic.
         """
+        async with self._reading:
+            return await self._follow()
+
+    async def _follow(self) -> int:
         known = await self._known()
         if known is None:
             self._forget()
@@ -193,7 +209,6 @@ class MapReader:
             partitions=partitions,
             after=self._next,
             read_committed=True,
-            timeout_s=self._timeout_s,
         )
 
     async def _known(self) -> TopicMetadata | None:
@@ -216,22 +231,22 @@ class MapReader:
         self._next[record.partition] = record.offset + 1
 
     def _fold_kind(self, kind: Kind | None, record: LogRecord) -> None:
-        if kind is Kind.POSITION:
+        if kind in (Kind.POSITION, Kind.PROGRESS):
             assert record.key is not None, "it has a kind"
             key = decode_position_key(record.key)
             source = TopicPartition(key.source_topic, key.source_partition)
             if self._connector not in (None, key.connector) or not self._wants(source):
                 return
             known = self._positions.setdefault(source, {})
-            known.pop(key.connector, None)
-            if record.value is not None:
-                known[key.connector] = decode_position(key, record.value)
+            stored = fold_position(known.pop(key.connector, None), kind, key, record.value, record.headers)
+            if stored is not None:
+                known[key.connector] = stored
             elif not known:
                 del self._positions[source]
         elif kind is Kind.CHUNK:
             assert record.key is not None, "it has a kind"
             pair, upstream = decode_chunk_key(record.key)
-            if self._wants(TopicPartition(pair.source_topic, pair.source_partition)):
+            if self._wants(_source_of(pair)):
                 self._fold_chunk(pair, upstream, record)
 
     def _fold_chunk(self, pair: Pair, upstream: int, record: LogRecord) -> None:
@@ -240,25 +255,16 @@ class MapReader:
             if record.value is None:
                 return
             index = self._pairs[pair] = PairIndex()
-        before = len(index)
+            self._by_source.setdefault(_source_of(pair), set()).add(pair)
+            self._by_target.setdefault(_target_of(pair), set()).add(pair)
         if record.value is None:
             index.drop(upstream)
             if not len(index):
                 del self._pairs[pair]
+                self._by_source[_source_of(pair)].discard(pair)
+                self._by_target[_target_of(pair)].discard(pair)
         else:
             index.put(upstream, first_downstream(record.value), record.offset)
-        self._chunks += len(index) - before
-        if self._chunks > self._limits.max_chunks:
-            largest = max(self._pairs, key=lambda one: len(self._pairs[one]))
-            dropped = self._pairs[largest].drop_oldest()
-            self._chunks -= dropped
-            log.warning(
-                "%s: the map of %s-%d is too long to be held; its %d oldest chunks count as below the map",
-                self._topic,
-                largest.source_topic,
-                largest.source_partition,
-                dropped,
-            )
 
     def _wants(self, source: TopicPartition) -> bool:
         return self._wanted is None or source in self._wanted
@@ -290,6 +296,14 @@ class MapReader:
                 if record.offset == offset and record.key == key and record.value is not None:
                     return record.value
         raise ChunkRewritten
+
+
+def _source_of(pair: Pair) -> TopicPartition:
+    return TopicPartition(pair.source_topic, pair.source_partition)
+
+
+def _target_of(pair: Pair) -> TopicPartition:
+    return TopicPartition(pair.target_topic, pair.target_partition)
 
 
 class ChunkRewritten(RetriableError):

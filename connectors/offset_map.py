@@ -15,12 +15,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from connectors.positions import VERSION, Kind, Position, Reader, check_version, front, text, topic_id
+from connectors.positions import VERSION, Kind, LastRun, Position, Reader, check_version, front, text, topic_id
 
 MAX_RUNS_PER_CHUNK: Final = 4096
+#: Of one pair, because the log of a compacted target has no start below which its map could be trimmed: 67 million
+#: runs, some 200 MB in the topic and 400 KB in a reader.
+MAX_CHUNKS: Final = 16_384
 _NO_LIMIT: Final = (2**63, 2**63)
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -127,6 +131,12 @@ class RunList:
                 self._upstreams.append(last.upstream)
                 self._downstreams.append(last.downstream)
 
+    def lengthen(self, last_run: LastRun) -> None:
+        """Take the length of the last run from a position that is newer than the chunk."""
+        last = self.last
+        if last and last.upstream == last_run.upstream and last.length < last_run.length:
+            self._runs[-1] = Run(last.upstream, last.downstream, last_run.length)
+
     def forward(self, upstream: int) -> Translation | None:
         """Where in the target a reader goes on who would read ``upstream`` next; None with an empty map.
 
@@ -223,6 +233,7 @@ def encode_chunk_key(key: ChunkKey) -> bytes:
     )
 
 
+@lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times
 def decode_chunk_key(key: bytes) -> ChunkKey:
     reader = Reader(key, len(front(Kind.CHUNK)))
     source_id, source_partition = reader.topic_id(), reader.int32()
@@ -314,7 +325,8 @@ class MapWriter:
     """The map of one pair as its only writer keeps it: where each chunk begins, and the open chunk.
 
     ``append``, ``cut`` and ``trim`` collect changes; ``changes`` gives them as records to write, again and again until
-    ``written`` says that they are. With ``max_runs`` a chunk is full; till then it is written with every commit.
+    ``written`` says that they are. With ``max_runs`` a chunk is full. While only the last run grows, nothing is
+    written: a position carries :attr:`last_run`.
     """
 
     def __init__(self, pair: Pair, *, max_runs: int | None = None) -> None:
@@ -324,6 +336,7 @@ class MapWriter:
         self._begins: list[tuple[int, int]] = []
         self._open: _OpenChunk | None = None
         self._open_changed = False
+        self._open_grown = False  # whether the last run is longer than in the chunk that is stored
         self._changed: dict[int, bytes | None] = {}  # other chunks by first upstream; None deletes
         self._limit = _NO_LIMIT  # where the next chunk begins at the latest
 
@@ -334,6 +347,7 @@ class MapWriter:
         chunks: Mapping[int, int],
         last_chunk: bytes | None,
         *,
+        last_run: LastRun | None = None,
         max_runs: int | None = None,
     ) -> MapWriter:
         """Go on with what is stored.
@@ -341,18 +355,29 @@ class MapWriter:
         Args:
             chunks: First downstream of every stored chunk by its first upstream.
             last_chunk: The value of the one with the highest first upstream; None where nothing is stored.
+            last_run: As the newest position gives it.
         """
         writer = cls(pair, max_runs=max_runs)
         writer._begins = sorted(chunks.items())
         if last_chunk is not None:
-            begin = writer._begins[-1]
-            writer._open = _OpenChunk.of(decode_chunk(begin[0], last_chunk), begin, max_runs)
+            begin, runs = writer._begins[-1], RunList(decode_chunk(writer._begins[-1][0], last_chunk))
+            stored = runs.last
+            if last_run is not None:
+                runs.lengthen(last_run)
+            writer._open = _OpenChunk.of(list(runs), begin, max_runs)
+            writer._open_grown = runs.last != stored
         return writer
 
     @property
     def last(self) -> Run | None:
         """The newest run; None where the map is empty or a cut left only closed chunks."""
         return self._open.last if self._open else None
+
+    @property
+    def last_run(self) -> LastRun | None:
+        """What a position carries of the newest run; None if the stored chunk says all."""
+        last = self.last if self._open_grown else None
+        return LastRun(last.upstream, last.length) if last else None
 
     @property
     def chunks(self) -> int:
@@ -367,12 +392,16 @@ class MapWriter:
         """Add what was copied now; a run that begins before the end of what is known replaces it from there on."""
         _check(run)
         self._cut(run.upstream, run.downstream)
+        before = self.last
         if self._open is None or not self._open.take(run):
             self._close()
             begin = min(self._limit[0], run.upstream), min(self._limit[1], run.downstream)
             self._open, self._limit = _OpenChunk(run, begin, self._max_runs), _NO_LIMIT
             self._begins.append(begin)
-        self._open_changed = True
+        if before and self._open.last.upstream == before.upstream:
+            self._open_grown = True
+        else:
+            self._open_changed = True
 
     def cut(self, downstream_end: int) -> None:
         """Forget what is at or behind ``downstream_end``: the target was truncated there."""
@@ -387,36 +416,41 @@ class MapWriter:
         return self._open.runs() if self._open else []
 
     def trim(self, log_start: int) -> None:
-        """Delete the chunks that lie wholly below the target's log start; never the last."""
+        """Delete the chunks that lie wholly below the target's log start, and the oldest of more than MAX_CHUNKS;
+        never the last."""
         below = bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1
-        for upstream, _ in self._begins[: max(below, 0)]:
+        below = max(below, len(self._begins) - MAX_CHUNKS, 0)
+        for upstream, _ in self._begins[:below]:
             self._changed[upstream] = None
-        del self._begins[: max(below, 0)]
+        del self._begins[:below]
 
     def values(self) -> list[tuple[int, bytes]]:
         """First upstream and value of all chunks, ascending, of a map of which nothing is stored yet."""
         return [(decode_chunk_key(key).first_upstream, value) for key, value in self.changes() if value is not None]
 
-    def changes(self) -> list[tuple[bytes, bytes | None]]:
-        """Records to write: key, and value or None for a tombstone; tombstones first, then ascending.
+    def changes(self, *, complete: bool = False) -> list[tuple[bytes, bytes | None]]:
+        """Records to write: key, and value or None for a tombstone; tombstones first, then ascending. ``complete``: the
+        last chunk too if only its last run grew, so that nobody needs :attr:`last_run`.
 
         So whoever reads them in this order has seen the end of what a chunk replaces when the chunk comes.
         """
         values = dict(self._changed)
-        if self._open and self._open_changed:
+        if self._open and (self._open_changed or (complete and self._open_grown)):
             values[self._open.begin[0]] = self._open.value()
         ordered = sorted(values.items(), key=lambda change: (change[1] is not None, change[0]))
         return [(encode_chunk_key(ChunkKey(self.pair, upstream)), value) for upstream, value in ordered]
 
-    def written(self) -> None:
+    def written(self, *, complete: bool = False) -> None:
         """What ``changes`` gave is stored."""
         self._changed.clear()
+        if self._open_changed or complete:
+            self._open_grown = False
         self._open_changed = False
 
     def _close(self) -> None:
-        if self._open and self._open_changed:
+        if self._open and (self._open_changed or self._open_grown):
             self._changed[self._open.begin[0]] = self._open.value()
-        self._open, self._open_changed = None, False
+        self._open, self._open_changed, self._open_grown = None, False, False
 
     def _cut(self, upstream_end: int, downstream_end: int) -> None:
         while self._begins:
@@ -425,7 +459,7 @@ class MapWriter:
                 break
             self._begins.pop()
             self._changed[upstream] = None
-            self._open, self._open_changed = None, False
+            self._open, self._open_changed, self._open_grown = None, False, False
             self._limit = min(self._limit[0], upstream), min(self._limit[1], downstream)
         if self._open is None:
             self._limit = min(self._limit[0], upstream_end), min(self._limit[1], downstream_end)

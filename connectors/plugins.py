@@ -6,6 +6,7 @@ from typing import Final
 
 from connect.api.plugins import KAFKA_VERSION, PluginDescription, PluginKind
 from connectors.checkpoint.connector import MirrorCheckpointConnector
+from connectors.checkpoint.shared_maps import SharedMaps
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.heartbeat import MirrorHeartbeatConnector
 from connectors.source.host import MirrorHost
@@ -16,12 +17,12 @@ _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
     """Their descriptions; all run on what ``host`` lends them."""
-    kind = PluginKind.SOURCE
+    kind, maps = PluginKind.SOURCE, SharedMaps()
     return (
         PluginDescription(
             kind,
             _PACKAGE + "MirrorCheckpointConnector",
-            lambda: MirrorCheckpointConnector(host.written),
+            lambda: MirrorCheckpointConnector(host.written, maps),
             CHECKPOINT,
             KAFKA_VERSION,
         ),

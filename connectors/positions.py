@@ -1,14 +1,20 @@
-"""Where the copy of a partition stands, with all that an exact resume after a crash needs (pure).
+"""How far a partition is copied, with all that an exact resume after a crash needs.
 
 Positions, the chunks of the offset map and the access rules that a flow has made share one compacted topic on the
-target; the second byte of a key says which is which. Everything is big endian; both key and value begin with a version.
+target; the second byte of a key names its kind. Everything is big endian; both key and value begin with a version.
+
+A position is a full record, which is written together with Java's offset record, and progress records between two full
+ones. A progress record counts only behind a full record of the same producer: so a writer that was superseded cannot
+add one to its successor's position, and a version that knows full records only still finds one that fits Java's.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -17,6 +23,10 @@ from connect.core.errors import PermanentError
 VERSION: Final = 1
 _FRONT: Final = struct.Struct(">bb")  # version, kind
 _POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
+_PROGRESS: Final = struct.Struct(">bqiqqhiqq")  # version, S, leader epoch, T, producer id, epoch, Q, last run
+_RUN: Final = struct.Struct(">qq")  # first source offset, length
+#: Of a full record: the last run of the map. Version 1 of the value has no room for it.
+_RUN_HEADER: Final = "heliograph.run"
 _FLAGS: Final = struct.Struct(">B")
 _HANDED_OVER: Final = 1
 _ATOMIC: Final = 2
@@ -36,6 +46,7 @@ class Kind(IntEnum):
     STATE = 6
     # 7 is of an earlier version: chunks that were laid beside the map. They are passed over.
     FAILOVER = 8
+    PROGRESS = 9
 
 
 class UnknownFormat(PermanentError):
@@ -85,8 +96,37 @@ class Position:
     is_atomic: bool = False
 
 
-def encode_position_key(key: PositionKey) -> bytes:
-    return front(Kind.POSITION) + text(key.connector) + text(key.source_topic) + _INT32.pack(key.source_partition)
+class LastRun(NamedTuple):
+    """The newest run of a partition's offset map: its chunk is not rewritten when only this run grows."""
+
+    upstream: int
+    length: int
+
+
+_NO_RUN: Final = LastRun(-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """The newest position that a partition's records give.
+
+    Args:
+        full: The newest full record, with which Java's offset was written.
+        last_run: None if the chunk in the map is complete.
+    """
+
+    position: Position
+    full: Position
+    last_run: LastRun | None = None
+
+    def was_altered(self, java_offset: int | None) -> bool:
+        """Whether Java's record is not the one that we wrote: an operator or a Java worker has written it since."""
+        return (-1 if java_offset is None else java_offset) != self.full.next_source_offset - 1
+
+
+def encode_position_key(key: PositionKey, kind: Kind = Kind.POSITION) -> bytes:
+    """``kind`` is POSITION or PROGRESS."""
+    return front(kind) + text(key.connector) + text(key.source_topic) + _INT32.pack(key.source_partition)
 
 
 def encode_position(position: Position) -> bytes:
@@ -110,6 +150,69 @@ def encode_position(position: Position) -> bytes:
     )
 
 
+def encode_run_header(last_run: LastRun) -> tuple[str, bytes]:
+    """The header of a full record."""
+    return _RUN_HEADER, _RUN.pack(*last_run)
+
+
+def encode_progress(position: Position, last_run: LastRun | None) -> bytes:
+    """The value of a progress record: what may differ from the full record before it (see :func:`can_follow`)."""
+    return _PROGRESS.pack(
+        VERSION,
+        position.next_source_offset,
+        position.source_leader_epoch,
+        position.target_end,
+        position.producer_id,
+        position.producer_epoch,
+        position.next_sequence,
+        *(last_run or _NO_RUN),
+    )
+
+
+def can_follow(position: Position, full: Position) -> bool:
+    """Whether a progress record behind ``full`` says all of ``position``."""
+    return position.next_source_offset >= full.next_source_offset and position == replace(
+        full,
+        next_source_offset=position.next_source_offset,
+        source_leader_epoch=position.source_leader_epoch,
+        target_end=position.target_end,
+        next_sequence=position.next_sequence,
+    )
+
+
+def fold_position(
+    known: StoredPosition | None,
+    kind: Kind,
+    key: PositionKey,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes]],
+) -> StoredPosition | None:
+    """Apply the next POSITION or PROGRESS record of a partition. Raises UnknownFormat."""
+    if kind is Kind.POSITION:
+        if value is None:
+            return None
+        full, run = decode_position(key, value), dict(headers).get(_RUN_HEADER)
+        return StoredPosition(full, full, None if run is None else LastRun(*_RUN.unpack(run)))
+    if known is None or value is None:
+        return known
+    check_version(value, "progress")
+    _, offset, leader_epoch, target_end, producer_id, producer_epoch, sequence, *run_ = Reader(value, 0).fixed(
+        _PROGRESS
+    )
+    is_its_own = (producer_id, producer_epoch) == (known.full.producer_id, known.full.producer_epoch)
+    # A request that was held up in the network may arrive late.
+    if not is_its_own or known.full.is_handed_over or offset <= known.position.next_source_offset:
+        return known
+    position = replace(
+        known.full,
+        next_source_offset=offset,
+        source_leader_epoch=leader_epoch,
+        target_end=target_end,
+        next_sequence=sequence,
+    )
+    return StoredPosition(position, known.full, None if run_ == [*_NO_RUN] else LastRun(*run_))
+
+
 def decode_kind(key: bytes | None) -> Kind | None:
     """What a record's key is about; None for a kind that a later Heliograph has added, which is passed over: nodes of
     both may share a topic while they are upgraded one by one. Raises UnknownFormat where the key is of another version.
@@ -125,6 +228,7 @@ def decode_kind(key: bytes | None) -> Kind | None:
     return Kind(kind) if kind in tuple(Kind) else None
 
 
+@lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times
 def decode_position_key(key: bytes) -> PositionKey:
     reader = Reader(key, _FRONT.size)
     decoded = PositionKey(reader.text(), reader.text(), reader.int32())

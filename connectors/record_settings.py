@@ -11,6 +11,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.known_topic import known_topic
 from connect.kafka.producer import OutRecord, PlainWriter, partition_of
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
+from connectors.internal_topic import CLEANED_SOON
 from connectors.positions import Kind, decode_kind
 from connectors.settings import MirrorSourceSettings
 
@@ -26,7 +27,6 @@ class RecordSettings:
     topic: str
     partitions: int
     replication_factor: int
-    timeout_s: float = 60.0
 
     async def make_topic(self, admin: Admin) -> None:
         """Make the topic where it is missing. Raises as :func:`connect.kafka.topiclog.ensure_compacted_topic`."""
@@ -35,7 +35,7 @@ class RecordSettings:
             self.topic,
             partitions=self.partitions,
             replication_factor=self.replication_factor,
-            timeout_s=self.timeout_s,
+            configs=CLEANED_SOON,
         )
 
 
@@ -95,13 +95,11 @@ class Records(Generic[K, V]):
 
 async def read_records(cluster: Cluster, settings: RecordSettings, of: RecordKind[K, V]) -> dict[K, V]:
     """Return the connector's records of one kind. Raises as :func:`read_all_records`."""
-    found = await read_all_records(cluster, settings.topic, of, settings.timeout_s)
+    found = await read_all_records(cluster, settings.topic, of)
     return {about: value for (connector, about), value in found.items() if connector == settings.connector}
 
 
-async def read_all_records(
-    cluster: Cluster, topic: str, of: RecordKind[K, V], timeout_s: float = 60.0
-) -> dict[tuple[str, K], V]:
+async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -> dict[tuple[str, K], V]:
     """Return all connectors' records of one kind, by connector and what they are about; none if there is no topic.
 
     Raises:
@@ -123,7 +121,7 @@ async def read_all_records(
         else:
             found[about] = of.decode_value(record.value)
 
-    partitions = await partition_count(cluster, topic, timeout_s=timeout_s)
+    partitions = await partition_count(cluster, topic)
     place = partition_of(of.partition_key, partitions)
-    await read_to_end(cluster, topic, fold, partitions={place}, timeout_s=timeout_s)
+    await read_to_end(cluster, topic, fold, partitions={place})
     return found

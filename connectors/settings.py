@@ -34,8 +34,7 @@ _COPY: Final = (BYTE_ARRAY_CONVERTER, "ByteArrayConverter", "ByteArray")
 
 #: The worker's settings that a copy heeds.
 WORKER: Final = ConfigDef.of(
-    # Java flushes every minute and, after a crash, copies that minute again. Here positions are cheap.
-    replace(worker_defs.WORKER.settings["offset.flush.interval.ms"], default=1000, check=AtLeast(1)),
+    replace(worker_defs.WORKER.settings["offset.flush.interval.ms"], check=AtLeast(1)),
 ) | worker_defs.WORKER.only(
     "offset.storage.topic",
     "offset.storage.partitions",
@@ -119,7 +118,7 @@ class MirrorSourceSettings:
     offsets_topic: str
     offsets_topic_partitions: int
     offsets_topic_replication_factor: int
-    commit_interval_ms: int
+    flush_interval_ms: int
     gap_policy: GapPolicy
     transactions: Rhythm | None
     lease_ms: int
@@ -219,7 +218,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
         offsets_topic_partitions=offsets.integer("offset.storage.partitions"),
         offsets_topic_replication_factor=offsets.integer("offset.storage.replication.factor"),
-        commit_interval_ms=offsets.integer("offset.flush.interval.ms"),
+        flush_interval_ms=offsets.integer("offset.flush.interval.ms"),
         gap_policy=GapPolicy(
             OnSourceGap(values.string("on.source.gap")), OnTopicRecreated(values.string("on.topic.recreated"))
         ),

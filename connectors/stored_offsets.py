@@ -10,7 +10,14 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.known_topic import known_topic
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
+from connectors.positions import (
+    Kind,
+    Position,
+    StoredPosition,
+    decode_kind,
+    decode_position_key,
+    fold_position,
+)
 
 
 async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOffsets:
@@ -28,35 +35,42 @@ async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOff
 
 
 async def read_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, Position]:
-    """Our own positions of a connector, by source partition; none where ``topic`` is not there. Raises as above."""
+    """Our own positions of a connector, by source partition; none if ``topic`` does not exist. Raises as above."""
+    stored = await read_stored_positions(store, topic, connector)
+    return {partition: one.position for partition, one in stored.items()}
+
+
+async def read_stored_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, StoredPosition]:
+    """The same with what tells whether Java's offsets were altered since."""
     found = await _read_positions(store, topic, lambda one: one == connector)
-    return {partition: position for (_, partition), position in found.items()}
+    return {partition: one for (_, partition), one in found.items()}
 
 
 async def read_all_positions(store: Cluster, topic: str) -> dict[tuple[str, TopicPartition], Position]:
     """The same of all connectors, by connector and source partition."""
-    return await _read_positions(store, topic, lambda _: True)
+    found = await _read_positions(store, topic, lambda _: True)
+    return {of: one.position for of, one in found.items()}
 
 
 async def _read_positions(
     store: Cluster, topic: str, wanted: Callable[[str], bool]
-) -> dict[tuple[str, TopicPartition], Position]:
-    found: dict[tuple[str, TopicPartition], Position] = {}
+) -> dict[tuple[str, TopicPartition], StoredPosition]:
+    found: dict[tuple[str, TopicPartition], StoredPosition] = {}
     if await known_topic(store, topic) is None:
         return found
 
     def fold(record: LogRecord) -> None:
-        if decode_kind(record.key) is not Kind.POSITION:
+        kind = decode_kind(record.key)
+        if kind not in (Kind.POSITION, Kind.PROGRESS):
             return
         assert record.key is not None
         key = decode_position_key(record.key)
         if not wanted(key.connector):
             return
         of = key.connector, TopicPartition(key.source_topic, key.source_partition)
-        if record.value is None:
-            found.pop(of, None)
-        else:
-            found[of] = decode_position(key, record.value)
+        stored = fold_position(found.pop(of, None), kind, key, record.value, record.headers)
+        if stored is not None:
+            found[of] = stored
 
     await read_to_end(store, topic, fold, read_committed=True)
     return found

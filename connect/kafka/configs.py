@@ -15,6 +15,7 @@ _TOPIC: Final = 2
 _BROKER: Final = 4
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_CLEANUP_POLICY: Final = "cleanup.policy"
 _MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
@@ -31,6 +32,15 @@ async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict
     """``min.insync.replicas`` of those of ``topics`` that we may look at. Raises as :func:`max_message_bytes`."""
     found = await _describe(cluster, topics, [_MIN_IN_SYNC])
     return {topic: int(value) for topic, settings in found.items() if (value := settings.get(_MIN_IN_SYNC))}
+
+
+async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
+    """Return those of ``topics`` whose records compaction may remove, and those whose settings we may not see.
+
+    Raises as :func:`max_message_bytes`.
+    """
+    found = await _describe(cluster, topics, [_CLEANUP_POLICY])
+    return {topic for topic in topics if "compact" in (found.get(topic, {}).get(_CLEANUP_POLICY) or "compact")}
 
 
 async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
@@ -31,9 +32,11 @@ log = logging.getLogger(__name__)
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 _POLL_MS: Final = 250
-_POLL_RECORDS: Final = 5000
+#: Handed to ``apply`` before others on the loop have their turn: 10 ms at 20 us a record.
+_POLL_RECORDS: Final = 500
 _RETRY_S: Final = 0.25
-#: What a killed writer left open is aborted a minute after it began, by brokers that look every ten seconds.
+#: Without progress. What a killed writer left open is aborted a minute after it began, by brokers that look every ten
+#: seconds, and nobody reads past it until then.
 _TIMEOUT_S: Final = 90.0
 #: How long brokers may take to tell what kept a reader from the end.
 _LOOK_S: Final = 5.0
@@ -68,16 +71,21 @@ async def read_to_end(
     for: what they commit is not missed. Returns the number of records.
 
     Raises:
-        RetriableError: the end was not reached within ``timeout_s``, or the cluster did not answer.
+        RetriableError: nothing was read for ``timeout_s``, or the cluster did not answer.
         SecurityError: READ on the topic is missing.
         PermanentError: a record is damaged.
     """
     try:
         with reading(cluster, topic):
-            async with asyncio.timeout(timeout_s):
-                return await _read(cluster, topic, apply, (partitions, dict(after or {})), read_committed)
+            async with asyncio.timeout(timeout_s) as limit:
+
+                def progressed() -> None:
+                    limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
+
+                wanted = (partitions, dict(after or {}))
+                return await _read(cluster, topic, apply, wanted, read_committed, progressed)
     except TimeoutError as error:
-        line = f"cluster {cluster.name}: topic {topic} could not be read to its end within {timeout_s:g} s"
+        line = f"cluster {cluster.name}: topic {topic} could not be read to its end: nothing came for {timeout_s:g} s"
         raise RetriableError(f"{line}; {await open_in(cluster, topic)}" if read_committed else line) from error
 
 
@@ -128,7 +136,8 @@ async def ensure_compacted_topic(
     configs: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> None:
-    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size.
+    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size. A cluster whose
+    policy refuses ``configs`` gets the topic without them.
 
     Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does). A
     topic that we may not make or look at is taken to be there and right.
@@ -137,8 +146,16 @@ async def ensure_compacted_topic(
         ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
         RetriableError, PermanentError: it could not be made.
     """
-    wanted = NewTopic(topic, partitions, replication_factor, {**(configs or {}), _CLEANUP_POLICY: _COMPACT})
-    if not await _create(admin, wanted, asyncio.get_running_loop().time() + timeout_s):
+    until_s = asyncio.get_running_loop().time() + timeout_s
+    plain = NewTopic(topic, partitions, replication_factor, {_CLEANUP_POLICY: _COMPACT})
+    try:
+        is_made = await _create(admin, replace(plain, configs={**(configs or {}), **plain.configs}), until_s)
+    except PermanentError as error:
+        if not configs:
+            raise
+        log.warning("%s; creating it without %s", error, ", ".join(configs))
+        is_made = await _create(admin, plain, until_s)
+    if not is_made:
         await _check_compact(admin, topic)
 
 
@@ -184,6 +201,7 @@ async def _read(
     apply: Callable[[LogRecord], None],
     wanted: tuple[Collection[int] | None, Mapping[int, int]],
     read_committed: bool,
+    progressed: Callable[[], None],
 ) -> int:
     ends = await _ends(cluster, topic, *wanted)
     if not ends:
@@ -192,7 +210,7 @@ async def _read(
         consumer.assign(list(ends))
         for partition, (begin, _) in ends.items():
             consumer.seek(partition, begin)
-        return await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply)
+        return await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply, progressed)
 
 
 @asynccontextmanager
@@ -282,10 +300,14 @@ async def _ends(
 
 
 async def _drain(
-    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], apply: Callable[[LogRecord], None]
+    consumer: AIOKafkaConsumer,
+    ends: Mapping[TopicPartition, int],
+    apply: Callable[[LogRecord], None],
+    progressed: Callable[[], None],
 ) -> int:
     read = 0
     behind = dict(ends)
+    positions: dict[TopicPartition, int] = {}
     while behind:
         batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
         for partition, records in batches.items():
@@ -294,7 +316,12 @@ async def _drain(
             read += len(records)
         for partition in list(behind):
             # The position, not the last record: the log may end in markers, or in offsets compacted away.
-            if await consumer.position(partition) >= behind[partition]:
+            position = await consumer.position(partition)
+            if position > positions.get(partition, -1):
+                positions[partition] = position
+                progressed()
+            if position >= behind[partition]:
                 del behind[partition]
                 consumer.pause(partition)
+        await asyncio.sleep(0)  # because nothing above waits while the consumer has records
     return read

@@ -20,6 +20,7 @@ from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
+from connectors.checkpoint.shared_maps import SharedMaps
 from connectors.checkpoint.task import MirrorCheckpointTask
 from connectors.config_defs import CHECKPOINT
 from connectors.internal_topic import keep_making
@@ -36,10 +37,12 @@ _LOOK_AGAIN_S: Final = 5.0
 
 
 class MirrorCheckpointConnector(SourceConnector):
-    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks tell ``written`` what they wrote."""
+    """``org.apache.kafka.connect.mirror.MirrorCheckpointConnector``; its tasks tell ``written`` what they wrote, and
+    share ``maps``."""
 
-    def __init__(self, written: Written | None = None) -> None:
+    def __init__(self, written: Written | None = None, maps: SharedMaps | None = None) -> None:
         self._written = written or Written()
+        self._maps = maps or SharedMaps()
         self._props: Props = {}
         self._settings: CheckpointSettings | None = None
         self._finder: GroupFinder | None = None
@@ -104,7 +107,7 @@ class MirrorCheckpointConnector(SourceConnector):
         ]
 
     def make_task(self) -> MirrorCheckpointTask:
-        return MirrorCheckpointTask(self._written)
+        return MirrorCheckpointTask(self._written, self._maps)
 
     async def stop(self) -> None:
         for task in self._work:

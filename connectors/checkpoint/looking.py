@@ -35,17 +35,24 @@ class GroupLook:
         source: Whose groups they are.
         target: Whence checkpoints and the offset map are read.
         syncs: The cluster that holds the topic of offset syncs.
+        maps: The offset map of the flow; None: a reader of its own.
     """
 
     def __init__(
-        self, settings: CheckpointSettings, groups: Collection[str], source: Cluster, target: Cluster, syncs: Cluster
+        self,
+        settings: CheckpointSettings,
+        groups: Collection[str],
+        source: Cluster,
+        target: Cluster,
+        syncs: Cluster,
+        maps: MapReader | None = None,
     ) -> None:
         self.checkpoints = Checkpoints(groups)
         self._settings = settings
         self._source = source
         self._target = target
         self._syncs = syncs
-        self._maps = MapReader(target, settings.map_topic, connector=None)
+        self._maps = maps or MapReader(target, settings.map_topic, connector=None)
         self._translator: Translator | None = None
         self._knows_before = False
         self._asking = asyncio.Semaphore(_AT_ONCE)

@@ -20,9 +20,11 @@ from connectors.checkpoint.groups import decode
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import GroupOffsetSync
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
+from connectors.checkpoint.shared_maps import SharedMaps
 from connectors.checkpoint.together import together
 from connectors.clients import Kind, Side
 from connectors.latencies import Latencies, Task, Written
+from connectors.map_reader import MapReader
 from connectors.mirror_records import Checkpoint, MalformedRecord
 from connectors.schedule import Schedule
 
@@ -36,8 +38,10 @@ _AGAIN_LAST_MS: Final = 30_000
 class MirrorCheckpointTask(SourceTask):
     """Of some groups. Each poll sleeps an interval, then has their new checkpoints."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: Written, maps: SharedMaps) -> None:
         self._written = written
+        self._shared_maps = maps
+        self._map: MapReader | None = None
         self._latencies = Latencies()
         self._name = Task("", "", "")
         self._groups: list[str] = []
@@ -62,7 +66,9 @@ class MirrorCheckpointTask(SourceTask):
         target = self._cluster(settings, "target", "admin", "checkpoint-target-admin", task)
         reading = self._cluster(settings, "target", "consumer", "checkpoints-target-consumer", task)
         syncs = self._cluster(settings, syncs_side, "consumer", f"offset-syncs-{syncs_side}-consumer", task)
-        self._look = GroupLook(settings, self._groups, source, reading, syncs)
+        consumer = settings.connection("target", "consumer", "offset-map-target-consumer", "")
+        self._map = self._shared_maps.join(consumer, settings.target_alias, settings.map_topic)
+        self._look = GroupLook(settings, self._groups, source, reading, syncs, self._map)
         if settings.sync_interval_s is not None:
             sync = GroupOffsetSync(settings.flow, target, self._groups, self._look.checkpoints)
             # Not ``admin.timeout.ms``: groups that cannot be asked would take the time of those behind them.
@@ -96,6 +102,8 @@ class MirrorCheckpointTask(SourceTask):
             del self._written.checkpoints[self._name]
         if self._schedule is not None:
             await self._schedule.stop()
+        if self._map is not None:
+            await self._shared_maps.leave(self._map)
         for cluster in self._clusters:
             await cluster.close()
 

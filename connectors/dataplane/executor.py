@@ -231,6 +231,9 @@ class Slice:
         elif kind == "remove":
             leaving = {TopicPartition(*one) for one in message["partitions"]}
             self._do_beside(self._remove(leaving), "remove partitions")
+        elif kind == "hold":
+            assert self._reader, "«hold» before «go»"
+            self._reader.hold(is_held=message["is_held"])
         elif kind == "stop":
             self._do_beside(self._finish(), "drain")
         elif kind == "begin":

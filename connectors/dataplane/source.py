@@ -47,6 +47,7 @@ class SourceReader:
         self._fail = fail
         self._clock = clock
         self._holding: set[PartitionCopier] = set()
+        self._is_held = False
         self._unplaced: set[PartitionCopier] = set()
         self._gone_since: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
@@ -100,9 +101,16 @@ class SourceReader:
         for loop in self._loops.values():
             loop.wake.set()
 
+    def hold(self, *, is_held: bool) -> None:
+        """Fetch nothing more, or continue, because the worker cannot store positions, or can again."""
+        self._is_held = is_held
+        self.wake()
+
     def has_room(self) -> bool:
         """Whether more may be fetched. Partitions that cannot send have a bound of their own, as large again, and give
         back what is above it, so that they leave all of the others' room to the others."""
+        if self._is_held:
+            return False
         self._holding = {copier for copier in self._holding if copier.held_bytes}
         faulted = [copier for copier in self._holding if copier.faulted]
         held_bytes = sum(copier.held_bytes for copier in self._holding)

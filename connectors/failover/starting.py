@@ -22,6 +22,7 @@ from connectors.failover.predecessor import comes_back
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
+from connectors.internal_topic import CLEANED_SOON
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
@@ -147,6 +148,7 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
         back.offsets_topic,
         partitions=back.offsets_topic_partitions,
         replication_factor=back.offsets_topic_replication_factor,
+        configs=CLEANED_SOON,
     )
     await PlainWriter(site.source).write(
         OutRecord(

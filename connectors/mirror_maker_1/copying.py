@@ -185,7 +185,7 @@ class Copying:
             partitions=tuple(partitions),
             remote_topic=lambda topic: topic,
             slice=lent.slice_settings(),
-            commit_interval_ms=options.commit_interval_ms,
+            flush_interval_ms=options.commit_interval_ms,
             reset_to=lent.source.reset_to,
             logs_skipped=True,
             gap_policy=_GAPS,

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 #: Each transaction is a run in the map, so chunks grow fast, and the open one is written with every transaction.
 MAX_RUNS_PER_CHUNK: Final = 256
+_SKIPS_TOLD_S: Final = 1.0
 
 
 class ExactlyOnceTask(MirrorSourceTask):
@@ -163,6 +164,7 @@ class ExactlyOnceTask(MirrorSourceTask):
             if commits:
                 identity = self._transactions.identity
                 await self._store.commit([self._atomic(commit, *identity) for commit in commits])
+                self._ledger.commit_succeeded(commits)
         committed, self._unsynced = self._unsynced, []
         for source, runs in committed:
             super()._sync(source, runs)
@@ -244,6 +246,9 @@ class ExactlyOnceTask(MirrorSourceTask):
 
     # -- storing ----------------------------------------------------------------------------------
 
+    def _hold_if_full(self) -> None:
+        """Never: what is copied is not there until its transaction, and with it its position, is committed."""
+
     async def _commit(self) -> None:
         """Outside of the slice's transactions: where partitions begin, and that they are handed over."""
         if self._is_settled:
@@ -253,5 +258,5 @@ class ExactlyOnceTask(MirrorSourceTask):
 
     async def _commit_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.commit_interval_ms / 1000)
+            await asyncio.sleep(_SKIPS_TOLD_S)
             self._skip_log.tell(time.monotonic())

@@ -1,8 +1,8 @@
-"""What a task knows of its partitions: acknowledged positions, runs not yet stored, counts for people. Pure."""
+"""What a task knows of its partitions: acknowledged positions, runs not yet stored, when to store them, counts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -24,7 +24,7 @@ from connectors.dataplane.plan import (
 from connectors.gaps import Gap
 from connectors.positions import Position
 from connectors.source.progress import PartitionView, is_stopped
-from connectors.source.store import Commit, Start
+from connectors.source.store import Commit, Scope, Start
 
 WAITING: Final = "waiting"
 #: Stopped of a gap that a policy passes over: at the next take-over, which is due.
@@ -37,7 +37,8 @@ _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in sh
 class Pair:
     """A source partition and the target partition that it is copied to; ids None where brokers have none.
 
-    ``ways``: as a plan's.
+    ``ways``: as a plan's. ``is_countable``: whether a successor can count what a crash left behind a stored position:
+    the source keeps all records, and each of them becomes one record of the target.
     """
 
     source: TopicPartition
@@ -46,6 +47,30 @@ class Pair:
     target_topic_id: UUID | None
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     ways: Ways = ONE_WAY
+    is_countable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """When positions are stored.
+
+    Args:
+        interval_s: At the latest after so long, if anything was copied.
+        sized_bytes: Sooner if a partition copied so much since: it bounds what a successor reads again to count.
+        uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
+        flush_s: Java's offsets with them, ``offset.flush.interval.ms``.
+    """
+
+    flush_s: float = 60.0
+    interval_s: float = 10.0
+    uncountable_s: float = 1.0
+    sized_bytes: int = 64 * 1024 * 1024
+
+
+#: While nothing can be stored copying stops at so many bytes of a task: they are what a successor reads again.
+MAX_UNSTORED_BYTES: Final = 256 * 1024 * 1024
+#: And at so many records of a partition: sequences are counted modulo 2^31, and one commit is under way meanwhile.
+MAX_UNSTORED_RECORDS: Final = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +93,12 @@ class Entry:
     is_dirty: bool = False
     #: where the target ended when an unfenced predecessor's batches were counted, until the first own batch is there
     unfenced_end: int | None = None
+    #: whether Java's offset is as the position
+    is_flushed: bool = True
+    #: ``bytes`` and ``records`` when the position was taken for a commit, and when it was stored last
+    taken: tuple[int, int] = (0, 0)
+    stored: tuple[int, int] = (0, 0)
+    stored_s: float = 0.0
     state: str = "starting"
     reason: str = ""
     #: what became of its logs, where it stopped of that
@@ -88,6 +119,14 @@ class Entry:
     dropped: int = 0
     changed: int = 0
     batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, shape.Kind), 0))
+
+    @property
+    def unstored_bytes(self) -> int:
+        return self.bytes - self.stored[0]
+
+    @property
+    def unstored_records(self) -> int:
+        return self.records - self.stored[1]
 
     @property
     def is_stopped(self) -> bool:
@@ -170,8 +209,12 @@ class Entry:
 class Ledger:
     """The entries of one task, by source partition."""
 
-    def __init__(self, pairs: Iterable[Pair]) -> None:
+    def __init__(self, pairs: Iterable[Pair], cadence: Cadence | None = None) -> None:
         self.entries: dict[TopicPartition, Entry] = {}
+        self._cadence = cadence or Cadence()
+        self._flushed_s = self._stored_s = float("-inf")
+        self._unstored_bytes = 0
+        self._too_long: set[TopicPartition] = set()
         self.enter(pairs)
 
     def enter(self, pairs: Iterable[Pair]) -> None:
@@ -183,7 +226,8 @@ class Ledger:
 
     def drop(self, source: TopicPartition) -> None:
         """Forget an entry, once all of it is stored."""
-        del self.entries[source]
+        self._unstored_bytes -= self.entries.pop(source).unstored_bytes
+        self._too_long.discard(source)
 
     def apply(self, progress: PartitionProgress) -> str:
         """Take a slice's report; returns the reason if it says that the partition stopped just now."""
@@ -202,6 +246,9 @@ class Ledger:
         entry.timestamp_ms = max(entry.timestamp_ms, progress.timestamp_ms)
         entry.records += progress.records
         entry.bytes += progress.bytes
+        self._unstored_bytes += progress.bytes
+        if entry.unstored_records >= MAX_UNSTORED_RECORDS:
+            self._too_long.add(progress.source)
         for reason, count in progress.batches.items():
             entry.batches[_KIND_OF_REASON[reason]] += count
         for run in progress.runs:
@@ -256,7 +303,7 @@ class Ledger:
     def forget_unstored(self) -> None:
         """What was told since the last commit is not so: its transaction was aborted."""
         for entry in self.entries.values():
-            entry.is_dirty = False
+            entry.is_dirty, entry.is_flushed = False, True
             entry.runs = []
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> list[PartitionPlan]:
@@ -271,39 +318,81 @@ class Ledger:
         """Entries that could not be taken over with the others."""
         return [entry for entry in self.entries.values() if entry.is_waiting]
 
-    def take_commits(self) -> list[Commit]:
-        """What changed since the last call; give it back with :meth:`give_back` if storing it failed."""
+    def take_commits(self, now_s: float | None = None) -> list[Commit]:
+        """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow it
+        by :meth:`commit_succeeded`, or by :meth:`give_back` if storing failed."""
+        scope, due = Scope.ALL, [entry for entry in self.entries.values() if entry.is_dirty or not entry.is_flushed]
+        if now_s is not None:
+            scope, due = self._due(now_s, due)
         commits = []
-        for entry in self.entries.values():
-            if entry.is_dirty and entry.position is not None:
-                commits.append(_commit_of(entry, entry.position))
-                entry.is_dirty = False
+        for entry in due:
+            if entry.position is not None:
+                commits.append(_commit_of(entry, entry.position, scope))
+                entry.is_dirty, entry.is_flushed = False, scope > Scope.PROGRESS
                 entry.runs, entry.passing = [], None
+                entry.taken = entry.bytes, entry.records
+                entry.stored_s = now_s or entry.stored_s
         return commits
 
-    def give_back(self, commits: Iterable[Commit]) -> None:
-        """These could not be stored: keep them for the next try, in order."""
+    def _due(self, now_s: float, changed: Sequence[Entry]) -> tuple[Scope, list[Entry]]:
+        cadence = self._cadence
+        if now_s - self._flushed_s >= cadence.flush_s:
+            self._flushed_s = self._stored_s = now_s
+            return Scope.OFFSETS, list(changed)
+        dirty = [entry for entry in changed if entry.is_dirty]
+        if now_s - self._stored_s >= cadence.interval_s:
+            self._stored_s = now_s
+            return Scope.PROGRESS, dirty
+        return Scope.PROGRESS, [entry for entry in dirty if self._is_due(entry, now_s)]
+
+    def _is_due(self, entry: Entry, now_s: float) -> bool:
+        if entry.unstored_bytes >= self._cadence.sized_bytes or entry.passing is not None:
+            return True
+        return not entry.pair.is_countable and now_s - entry.stored_s >= self._cadence.uncountable_s
+
+    def must_wait(self) -> bool:
+        """Whether so much is copied and not stored that copying has to wait."""
+        return self._unstored_bytes >= MAX_UNSTORED_BYTES or bool(self._too_long)
+
+    def commit_succeeded(self, commits: Iterable[Commit]) -> None:
+        """These are stored."""
         for commit in commits:
-            key = TopicPartition(commit.position.source_topic, commit.position.source_partition)
-            entry = self.entries[key]
+            source = _source_of(commit)
+            entry = self.entries.get(source)
+            if entry is not None:
+                self._unstored_bytes -= entry.taken[0] - entry.stored[0]
+                self._too_long.discard(source)
+                entry.stored = entry.taken
+
+    def give_back(self, commits: Iterable[Commit]) -> None:
+        """These could not be stored: keep them for the next try, in order, which is due at once."""
+        self._flushed_s = self._stored_s = float("-inf")
+        for commit in commits:
+            entry = self.entries[_source_of(commit)]
             newer, entry.runs = entry.runs, list(commit.runs)
             if commit.gaps:
                 entry.passing = Passing(*commit.gaps[0], commit.target_truncated_to, commit.source_truncated_to)
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
+            entry.is_flushed = entry.is_flushed and commit.scope == Scope.PROGRESS
 
 
-def _commit_of(entry: Entry, position: Position) -> Commit:
+def _source_of(commit: Commit) -> TopicPartition:
+    return TopicPartition(commit.position.source_topic, commit.position.source_partition)
+
+
+def _commit_of(entry: Entry, position: Position, scope: Scope) -> Commit:
     passing = entry.passing
     if passing is None:
-        return Commit(position, tuple(entry.runs), target_log_start=entry.target_log_start)
+        return Commit(position, tuple(entry.runs), target_log_start=entry.target_log_start, scope=scope)
     return Commit(
         position,
         tuple(entry.runs),
         target_truncated_to=passing.target_truncated_to,
         source_truncated_to=passing.source_truncated_to,
         gaps=((passing.found_ms, passing.gap),),
+        scope=Scope.ALL,
     )
 
 

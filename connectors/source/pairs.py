@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.configs import perhaps_compacted
 from connectors.dataplane import verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
@@ -24,7 +25,11 @@ class Pairing:
         clusters: tuple[Cluster, Cluster],
         admin: Admin,
         ways: Callable[[str], Ways] = lambda _: ONE_WAY,
+        *,
+        is_countable: bool = True,
     ) -> None:
+        """``is_countable``: whether each record of the source becomes one record of the target."""
+        self._is_countable = is_countable
         self._remote_topic = remote_topic
         self._source, self._target = clusters
         self._admin = admin
@@ -37,14 +42,15 @@ class Pairing:
         target = (await self._target.metadata(set(names.values()))).topics
         configs = await self._admin.describe_topic_configs(set(names.values()))
         sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
+        thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
         found = []
         for partition in partitions:
             name = names[partition.topic]
             here, there = source.get(partition.topic), target.get(name)
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
                 remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
-                ways = self._ways(partition.topic)
-                found.append(Pair(partition, here.topic_id, remote, there.topic_id, largest, ways))
+                ways, is_countable = self._ways(partition.topic), partition.topic not in thinned
+                found.append(Pair(partition, here.topic_id, remote, there.topic_id, largest, ways, is_countable))
         return found
 
     async def renew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:

@@ -368,7 +368,7 @@ def _task_settings(
         ways=settings.names.ways,
         slice=_slice_settings(settings, clients, index, chain),
         epoch_ms=settings.epoch_ms,
-        commit_interval_ms=settings.commit_interval_ms,
+        flush_interval_ms=settings.flush_interval_ms,
         logs_skipped=settings.logs_skipped,
         connector=settings.name,
         gap_policy=settings.gap_policy,

@@ -246,6 +246,10 @@ class SliceHandle:
         for piece in pieces(plans):
             self._send({"type": "add", "plans": [plan.to_wire() for plan in piece]})
 
+    def hold(self, *, is_held: bool) -> None:
+        """Read nothing more, or continue. What was read is still written."""
+        self._send({"type": "hold", "is_held": is_held})
+
     async def remove(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Drain these partitions and let go of them, while the others are copied on.
 

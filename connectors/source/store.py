@@ -1,7 +1,11 @@
-"""Where source offsets, positions and the offset map are kept: on the target cluster, changed together or not at all.
+"""Keep source offsets, positions and the offset map in two compacted topics of the target cluster.
 
-The source offset's own record has Java's bytes, for a Java worker to go on from and for operators to alter; where it
-and our position disagree, somebody has moved it since, and it wins.
+A full commit writes Java's offset record, a full position and the map in one transaction, so it is stored as a whole or
+not at all. Java's record is for a Java worker to continue from and for operators to alter: if it is not the one that
+was written with the last full position, it was altered since, and it wins.
+
+Between two full commits only progress records are written (see :mod:`connectors.positions`), without a transaction
+unless a chunk of the map changed too. They need no fence, because a record of a superseded writer does not count.
 
 Without the right to a transactional id the records are written plainly: first Java's records, which bear a header
 then, then what the map knows, then positions. Such a record that disagrees with its position is a commit that was
@@ -14,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
@@ -24,6 +29,7 @@ from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKey, GapRecord, encode_gap
+from connectors.internal_topic import CLEANED_SOON, correct_settings
 from connectors.offset_map import (
     ChunkKey,
     MapWriter,
@@ -36,13 +42,18 @@ from connectors.offset_map import (
 )
 from connectors.positions import (
     Kind,
+    LastRun,
     Position,
     PositionKey,
+    StoredPosition,
+    can_follow,
     decode_kind,
-    decode_position,
     decode_position_key,
     encode_position,
     encode_position_key,
+    encode_progress,
+    encode_run_header,
+    fold_position,
 )
 from connectors.source.predecessors import Predecessors
 from connectors.source.unfenced import MissingRights
@@ -71,6 +82,14 @@ class Start:
     decided: bool = False
 
 
+class Scope(IntEnum):
+    """What a commit of a partition writes."""
+
+    PROGRESS = 0  # a progress record, and chunks of the map to which a run was added
+    OFFSETS = 1  # Java's offset and a full position instead of the progress record
+    ALL = 2  # also a last chunk of which only the last run grew: all that an earlier version continues from
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What to store of a partition.
@@ -81,6 +100,7 @@ class Commit:
         target_log_start: The map below it is let go.
         source_truncated_to: The source's log was found to part here from what was copied.
         gaps: What a policy let the copy pass over, with when it was found, in milliseconds since 1970.
+        scope: How much is written at least.
     """
 
     position: Position
@@ -89,6 +109,7 @@ class Commit:
     target_log_start: int | None = None
     source_truncated_to: int | None = None
     gaps: Sequence[tuple[int, Gap]] = ()
+    scope: Scope = Scope.ALL
 
 
 class PositionStore(Protocol):
@@ -131,7 +152,6 @@ class StoreSettings:
     transactional_id: str
     replication_factor: int = 3
     partitions: int = DEFAULT_PARTITIONS
-    timeout_s: float = 60.0
     max_runs_per_chunk: int | None = None
 
 
@@ -152,7 +172,7 @@ class StoreWriter(Protocol):
 class _Stored:
     """What the map topic holds of the partitions asked for."""
 
-    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    positions: dict[TopicPartition, StoredPosition] = field(default_factory=dict)
     chunks: dict[Pair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
     newest: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)  # first upstream and value of the last chunk
     names: dict[tuple[str, int, str, int], set[Pair]] = field(default_factory=dict)
@@ -161,6 +181,11 @@ class _Stored:
         """The chunks of a pair, found by its names from here on."""
         self.names.setdefault(pair.names(), set()).add(pair)
         return self.chunks.setdefault(pair, {})
+
+    def last_run_of(self, pair: Pair) -> LastRun | None:
+        """As the newest position gives it, if that is of this pair."""
+        stored = self.positions.get(TopicPartition(pair.source_topic, pair.source_partition))
+        return stored.last_run if stored is not None and Pair.of(stored.position) == pair else None
 
     def renew(self, partitions: Collection[TopicPartition], read: _Stored) -> None:
         """Take what was ``read`` of source ``partitions`` in the place of what was known of them."""
@@ -202,6 +227,8 @@ class MirrorPositionStore:
         self._predecessors = Predecessors(
             cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
         )
+        self._progress = PlainWriter(cluster)
+        self._full: dict[TopicPartition, Position] = {}  # the last full positions that were written here
         self._stored = _Stored()
         self._maps: dict[Pair, MapWriter] = {}
         self._committed: set[Pair] = set()
@@ -216,14 +243,17 @@ class MirrorPositionStore:
                 topic,
                 partitions=settings.partitions,
                 replication_factor=settings.replication_factor,
-                timeout_s=settings.timeout_s,
+                configs=CLEANED_SOON,
             )
+        # A topic of source offsets that a Connect group shares with other connectors is the group's.
+        is_own = settings.offsets_topic.startswith("mm2-offsets.")
+        await correct_settings(self._cluster, [settings.map_topic, *([settings.offsets_topic] if is_own else [])])
         await self._open()  # before reading, so that what is read cannot change behind us
         torn = await self._end_left_open(wanted) if self._plain is None else set()
-        offsets, plain = await read_offsets(self._cluster, settings.offsets_topic, settings.timeout_s)
+        offsets, plain = await read_offsets(self._cluster, settings.offsets_topic)
         torn |= plain
         self._stored = await self._read_map(wanted)
-        self._maps = {}
+        self._maps, self._full = {}, {}
         self._committed.clear()
         # What a commit that failed wanted to delete is found again, as far as it still is to go.
         self._obsolete = []
@@ -231,12 +261,14 @@ class MirrorPositionStore:
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         wanted = set(partitions)
-        offsets, torn = await read_offsets(self._cluster, self._settings.offsets_topic, self._settings.timeout_s)
+        offsets, torn = await read_offsets(self._cluster, self._settings.offsets_topic)
         read = await self._read_map(wanted)
         # What we knew of these from an earlier time is out of date: others have written since.
         for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
             del self._maps[pair]
             self._committed.discard(pair)
+        for partition in wanted:
+            self._full.pop(partition, None)
         self._stored.renew(wanted, read)
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
@@ -263,16 +295,27 @@ class MirrorPositionStore:
                 writer.append(Run(*run))
             if commit.target_log_start is not None:
                 writer.trim(commit.target_log_start)
+            if (previous := self._left_pair(pair)) is not None:
+                maps.setdefault(previous, self._map_of(previous))
+        complete = maps.keys() - {Pair.of(one.position) for one in commits if one.scope < Scope.ALL}
         for pair, writer in maps.items():
-            records += [self._map_record(pair, key, value) for key, value in writer.changes()]
+            changes = writer.changes(complete=pair in complete)
+            records += [self._map_record(pair, key, value) for key, value in changes]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
-        records += [self._position_record(commit.position) for commit in commits]
-        offsets = [self._offset_record(commit.position) for commit in commits]
-        await (self._write(records, offsets) if predecessor is None else predecessor.write([*records, *offsets]))
+        full = [one.position for one in commits if self._is_full(one)]
+        progress = [self._progress_record(one.position) for one in commits if not self._is_full(one)]
+        if records or full:
+            records += [self._position_record(one, is_complete=Pair.of(one) in complete) for one in full]
+            records += progress
+            offsets = [self._offset_record(position) for position in full]
+            await (self._write(records, offsets) if predecessor is None else predecessor.write([*records, *offsets]))
+        else:
+            await self._progress.write(progress)
         self._obsolete.clear()
-        for writer in maps.values():
-            writer.written()
+        for pair, writer in maps.items():
+            writer.written(complete=pair in complete)
+        self._full.update((_source_of(position), position) for position in full)
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
@@ -294,8 +337,8 @@ class MirrorPositionStore:
         been committed without their positions, or these without them; where the records themselves were of the
         transaction, a position of before it would copy them again, and Java's record counts."""
         settings = self._settings
-        offsets = await partition_count(self._cluster, settings.offsets_topic, timeout_s=settings.timeout_s)
-        maps = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
+        offsets = await partition_count(self._cluster, settings.offsets_topic)
+        maps = await partition_count(self._cluster, settings.map_topic)
         of_map = {one: (settings.map_topic, partition_of(map_partition_key(*one), maps)) for one in wanted}
         keys = {one: self._java_key(*one) for one in wanted}
         left = await self._writer.end_left_open(
@@ -332,33 +375,32 @@ class MirrorPositionStore:
 
         def fold(record: LogRecord) -> None:
             kind = decode_kind(record.key)
-            if kind is Kind.POSITION:
-                self._fold_position(stored, wanted, record)
+            if kind in (Kind.POSITION, Kind.PROGRESS):
+                self._fold_position(stored, wanted, kind, record)
             elif kind is Kind.CHUNK:
                 _fold_chunk(stored, wanted, record)
 
         settings = self._settings
-        partitions = await partition_count(self._cluster, settings.map_topic, timeout_s=settings.timeout_s)
+        partitions = await partition_count(self._cluster, settings.map_topic)
         await read_to_end(
             self._cluster,
             settings.map_topic,
             fold,
             partitions={partition_of(map_partition_key(*one), partitions) for one in wanted},
             read_committed=True,
-            timeout_s=settings.timeout_s,
         )
         return stored
 
-    def _fold_position(self, stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:
+    def _fold_position(self, stored: _Stored, wanted: set[TopicPartition], kind: Kind, record: LogRecord) -> None:
         assert record.key is not None
         key = decode_position_key(record.key)
         partition = TopicPartition(key.source_topic, key.source_partition)
         if key.connector != self._settings.connector or partition not in wanted:
             return
-        if record.value is None:
-            stored.positions.pop(partition, None)
-        else:
-            stored.positions[partition] = decode_position(key, record.value)
+        known = stored.positions.pop(partition, None)
+        found = fold_position(known, kind, key, record.value, record.headers)
+        if found is not None:
+            stored.positions[partition] = found
 
     def _start(self, partition: TopicPartition, offsets: offsetlog.SourceOffsets, plain: Collection[bytes]) -> Start:
         settings = self._settings
@@ -375,15 +417,39 @@ class MirrorPositionStore:
         # Nothing copied yet is the absence of a record: Java knows no offset of -1.
         return OutRecord(self._settings.offsets_topic, key, offsetlog.mirror_value(last) if last >= 0 else None)
 
-    def _position_record(self, position: Position) -> OutRecord:
-        topic, partition = position.source_topic, position.source_partition
-        key = PositionKey(self._settings.connector, topic, partition)
+    def _is_full(self, commit: Commit) -> bool:
+        position = commit.position
+        full = self._full.get(_source_of(position))
+        return commit.scope > Scope.PROGRESS or full is None or not can_follow(position, full)
+
+    def _left_pair(self, pair: Pair) -> Pair | None:
+        """The pair that a source partition was copied to until now, if it is another one whose map stays."""
+        source = TopicPartition(pair.source_topic, pair.source_partition)
+        stored = self._stored.positions.get(source)
+        full = self._full.get(source, stored.position if stored else None)
+        before = Pair.of(full) if full else pair
+        return before if before != pair and (before in self._maps or before in self._stored.chunks) else None
+
+    def _position_record(self, position: Position, *, is_complete: bool) -> OutRecord:
+        last_run = None if is_complete else self._map_of(Pair.of(position)).last_run
         return OutRecord(
             self._settings.map_topic,
-            encode_position_key(key),
+            encode_position_key(self._position_key(position)),
             encode_position(position),
-            map_partition_key(topic, partition),
+            map_partition_key(position.source_topic, position.source_partition),
+            (encode_run_header(last_run),) if last_run else (),
         )
+
+    def _progress_record(self, position: Position) -> OutRecord:
+        return OutRecord(
+            self._settings.map_topic,
+            encode_position_key(self._position_key(position), Kind.PROGRESS),
+            encode_progress(position, self._map_of(Pair.of(position)).last_run),
+            map_partition_key(position.source_topic, position.source_partition),
+        )
+
+    def _position_key(self, position: Position) -> PositionKey:
+        return PositionKey(self._settings.connector, position.source_topic, position.source_partition)
 
     def _gap_record(self, position: Position, found_ms: int, gap: Gap) -> OutRecord:
         topic, partition = position.source_topic, position.source_partition
@@ -414,12 +480,16 @@ class MirrorPositionStore:
             newest = self._stored.newest.pop(pair, None)
             open_chunk = newest[1] if newest and chunks and newest[0] == max(chunks) else None
             writer = self._maps[pair] = MapWriter.load(
-                pair, chunks, open_chunk, max_runs=self._settings.max_runs_per_chunk
+                pair,
+                chunks,
+                open_chunk,
+                last_run=self._stored.last_run_of(pair),
+                max_runs=self._settings.max_runs_per_chunk,
             )
         return writer
 
 
-async def read_offsets(cluster: Cluster, topic: str, timeout_s: float) -> tuple[offsetlog.SourceOffsets, set[bytes]]:
+async def read_offsets(cluster: Cluster, topic: str) -> tuple[offsetlog.SourceOffsets, set[bytes]]:
     """The offsets in ``topic``, and the keys of those that were written plainly."""
     state = offsetlog.SourceOffsets()
     plain: set[bytes] = set()
@@ -433,18 +503,23 @@ async def read_offsets(cluster: Cluster, topic: str, timeout_s: float) -> tuple[
         elif record.key is not None:
             plain.discard(record.key)
 
-    await read_to_end(cluster, topic, fold, read_committed=True, timeout_s=timeout_s)
+    await read_to_end(cluster, topic, fold, read_committed=True)
     return state, plain
 
 
-def start_of(position: Position | None, committed: int | None, *, plainly: bool) -> Start:
-    """What is known of a partition. ``plainly``: the offset was written without a transaction, so that it may be older
-    than the position, or newer, and is ours all the same."""
-    if position is not None and plainly:
-        return Start(position, position.next_source_offset - 1 if position.next_source_offset else None, False)
-    # Before the first record Java has no offset, where a position says 0.
-    stored = -1 if committed is None else committed
-    return Start(position, committed, position is not None and position.next_source_offset - 1 != stored)
+def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: bool) -> Start:
+    """What is known of a partition. ``plainly``: the offset was written without a transaction, so it may be older or
+    newer than the position, and is ours all the same."""
+    if stored is None:
+        return Start(None, committed, False)
+    if not plainly and stored.was_altered(committed):
+        return Start(stored.position, committed, True)
+    following = stored.position.next_source_offset
+    return Start(stored.position, following - 1 if following else None, False)  # at 0 Java has no offset
+
+
+def _source_of(position: Position) -> TopicPartition:
+    return TopicPartition(position.source_topic, position.source_partition)
 
 
 def _fold_chunk(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
 from connectors.dataplane.plan import TopicPartition
-from connectors.positions import Position
+from connectors.positions import StoredPosition
 from connectors.settings import MirrorSourceSettings
 from connectors.source.store import Start, read_offsets, start_of
-
-_TIMEOUT_S: Final = 60.0
 
 
 class Stored(NamedTuple):
@@ -28,7 +26,7 @@ async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
     known = (await store.metadata({topic})).topics.get(topic)
     if known is None or not known.partitions:
         return Stored(offsetlog.SourceOffsets(), set())
-    return Stored(*await read_offsets(store, topic, _TIMEOUT_S))
+    return Stored(*await read_offsets(store, topic))
 
 
 def offsets_of(
@@ -41,7 +39,7 @@ def offsets_of(
 def starts_of(
     settings: MirrorSourceSettings,
     stored: Stored,
-    positions: Mapping[TopicPartition, Position],
+    positions: Mapping[TopicPartition, StoredPosition],
     partitions: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Start]:
     """What a task would find of each partition."""

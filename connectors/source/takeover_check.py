@@ -35,7 +35,7 @@ from connectors.source.stored_starts import Stored, offsets_of, read_stored, sta
 from connectors.source.takeover import begin_at
 from connectors.source.takeover_gaps import Met, judged, met_at_start, met_by_reading
 from connectors.source.topic_plan import TopicPlan, plan_topics
-from connectors.stored_offsets import read_positions
+from connectors.stored_offsets import read_stored_positions
 
 #: How long the logs and the stored offsets are watched for somebody who still writes.
 WATCH_S: Final = 3.0
@@ -171,7 +171,7 @@ async def check_takeover(
     ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
     await asyncio.sleep(watch_s)
     stored = await read_stored(settings, parts.store)
-    positions = await read_positions(parts.store, settings.map_topic, settings.name)
+    positions = await read_stored_positions(parts.store, settings.map_topic, settings.name)
     # Behind the positions: where somebody copies, an older end would look like a truncated log.
     ends_then = await _target_ends(target, topics)
     moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]

@@ -22,7 +22,7 @@ from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
-from connectors.source.ledger import Entry, Ledger, Pair, position_of, start_of
+from connectors.source.ledger import MAX_UNSTORED_BYTES, Cadence, Entry, Ledger, Pair, position_of, start_of
 from connectors.source.meters import Meters
 from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
@@ -38,6 +38,8 @@ from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.trimming import trim_forever
 
 log = logging.getLogger(__name__)
+#: How often to look whether positions are due.
+_COMMIT_S: Final = 1.0
 _RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 5.0
 #: Brokers forget a transactional id that nobody asks for in a week (``transactional.id.expiration.ms``), and batches
@@ -59,7 +61,10 @@ class MirrorSourceTask:
         self._settings = settings
         self._services = services
         self._store = store
-        self._ledger = Ledger(())
+        self._ledger = Ledger((), Cadence(flush_s=settings.flush_interval_ms / 1000))
+        #: The slice that copies, and whether it was told to wait.
+        self._slice: SliceHandle | None = None
+        self._is_held = False
         self._producer: ProducerIdentity | None = None
         self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
         #: For metrics.
@@ -77,6 +82,7 @@ class MirrorSourceTask:
             (services.clusters.source, services.clusters.target),
             services.admin,
             settings.ways,
+            is_countable=not (settings.slice.transform_sql or settings.slice.chain or settings.slice.skip_refused),
         )
         self._changes = Reconfiguring(
             self._name, settings.transactional_id, self._ledger, store, self._waiting, self, self._commit
@@ -224,6 +230,8 @@ class MirrorSourceTask:
 
     def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
         handle.go(producer, plans)
+        self._slice, self._is_held = handle, False
+        self._hold_if_full()
 
     async def _before_stop(self, preparing: Coroutine[Any, Any, T]) -> T:
         """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""
@@ -466,6 +474,7 @@ class MirrorSourceTask:
             resume_log.tell_late(self._settings.flow, progress.source, late)
         self.meters.apply(progress, time.time_ns() // 1_000_000)
         stopped = self._ledger.apply(progress)
+        self._hold_if_full()
         self._sync(progress.source, progress.runs)
         if not stopped:
             return
@@ -487,30 +496,48 @@ class MirrorSourceTask:
     # -- storing ----------------------------------------------------------------------------------
 
     async def _commit_forever(self) -> None:
-        interval_s = self._settings.commit_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
             self._skip_log.tell(time.monotonic())
             if self._loaded:
                 try:
-                    await self._commit()
+                    await self._commit_of(self._ledger, time.monotonic())
                 except RetriableError as error:
                     log.warning("%s: positions could not be stored: %s; trying again", self._name, error)
 
     async def _commit(self) -> None:
+        """Store everything."""
         await self._commit_of(self._ledger)
 
-    async def _commit_of(self, ledger: Ledger) -> None:
+    async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:
-            commits = ledger.take_commits()
+            commits = ledger.take_commits(now_s)
             if commits:
                 try:
                     await self._store.commit(commits)
                 except BaseException:
                     ledger.give_back(commits)
                     raise
+                ledger.commit_succeeded(commits)
+                self._hold_if_full()
             if self._services.syncs is not None:
                 self._services.syncs.commit()
+
+    def _hold_if_full(self) -> None:
+        """Let the slice wait while too much is copied that is not stored, and continue once it is."""
+        is_full = self._ledger.must_wait()
+        if self._slice is None or is_full == self._is_held:
+            return
+        self._is_held = is_full
+        self._slice.hold(is_held=is_full)
+        if is_full:
+            log.warning(
+                "%s: copying waits because %d MiB are copied and their positions could not be stored",
+                self._name,
+                MAX_UNSTORED_BYTES // 1024**2,
+            )
+        else:
+            log.info("%s: copying continues: the positions are stored", self._name)
 
 
 async def _close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:

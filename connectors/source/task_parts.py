@@ -19,7 +19,7 @@ from connectors.source.takeover import Clusters
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Of one task: ``epoch_ms`` is the length of a Spark job, ``commit_interval_ms`` the rhythm of positions.
+    """Of one task: ``epoch_ms`` is the length of a Spark job, ``flush_interval_ms`` that of Java's offsets.
     ``ways``: how records of a topic of the source are told apart."""
 
     flow: str
@@ -28,7 +28,7 @@ class TaskSettings:
     remote_topic: Callable[[str], str]
     slice: SliceSettings
     epoch_ms: int = 3_600_000
-    commit_interval_ms: int = 1_000
+    flush_interval_ms: int = 60_000
     reset_to: int = EARLIEST
     logs_skipped: bool = False
     connector: str = ""

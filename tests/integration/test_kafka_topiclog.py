@@ -109,7 +109,8 @@ async def test_an_open_transaction_is_waited_for(client: Client) -> None:
         writing = asyncio.ensure_future(slow.write([OutRecord(topic, b"k", b"late")]))
         await written.wait()
         with pytest.raises(
-            RetriableError, match=rf"within 0\.6 s; a transaction .* is open in {topic}-0 since offset 0; kafka-"
+            RetriableError,
+            match=rf"nothing came for 0\.6 s; a transaction .* is open in {topic}-0 since offset 0; kafka-",
         ):
             await client.read(timeout_s=0.6)
         assert len(await client.read(read_committed=False)) == 1

@@ -24,8 +24,8 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapLimits, MapReader
 from connectors.map_rebuild import Rebuilder
 from connectors.map_view import Question
-from connectors.offset_map import Pair, Place, Translation
-from connectors.source.store import Commit
+from connectors.offset_map import Pair, Place, Run, Translation
+from connectors.source.store import Commit, Scope
 from tests.integration.test_store import CONNECTOR, ORDERS, POSITION, Site
 
 pytestmark = pytest.mark.integration
@@ -45,13 +45,15 @@ async def site(eu: KafkaCluster) -> AsyncIterator[Site]:
     await cluster.close()
 
 
-def reader_of(site: Site, limits: MapLimits | None = None) -> MapReader:
-    return MapReader(site.cluster, site.settings.map_topic, connector=CONNECTOR, limits=limits)
+def reader_of(site: Site) -> MapReader:
+    return MapReader(site.cluster, site.settings.map_topic, connector=CONNECTOR)
 
 
 async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site: Site) -> None:
     """A transactional source: ten records, a marker, and so on; each transaction is a run."""
-    reader = reader_of(site, MapLimits(max_cached_runs=2 * _RUNS_A_CHUNK))
+    reader = MapReader(
+        site.cluster, site.settings.map_topic, connector=CONNECTOR, limits=MapLimits(max_cached_runs=2 * _RUNS_A_CHUNK)
+    )
     assert await reader.follow() == 0, "no topic is no map"
     assert await reader.forward(PAIR, 0) is None
     store = site.store()
@@ -103,17 +105,46 @@ async def test_a_reader_that_looks_at_a_chunk_which_was_written_again_follows(si
     assert reader.pairs_to(TopicPartition("us.orders", 0)) == [PAIR]
 
 
-async def test_too_long_a_map_is_held_from_its_newest_chunks_on(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_run_is_as_long_as_the_newest_position_says(site: Site) -> None:
+    """Its chunk is written once, and again when the copy is handed over."""
+    store, reader = site.store(), reader_of(site)
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    for at in range(40, 100, 10):
+        later = replace(POSITION, next_source_offset=at + 10, target_end=at + 10, next_sequence=at + 10)
+        scope = Scope.OFFSETS if at == 60 else Scope.PROGRESS
+        await store.commit([Commit(later, [(at, at, 10)], scope=scope)])
+        await reader.follow()
+        assert await reader.forward(PAIR, at + 9) == Translation(at + 9, Place.INSIDE)
+        assert await reader.reverse(PAIR, at + 9) == Translation(at + 9, Place.INSIDE)
+        assert reader.position(ORDERS) == later
+    assert await site.runs() == [Run(0, 0, 40)]
+    fresh = reader_of(site)
+    await fresh.follow()
+    assert await fresh.forward(PAIR, 99) == Translation(99, Place.INSIDE)
+    assert await fresh.forward(PAIR, 101) == Translation(100, Place.BEYOND)
+    store = site.store()
+    start = (await store.load([ORDERS]))[ORDERS]
+    assert (start.position, start.moved) == (later, False)
+    assert store.runs_of(later) == [Run(0, 0, 100)]
+    await store.commit([Commit(replace(later, is_handed_over=True))])
+    assert await site.runs() == [Run(0, 0, 100)]
+
+
+async def test_a_position_that_goes_to_another_topic_leaves_a_complete_map_of_the_one_before(site: Site) -> None:
     store = site.store()
     await store.load([ORDERS])
-    await store.commit([Commit(POSITION, [(11 * at, 10 * at, 10) for at in range(40 * _RUNS_A_CHUNK)])])
-    reader = reader_of(site, MapLimits(max_chunks=20))
+    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    grown = replace(POSITION, next_source_offset=50, target_end=50, next_sequence=50)
+    await store.commit([Commit(grown, [(40, 40, 10)], scope=Scope.PROGRESS)])
+    store = site.store()
+    await store.load([ORDERS])
+    elsewhere = replace(grown, target_topic="other", target_end=10)
+    await store.commit([Commit(elsewhere, [(50, 0, 10)], scope=Scope.PROGRESS)])
+    reader = reader_of(site)
     await reader.follow()
-    assert len(reader.chunks(PAIR)) <= 20
-    assert "is too long to be held" in caplog.text
-    last = 40 * _RUNS_A_CHUNK - 1
-    assert await reader.forward(PAIR, 11 * last + 3) == Translation(10 * last + 3, Place.INSIDE)
-    assert (await reader.forward(PAIR, 3)).place is Place.BELOW  # type: ignore[union-attr]
+    assert await reader.forward(PAIR, 49) == Translation(49, Place.INSIDE)
+    assert await reader.forward(Pair.of(elsewhere), 59) == Translation(9, Place.INSIDE)
 
 
 async def test_people_ask_for_it_with_the_target_alone(

@@ -22,9 +22,10 @@ from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connect.kafka.transactions import Superseded, TransactionalIdRefused, claim, until
 from connectors.dataplane.plan import TopicPartition
+from connectors.internal_topic import CLEANED_SOON
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key
 from connectors.positions import Kind, Position, decode_kind
-from connectors.source.store import Commit, MirrorPositionStore, Start, StoreSettings
+from connectors.source.store import Commit, MirrorPositionStore, Scope, Start, StoreSettings
 
 pytestmark = pytest.mark.integration
 
@@ -76,6 +77,9 @@ class Site:
         found: list[LogRecord] = []
         await read_to_end(self.cluster, topic, found.append, read_committed=read_committed)
         return found
+
+    async def count(self) -> int:
+        return sum([len(await self.records(one)) for one in (self.settings.offsets_topic, self.settings.map_topic)])
 
     async def runs(self) -> list[Run]:
         chunks: dict[bytes, bytes | None] = {}
@@ -155,6 +159,72 @@ async def alter(site: Site, value: bytes | None) -> None:
     key = json.dumps([CONNECTOR, {"cluster": "us", "partition": 0, "topic": "orders"}], separators=(",", ":")).encode()
     await operator.send_and_wait(site.settings.offsets_topic, key=key, value=value)
     await operator.stop()
+
+
+async def copy_on(store: MirrorPositionStore, ends: Sequence[int], scope: Scope = Scope.PROGRESS) -> Position:
+    """Commit growing positions of the one run that begins at 0 on both sides."""
+    for end in ends:
+        later = replace(POSITION, next_source_offset=end, target_end=end, next_sequence=end)
+        await store.commit([Commit(later, [(end - 10, end - 10, 10)], scope=scope)])
+    return later
+
+
+async def test_a_position_between_two_of_javas_offsets_costs_one_record(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    before = await site.count()
+    grown = replace(POSITION, next_source_offset=60, target_end=58, next_sequence=58)
+    for at in range(42, 60, 2):
+        moved = replace(grown, next_source_offset=at + 2, target_end=at, next_sequence=at)
+        await store.commit([Commit(moved, [(at, at - 2, 2)], scope=Scope.PROGRESS)])
+    assert await site.count() - before == 10, "nine positions, and the chunk to which the first has added a run"
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.position, start.moved, start.committed_source_offset) == (moved, False, 59)
+    (java,) = [record.value for record in await site.records(site.settings.offsets_topic)]
+    assert java == b'{"offset":41}'
+
+
+@pytest.mark.parametrize("altered", [b'{"offset":50}', None], ids=["altered", "reset"])
+async def test_an_offset_that_was_altered_behind_a_newer_position_is_seen(site: Site, altered: bytes | None) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(POSITION, [(0, 0, 40)])])
+    await copy_on(store, [50, 60])
+    await alter(site, altered)
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.moved, start.committed_source_offset) == (True, 50 if altered else None)
+
+
+async def test_progress_of_a_store_that_was_superseded_does_not_count(site: Site) -> None:
+    """It is written without a transaction, so nothing refuses it."""
+    first = site.store()
+    await first.load([ORDERS])
+    await first.commit([Commit(POSITION, [(0, 0, 40)])])
+    second = site.store()
+    await second.load([ORDERS])
+    taken_over = replace(POSITION, producer_epoch=6, next_sequence=0)
+    await second.commit([Commit(taken_over)])
+    await first.commit(
+        [Commit(replace(POSITION, next_source_offset=90, target_end=88, next_sequence=88), scope=Scope.PROGRESS)]
+    )
+    start = (await site.store().load([ORDERS]))[ORDERS]
+    assert (start.position, start.moved) == (taken_over, False)
+
+
+async def test_topics_of_an_earlier_version_are_cleaned_as_soon_as_new_ones(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = [site.settings.offsets_topic, site.settings.map_topic]
+    own = {"cleanup.policy": "compact", "segment.ms": "777000"}
+    await site.admin.create_topics([NewTopic(topics[1], 3, 1, own)])
+    with caplog.at_level("INFO"):
+        await site.store().load([ORDERS])
+    assert f"on topic {topics[1]}, so that it stays small" in caplog.text
+    assert topics[0] not in caplog.text, "it was created with them"
+    found = await site.admin.describe_topic_configs(topics)
+    assert {key: found[topics[0]][key] for key in CLEANED_SOON} == CLEANED_SOON
+    assert {key: found[topics[1]][key] for key in CLEANED_SOON} == {**CLEANED_SOON, "segment.ms": "777000"}
 
 
 def take_rights_away(monkeypatch: pytest.MonkeyPatch) -> None:

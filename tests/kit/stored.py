@@ -1,5 +1,4 @@
-"""What a flow has stored on its target: where source partitions would be read on, from the records that a Java worker
-would go on from too, and the gaps that it has passed."""
+"""What a flow has stored on its target: where source partitions would be read on, and the gaps that it has passed."""
 
 from __future__ import annotations
 
@@ -11,13 +10,14 @@ from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.gaps import GapRecord, decode_gap
 from connectors.positions import Kind, decode_kind
+from connectors.stored_offsets import read_stored_positions
 
 CONNECTOR = "MirrorSourceConnector"
 
 
 async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]) -> dict[tuple[str, int], int]:
     """The next source offset of each partition of ``topics`` (name to partitions) that has one stored on the target at
-    ``bootstrap``, for the flow from ``alias``."""
+    ``bootstrap``, for the flow from ``alias``: that of the position, unless Java's offset was altered since."""
     state = offsetlog.SourceOffsets()
     settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stored", where="the target")
     cluster = Cluster(settings)
@@ -28,6 +28,7 @@ async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]
             lambda record: _apply_or_fail(state, record),
             read_committed=True,
         )
+        positions = await read_stored_positions(cluster, f"mm2-offset-map.{alias}.internal", CONNECTOR)
     finally:
         await cluster.close()
     stored = {
@@ -35,7 +36,15 @@ async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]
         for topic, partitions in topics.items()
         for index in range(partitions)
     }
-    return {partition: offset + 1 for partition, offset in stored.items() if offset is not None}
+    found = {partition: offset + 1 for partition, offset in stored.items() if offset is not None}
+    ours = {
+        one: stored_at.position for one, stored_at in positions.items() if not stored_at.was_altered(stored.get(one))
+    }
+    return found | {
+        (topic, index): one.next_source_offset
+        for (topic, index), one in ours.items()
+        if one.next_source_offset and (topic, index) in stored
+    }
 
 
 def _apply_or_fail(state: offsetlog.SourceOffsets, record: LogRecord) -> None:

@@ -86,15 +86,6 @@ def test_no_chunk_is_no_answer() -> None:
     assert len(stored.index) == 0
 
 
-def test_the_oldest_are_let_go_first() -> None:
-    index = PairIndex()
-    for at in reversed(range(16)):
-        index.put(at * 10, at * 9, at)
-    assert index.drop_oldest() == 2
-    assert index.place(0) == ChunkPlace((20, 18), (30, 27), 2)
-    assert index.place(len(index) - 1).limit is None
-
-
 def test_the_cache_is_bounded_by_runs_and_keeps_what_is_asked_for() -> None:
     cache = ChunkCache(max_runs=25)
     runs = RunList(Run(20 * at, 10 * at, 5) for at in range(10))

@@ -23,7 +23,7 @@ from connectors.offset_map import (
     encode_chunk_key,
     first_downstream,
 )
-from connectors.positions import Kind, UnknownFormat, decode_kind
+from connectors.positions import Kind, LastRun, UnknownFormat, decode_kind
 
 PAIR = Pair("orders", uuid4(), 3, "us.orders", uuid4(), 3)
 SMALL = st.integers(0, 6)
@@ -185,14 +185,17 @@ def test_chunks_of_another_form_are_refused(value: bytes) -> None:
 
 
 class Topic:
-    """The compacted topic, and a reader of it that looks at one chunk and the beginnings of the others."""
+    """The compacted topic and the last run of the position, and a reader of them that looks at one chunk and the
+    beginnings of the others."""
 
     def __init__(self) -> None:
         self.values: dict[int, bytes] = {}
+        self.last_run: LastRun | None = None
 
-    def write(self, writer: MapWriter) -> int:
-        changes = writer.changes()
-        writer.written()
+    def write(self, writer: MapWriter, *, complete: bool = False) -> int:
+        changes = writer.changes(complete=complete)
+        self.last_run = None if complete else writer.last_run
+        writer.written(complete=complete)
         for key, value in changes:
             upstream = decode_chunk_key(key).first_upstream
             if value is None:
@@ -209,12 +212,15 @@ class Topic:
             runs = RunList(decode_chunk(upstream, self.values[upstream]))
             if following is not None:
                 runs.cut(following, first_downstream(self.values[following]))
+            elif self.last_run is not None:
+                runs.lengthen(self.last_run)
             found |= dense(runs)
         return found
 
     def load(self) -> MapWriter:
         chunks = {upstream: first_downstream(value) for upstream, value in self.values.items()}
-        return MapWriter.load(PAIR, chunks, self.values[max(self.values)] if self.values else None)
+        newest = self.values[max(self.values)] if self.values else None
+        return MapWriter.load(PAIR, chunks, newest, last_run=self.last_run)
 
 
 @pytest.fixture
@@ -225,9 +231,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_chunks")
 class TestMapWriter:
     @settings(deadline=None)
-    @given(history=histories(max_runs=60), restarts=st.sets(st.integers(0, 60)), unwritten=st.sets(st.integers(0, 60)))
+    @given(
+        history=histories(max_runs=60),
+        restarts=st.sets(st.integers(0, 60)),
+        unwritten=st.sets(st.integers(0, 60)),
+        complete=st.sets(st.integers(0, 60)),
+    )
     def test_what_is_stored_says_what_the_records_say(
-        self, history: list[Run], restarts: set[int], unwritten: set[int]
+        self, history: list[Run], restarts: set[int], unwritten: set[int], complete: set[int]
     ) -> None:
         writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
         for turn, run in enumerate(history):
@@ -235,13 +246,59 @@ class TestMapWriter:
             twin.append(run)
             if turn in unwritten:
                 continue
-            topic.write(writer)
+            topic.write(writer, complete=turn in complete)
             assert topic.dense() == twin.records
             if turn in restarts:
                 writer = topic.load()
         topic.write(writer)
         assert topic.dense() == twin.records
         assert writer.chunks == len(topic.values)
+        topic.write(writer, complete=True)
+        assert topic.last_run is None
+        assert topic.dense() == twin.records, "an earlier version reads chunks alone"
+
+    def test_a_last_run_that_grows_is_in_the_position_and_costs_no_chunk(self) -> None:
+        writer, topic = MapWriter(PAIR), Topic()
+        writer.append(Run(0, 0, 10))
+        assert topic.write(writer) == 1
+        for at in range(10, 100, 10):
+            writer.append(Run(at, at, 10))
+            assert topic.write(writer) == 0
+            assert topic.last_run == (0, at + 10)
+            if at == 50:
+                writer = topic.load()
+        assert topic.dense() == dense([Run(0, 0, 100)])
+        assert topic.write(writer, complete=True) == 1
+        assert topic.write(writer, complete=True) == 0
+
+    def test_what_a_cut_takes_from_a_closed_chunk_does_not_come_back_behind_a_marker(self) -> None:
+        """The target was truncated inside a closed chunk, and the next run begins behind the marker of a fence."""
+        writer, topic, twin = MapWriter(PAIR), Topic(), Twin()
+        for at in range(4):
+            run = Run(11 * at, 10 * at, 10)
+            writer.append(run)
+            twin.append(run)
+        topic.write(writer)
+        writer.cut(5)
+        twin.cut(2**63, 5)
+        following = Run(44, 7, 1)
+        writer.append(following)
+        twin.append(following)
+        topic.write(writer)
+        assert topic.dense() == twin.records
+
+    def test_the_map_of_a_compacted_target_keeps_a_bounded_number_of_chunks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its log always begins at 0."""
+        monkeypatch.setattr(offset_map, "MAX_CHUNKS", 4)
+        writer, topic = MapWriter(PAIR), Topic()
+        for at in range(30):
+            writer.append(Run(11 * at, 10 * at, 10))
+            writer.trim(0)
+            topic.write(writer)
+        assert sorted(topic.values) == [198, 231, 264, 297]
+        assert writer.chunks == 4
 
     @pytest.mark.parametrize(
         "later",

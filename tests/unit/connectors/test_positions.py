@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,14 +12,20 @@ from hypothesis import strategies as st
 
 from connectors.positions import (
     Kind,
+    LastRun,
     Position,
     PositionKey,
+    StoredPosition,
     UnknownFormat,
+    can_follow,
     decode_kind,
     decode_position,
     decode_position_key,
     encode_position,
     encode_position_key,
+    encode_progress,
+    encode_run_header,
+    fold_position,
 )
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -89,3 +97,66 @@ def test_kinds_of_later_versions_are_passed_over() -> None:
 def test_values_of_another_form_are_refused(value: bytes, said: str) -> None:
     with pytest.raises(UnknownFormat, match=said):
         decode_position(KEY, value)
+
+
+def progress(**changes: Any) -> bytes:
+    return encode_progress(replace(EXAMPLE, **changes), LastRun(3, 9))
+
+
+def folded(*records: tuple[Kind, bytes | None], run: LastRun | None = None) -> StoredPosition | None:
+    headers = (encode_run_header(run),) if run else ()
+    found = None
+    for kind, value in records:
+        found = fold_position(found, kind, KEY, value, headers if kind is Kind.POSITION else ())
+    return found
+
+
+FULL = (Kind.POSITION, encode_position(EXAMPLE))
+LATER = replace(EXAMPLE, next_source_offset=20, source_leader_epoch=4, target_end=18, next_sequence=17)
+
+
+def test_progress_goes_on_from_the_full_record_before_it() -> None:
+    assert can_follow(LATER, EXAMPLE)
+    later = (Kind.PROGRESS, encode_progress(LATER, LastRun(3, 9)))
+    assert folded(FULL, later) == StoredPosition(LATER, EXAMPLE, LastRun(3, 9))
+    assert folded(FULL, later, FULL, run=LastRun(3, 7)) == StoredPosition(EXAMPLE, EXAMPLE, LastRun(3, 7))
+    assert folded(later) is None
+    assert folded(FULL, later, (Kind.POSITION, None), later) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producer_epoch": 4, "next_source_offset": 30},  # of a writer that was superseded, or its successor's
+        {"producer_id": 78, "next_source_offset": 30},
+        {"next_source_offset": 19},  # a request that arrived late
+        {"next_source_offset": 20},
+    ],
+)
+def test_progress_of_another_producer_or_of_before_does_not_count(changes: dict[str, Any]) -> None:
+    later = (Kind.PROGRESS, encode_progress(LATER, None))
+    assert folded(FULL, later, (Kind.PROGRESS, progress(**changes))) == StoredPosition(LATER, EXAMPLE, None)
+
+
+def test_progress_that_arrives_after_the_hand_over_does_not_count() -> None:
+    over = replace(EXAMPLE, is_handed_over=True)
+    late = (Kind.PROGRESS, progress(next_source_offset=30))
+    assert folded((Kind.POSITION, encode_position(over)), late) == StoredPosition(over, over)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"is_handed_over": True}, {"target_topic": "other"}, {"producer_epoch": 9}, {"next_source_offset": 9}]
+)
+def test_what_progress_has_no_room_for_needs_a_full_record(changes: dict[str, Any]) -> None:
+    assert not can_follow(replace(EXAMPLE, **changes), EXAMPLE)
+
+
+@pytest.mark.parametrize(("java", "altered"), [(9, False), (19, True), (8, True), (None, True)])
+def test_javas_offset_is_altered_if_it_is_not_the_one_of_the_full_record(java: int | None, altered: bool) -> None:
+    assert StoredPosition(LATER, EXAMPLE).was_altered(java) is altered
+
+
+def test_an_earlier_version_reads_the_full_record_and_passes_progress_over() -> None:
+    """It knows kinds up to 8, ignores headers, and refuses values with bytes it does not know."""
+    assert encode_position_key(KEY, Kind.PROGRESS)[1] == 9
+    assert len(encode_position(EXAMPLE)) == 71 + 2 + len("us.orders") + 2 + len("txn") + 1

@@ -101,7 +101,7 @@ def test_defaults() -> None:
     assert (found.enabled, found.tasks_max, found.replication_factor) == (True, 1, 2)
     assert (found.read_committed, found.auto_offset_reset) == (False, "earliest")
     assert found.refresh_topics_interval_s == 600
-    assert (found.commit_interval_ms, found.lease_ms, found.epoch_ms) == (1000, 5000, 3_600_000)
+    assert (found.flush_interval_ms, found.lease_ms, found.epoch_ms) == (60_000, 5000, 3_600_000)
     assert (found.offsets_topic, found.offsets_topic_partitions) == ("mm2-offsets.us.internal", 25)
     assert found.offsets_topic_replication_factor == 3
     assert (found.fetch_max_bytes, found.fetch_min_bytes) == (None, None)

@@ -397,3 +397,12 @@ def test_too_little_memory_says_nothing_of_a_batch(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryError):
         next(loop._feed(machine, fetched(b"x")))
     assert not machine.stopped
+
+
+def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
+    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
+    assert reader.has_room()
+    reader.hold(is_held=True)
+    assert not reader.has_room()
+    reader.hold(is_held=False)
+    assert reader.has_room()

@@ -16,7 +16,8 @@ from connectors.dataplane.plan import (
     TopicPartition,
 )
 from connectors.positions import Position
-from connectors.source.ledger import Ledger, Pair, plan_of, position_of
+from connectors.source.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger, Pair, plan_of, position_of
+from connectors.source.store import Scope
 
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -89,3 +90,103 @@ def test_a_partition_that_stopped_is_neither_planned_nor_handed_over_and_says_wh
 def test_a_report_survives_the_link() -> None:
     sent = report(skips=[(3, 5, 87)], runs=[(0, 0, 15)], state=QUARANTINED, reason="why", error="code")
     assert PartitionProgress.from_wire(sent.to_wire()) == sent
+
+
+class Clock:
+    """A ledger that looks each second whether positions are due, and counts what it stores in a minute."""
+
+    def __init__(self, *, is_countable: bool = True) -> None:
+        pairs = [
+            Pair(SOURCE, None, TopicPartition("us.orders", 0), None, is_countable=is_countable),
+            Pair(OTHER, None, TopicPartition("us.orders", 1), None),
+        ]
+        self.ledger = Ledger(pairs)
+        self.now_s = 1000.0
+        self.offset = 0
+        for pair in pairs:
+            self.ledger.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
+        self.ledger.commit_succeeded(self.ledger.take_commits())
+        self.tick()  # the first look stores Java's offsets
+
+    def tick(self, copied: int = 0) -> list[tuple[TopicPartition, Scope]]:
+        """Of a second in which SOURCE copied so many bytes."""
+        self.now_s += 1
+        if copied:
+            self.offset += 1
+            self.ledger.apply(report(next_source_offset=self.offset, bytes=copied, records=1))
+        commits = self.ledger.take_commits(self.now_s)
+        self.ledger.commit_succeeded(commits)
+        return [
+            (TopicPartition(one.position.source_topic, one.position.source_partition), one.scope) for one in commits
+        ]
+
+
+@pytest.mark.parametrize(("is_countable", "progress"), [(True, 5), (False, 59)])
+def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset_every_minute(
+    is_countable: bool, progress: int
+) -> None:
+    clock = Clock(is_countable=is_countable)
+    for _ in range(3):
+        stored = [one for _ in range(60) for one in clock.tick(100)]
+        assert stored.count((SOURCE, Scope.PROGRESS)) == progress
+        assert stored.count((SOURCE, Scope.OFFSETS)) == 1
+        assert len(stored) == progress + 1
+
+
+def test_a_position_is_stored_once_so_much_is_copied() -> None:
+    clock = Clock()
+    assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, Scope.PROGRESS)], []]
+
+
+def test_a_partition_at_rest_stores_nothing_but_javas_offset_of_what_it_copied() -> None:
+    clock = Clock()
+    clock.tick(100)
+    stored = [one for _ in range(300) for one in clock.tick()]
+    assert stored == [(SOURCE, Scope.PROGRESS), (SOURCE, Scope.OFFSETS)]
+
+
+def test_whoever_continues_finds_everything() -> None:
+    clock = Clock()
+    clock.tick(100)
+    for _ in range(20):
+        clock.tick()
+    assert clock.ledger.entries[SOURCE].is_dirty is False
+    (commit,) = clock.ledger.take_commits()
+    assert (commit.position.next_source_offset, commit.scope) == (1, Scope.ALL)
+    assert clock.ledger.take_commits() == []
+
+
+def test_what_could_not_be_stored_is_due_at_once() -> None:
+    clock = Clock()
+    for _ in range(9):
+        clock.tick(100)
+    clock.ledger.give_back(clock.ledger.take_commits(clock.now_s + 1))
+    assert clock.tick() == [(SOURCE, Scope.OFFSETS)]
+
+
+def test_copying_has_to_wait_while_too_many_bytes_are_not_stored() -> None:
+    made = ledger()
+    for at in range(1, 4):
+        made.apply(report(next_source_offset=at, bytes=MAX_UNSTORED_BYTES // 4))
+    assert not made.must_wait()
+    made.apply(report(source=OTHER, next_source_offset=1, bytes=MAX_UNSTORED_BYTES // 4))
+    assert made.must_wait()
+    commits = made.take_commits()
+    made.apply(report(next_source_offset=5, bytes=7))
+    assert made.must_wait(), "they are not stored yet"
+    made.give_back(commits)
+    assert made.must_wait()
+    made.commit_succeeded(made.take_commits())
+    assert not made.must_wait()
+
+
+def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_stored() -> None:
+    """Sequences are 31 bits: what arrived is counted modulo 2^31."""
+    made = ledger()
+    made.apply(report(next_source_offset=5, records=MAX_UNSTORED_RECORDS, bytes=1))
+    assert made.must_wait()
+    made.commit_succeeded(made.take_commits())
+    assert not made.must_wait()
+    made.apply(report(next_source_offset=6, records=MAX_UNSTORED_RECORDS, bytes=MAX_UNSTORED_BYTES))
+    made.drop(SOURCE)
+    assert not made.must_wait()

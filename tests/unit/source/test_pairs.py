@@ -69,7 +69,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def known(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
         return await lost.known_topics(cluster, names, 0)
 
+    async def compacted(_: Cluster, names: Collection[str]) -> set[str]:
+        return {name for name in names if name.startswith("compacted")}
+
     monkeypatch.setattr(pairs, "known_topics", known)
+    monkeypatch.setattr(pairs, "perhaps_compacted", compacted)
 
 
 def healing(name: str, kind: GapKind, partition: int = 0) -> Entry:
@@ -164,3 +168,14 @@ async def test_a_position_in_a_remote_topic_that_the_removed_policy_made_continu
     position = Position(*source, NEW, 100, 3, "us.orders.1c9bd204", 0, UUID(int=7), 50, "mm2-0", 5, 1, 8)
     assert await both.pairing.renew([entry], {source: Start(position, 99, False)}) == [entry]
     assert entry.pair.target == target
+
+
+async def test_a_successor_cannot_count_what_arrived_of_a_topic_that_is_cleaned_or_transformed() -> None:
+    both = Both()
+    both.source.known["compacted"] = topic("compacted", NEW)
+    both.target.known["us.compacted"] = topic("us.compacted", THERE)
+    partitions = [TopicPartition("orders", 0), TopicPartition("compacted", 0)]
+    assert [pair.is_countable for pair in await both.pairing.pairs(partitions)] == [True, False]
+    clusters = cast(Cluster, both.source), cast(Cluster, both.target)
+    transforming = Pairing("us.{}".format, clusters, cast(Admin, both.target), is_countable=False)
+    assert [pair.is_countable for pair in await transforming.pairs(partitions)] == [False, False]

@@ -17,7 +17,7 @@ from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_index import ChunkPlace
 from connectors.offset_map import Pair, Run, RunList
-from connectors.positions import Position
+from connectors.positions import Position, StoredPosition
 from connectors.settings import MirrorSourceSettings, source_settings
 from connectors.source import takeover_check, topic_plan
 from connectors.source.stored_starts import Stored
@@ -93,7 +93,7 @@ class Flow:
         monkeypatch.setattr(takeover_check, "ConfigSync", NoConfigs)
         monkeypatch.setattr(takeover_check, "MapReader", Maps)
         monkeypatch.setattr(takeover_check, "list_offsets", self._offsets)
-        monkeypatch.setattr(takeover_check, "read_positions", self._positions)
+        monkeypatch.setattr(takeover_check, "read_stored_positions", self._stored_positions)
         monkeypatch.setattr(topic_plan, "read_positions", self._positions)
         monkeypatch.setattr(takeover_check, "read_stored", self._read)
         monkeypatch.setattr(takeover_check, "group_state", self._group)
@@ -104,6 +104,10 @@ class Flow:
     async def _positions(self, *_: object) -> dict[TopicPartition, Position]:
         self.target.log = self.target_then or self.target.log
         return {SOURCE: self.position}
+
+    async def _stored_positions(self, *_: object) -> dict[TopicPartition, StoredPosition]:
+        positions = await self._positions()
+        return {one: StoredPosition(position, position) for one, position in positions.items()}
 
     async def _read(self, of: MirrorSourceSettings, _: object) -> Stored:
         state = offsetlog.SourceOffsets()

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source import defects, reach, task
 from connectors.source.defects import TaskDefective
-from connectors.source.ledger import Entry, Pair
+from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Pair
 from connectors.source.slice import SliceDefect, SliceLost
-from connectors.source.store import Commit, PositionStore, Start
+from connectors.source.store import Commit, PositionStore, Scope, Start
 from connectors.source.takeover import Clusters, Takeover
 from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
@@ -54,6 +54,10 @@ class Slice:
         self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
         self._world.changed()
 
+    def hold(self, *, is_held: bool) -> None:
+        self._world.holds.append((self.epoch, is_held))
+        self._world.changed()
+
     async def stop(self) -> list[TopicPartition]:
         if not self.ended.done():
             self.ended.set_result(None)
@@ -78,6 +82,8 @@ class World:
         self.opened = 0
         self.warmed: list[set[tuple[TopicPartition, TopicPartition]]] = []
         self.commits: list[Commit] = []
+        self.holds: list[tuple[int, bool]] = []
+        self.is_store_away = False
         self.taken_over: list[bool] = []  # by whether the position was handed over
         self.may_take_over = asyncio.Event()
         self.may_take_over.set()
@@ -121,6 +127,8 @@ class World:
         return starts
 
     async def commit(self, commits: Sequence[Commit]) -> None:
+        if self.is_store_away:
+            raise RetriableError("the topic of positions has no leader now")
         self.commits += commits
 
     def runs_of(self, position: Position) -> list[Run]:
@@ -359,3 +367,25 @@ async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch
     services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
     with pytest.raises(RetriableError, match=f"does not know {SOURCE} now"):
         await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()
+
+
+async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once_they_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_COMMIT_S", 0.01)
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.went))
+    world.is_store_away = True
+    report = PartitionProgress(
+        source=SOURCE, next_source_offset=9, last_source_epoch=0, target_end=9, next_sequence=9, high_watermark=9,
+        log_start_offset=0, timestamp_ms=5, records=9, bytes=MAX_UNSTORED_BYTES, batches={},
+    )  # fmt: skip
+    one._progressed(report)
+    assert world.holds == [(1, True)]
+    world.is_store_away = False
+    await world.until(lambda: world.holds == [(1, True), (1, False)])
+    assert world.commits[-1].position.next_source_offset == 9
+    one.stop()
+    await running
+    assert world.commits[-1].scope is Scope.ALL

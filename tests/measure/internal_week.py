@@ -1,0 +1,175 @@
+"""How large the internal topics are after a week of busy partitions, and how long a start reads them.
+
+The records of a week are written with the timestamps that they would have, by the pace of a task: five progress records
+a minute for each partition, then a full position and Java's offset. The broker's cleaner runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import struct
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import crc32c
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.protocol.producer.produce import ProduceRequest
+
+from connect.core import offsetlog
+from connect.embedded.brokers import KafkaCluster
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord, partition_of
+from connect.kafka.settings import connection_settings
+from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
+from connectors.offset_map import map_partition_key
+from connectors.positions import (
+    Kind,
+    LastRun,
+    Position,
+    PositionKey,
+    encode_position,
+    encode_position_key,
+    encode_progress,
+)
+from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+
+_GOAL_BYTES: Final = 200 * 1024 * 1024
+_GOAL_S: Final = 10.0
+_CONNECTOR: Final = "MirrorSourceConnector"
+_PROGRESS_A_MINUTE: Final = 5
+_MINUTE_MS: Final = 60_000
+_SETTLED_S: Final = 45.0
+_LONGEST_WAIT_S: Final = 300.0
+_CRC_AT: Final = 17
+_TIMES: Final = struct.Struct(">qq")  # base and max timestamp, at byte 27 of a batch
+_TIMES_AT: Final = 27
+_Batches = Mapping[tuple[str, int], bytearray]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="internal_week", description=__doc__)
+    parser.add_argument("--hours", type=float, default=7 * 24.0)
+    parser.add_argument("--partitions", type=int, default=1000)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, KafkaCluster.start("eu", base_dir=Path(folder)) as eu:
+        return asyncio.run(_measure(options, eu, Path(folder)))
+
+
+async def _measure(options: argparse.Namespace, eu: KafkaCluster, folder: Path) -> int:
+    connection = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="measure", where="cluster eu")
+    cluster, admin = Cluster(connection, "eu"), Admin(connection, "eu")
+    settings = StoreSettings(
+        _CONNECTOR, "us", "mm2-offsets.us.internal", "mm2-offset-map.us.internal", "measure-commit", 1
+    )
+    positions = [_position(index) for index in range(options.partitions)]
+    sources = [TopicPartition(one.source_topic, one.source_partition) for one in positions]
+    try:
+        store = MirrorPositionStore(cluster, admin, settings)
+        await store.load(sources)
+        await store.commit([Commit(one, [(0, 0, one.target_end)]) for one in positions])
+        minutes = int(options.hours * 60)
+        began_s = time.monotonic()
+        written = await _write(cluster, _minute(settings, positions), minutes)
+        print(f"{written} records of {options.hours:g} hours written in {time.monotonic() - began_s:.0f} s", flush=True)
+        size = await _settled(folder)
+        print(f"internal topics: {size / 1024**2:.1f} MiB (goal: at most {_GOAL_BYTES // 1024**2})", flush=True)
+        cold_s = time.monotonic()
+        starts = await MirrorPositionStore(cluster, admin, settings).load(sources)
+        store_s = time.monotonic() - cold_s
+        reader = MapReader(cluster, settings.map_topic, connector=_CONNECTOR)
+        cold_s = time.monotonic()
+        read = await reader.follow()
+        reader_s = time.monotonic() - cold_s
+        print(f"cold read: a task {store_s:.1f} s, a reader of the map {reader_s:.1f} s, {read} records of the map")
+        whole = not any(start.moved or start.position is None for start in starts.values())
+        whole = whole and all(reader.position(source) is not None for source in sources)
+        print(f"every position is found: {whole}")
+        return 0 if whole and size <= _GOAL_BYTES and max(store_s, reader_s) <= _GOAL_S else 1
+    finally:
+        await admin.close()
+        await cluster.close()
+
+
+def _position(index: int) -> Position:
+    topic, partition = f"busy-{index // 10:03d}", index % 10
+    ids = uuid4(), uuid4()
+    at = 1_000_000
+    return Position(
+        topic, partition, ids[0], at, 3, f"us.{topic}", partition, ids[1], at, f"g-{_CONNECTOR}-{index % 10}", 7, 1, at
+    )
+
+
+def _minute(settings: StoreSettings, positions: Sequence[Position]) -> list[list[OutRecord]]:
+    """The records of a minute, by the moment at which they are written."""
+    moments: list[list[OutRecord]] = [[] for _ in range(_PROGRESS_A_MINUTE + 1)]
+    for position in positions:
+        topic, partition = position.source_topic, position.source_partition
+        key, place = PositionKey(_CONNECTOR, topic, partition), map_partition_key(topic, partition)
+        for moment in range(_PROGRESS_A_MINUTE):
+            later = replace(position, next_source_offset=position.next_source_offset + 10 * (moment + 1))
+            value = encode_progress(later, LastRun(0, later.next_source_offset))
+            moments[moment].append(OutRecord(settings.map_topic, encode_position_key(key, Kind.PROGRESS), value, place))
+        java = offsetlog.mirror_key(_CONNECTOR, "us", topic, partition)
+        last = offsetlog.mirror_value(position.next_source_offset - 1)
+        moments[-1].append(OutRecord(settings.offsets_topic, java, last))
+        moments[-1].append(OutRecord(settings.map_topic, encode_position_key(key), encode_position(position), place))
+    return moments
+
+
+async def _write(cluster: Cluster, moments: Sequence[Sequence[OutRecord]], minutes: int) -> int:
+    topics = {record.topic for moment in moments for record in moment}
+    counts = {name: len(topic.partitions) for name, topic in (await cluster.topics(topics)).topics.items()}
+    batches = [_batches(moment, counts) for moment in moments]
+    (node,) = (await cluster.metadata(())).brokers
+    connection = await cluster.connection(node, "week")
+    first_ms = int(time.time() * 1000) - minutes * _MINUTE_MS
+    step_ms = _MINUTE_MS // len(moments)
+    for minute in range(minutes):
+        for index, moment in enumerate(batches):
+            await connection.call(_request(moment, first_ms + minute * _MINUTE_MS + (index + 1) * step_ms), at_most=11)
+    return minutes * sum(map(len, moments))
+
+
+def _batches(records: Sequence[OutRecord], counts: Mapping[str, int]) -> _Batches:
+    builders: dict[tuple[str, int], tuple[DefaultRecordBatchBuilder, int]] = {}
+    for record in records:
+        place = record.topic, partition_of(record.partition_key or record.key, counts[record.topic])
+        builder, count = builders.get(place) or (DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 900_000), 0)
+        builder.append(count, 0, record.key, record.value, [])
+        builders[place] = builder, count + 1
+    return {place: bytearray(builder.build()) for place, (builder, _) in builders.items()}
+
+
+def _request(batches: _Batches, now_ms: int) -> ProduceRequest:
+    topics: dict[str, ProduceRequest.TopicProduceData] = {}
+    for (topic, partition), batch in batches.items():
+        _TIMES.pack_into(batch, _TIMES_AT, now_ms, now_ms)
+        struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(bytes(batch[_CRC_AT + 4 :])))
+        entry = topics.setdefault(topic, ProduceRequest.TopicProduceData(name=topic, partition_data=[]))
+        row = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(batch))
+        entry.partition_data.append(row)
+    return ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=list(topics.values()))
+
+
+async def _settled(folder: Path) -> int:
+    """Bytes of the topics' segments once the cleaner has come to rest."""
+    until_s = time.monotonic() + _LONGEST_WAIT_S
+    size, since_s = -1, time.monotonic()
+    while time.monotonic() < min(since_s + _SETTLED_S, until_s):
+        await asyncio.sleep(2)
+        now = await asyncio.to_thread(_size, folder)
+        if now != size:
+            size, since_s = now, time.monotonic()
+    return size
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("mm2-off*/*.log") if file.exists())

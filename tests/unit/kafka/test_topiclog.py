@@ -1,0 +1,99 @@
+"""A topic is read to its end however long that takes, as long as something comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiokafka import TopicPartition
+
+from connect.core.errors import RetriableError
+from connect.kafka import topiclog
+from connect.kafka.cluster import Cluster
+from connect.kafka.topiclog import LogRecord, read_to_end
+
+PLACE = TopicPartition("map", 0)
+EU = cast(Cluster, SimpleNamespace(name="eu"))
+
+
+class Consumer:
+    """Hands out one record at a time, each after ``pause_s``, and nothing once ``stuck_at`` is reached."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, records: int, pause_s: float, stuck_at: int) -> None:
+        self._pause_s = pause_s
+        self._stuck_at = stuck_at
+        self._next = 0
+
+        async def ends(*_: object) -> dict[TopicPartition, tuple[int, int]]:
+            return {PLACE: (0, records)}
+
+        @asynccontextmanager
+        async def reader(*_: object, **__: object) -> AsyncIterator[Consumer]:
+            yield self
+
+        monkeypatch.setattr(topiclog, "_ends", ends)
+        monkeypatch.setattr(topiclog, "reader", reader)
+
+    def assign(self, _: object) -> None: ...
+
+    def seek(self, *_: object) -> None: ...
+
+    def pause(self, _: object) -> None: ...
+
+    async def position(self, _: object) -> int:
+        return self._next
+
+    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+        if self._next >= self._stuck_at:
+            await asyncio.sleep(timeout_ms / 1000)
+            return {}
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
+        count = 1 if self._pause_s else min(max_records, self._stuck_at - self._next)
+        made = [
+            SimpleNamespace(key=b"k", value=b"v", offset=self._next + at, timestamp=0, headers=())
+            for at in range(count)
+        ]
+        self._next += count
+        return {PLACE: made}
+
+
+async def test_a_slow_read_goes_on_as_long_as_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Consumer(monkeypatch, records=20, pause_s=0.05, stuck_at=20)
+    found: list[LogRecord] = []
+    began_s = time.monotonic()
+    assert await read_to_end(EU, "map", found.append, timeout_s=0.5) == 20
+    assert time.monotonic() - began_s > 0.5, "longer than it may stand still"
+
+
+async def test_a_read_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    Consumer(monkeypatch, records=20, pause_s=0.01, stuck_at=10)
+    found: list[LogRecord] = []
+    with pytest.raises(RetriableError, match=r"nothing came for 0\.3 s"):
+        await read_to_end(EU, "map", found.append, timeout_s=0.3)
+    assert len(found) == 10
+
+
+async def test_others_on_the_loop_have_their_turn_while_a_topic_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    Consumer(monkeypatch, records=50_000, pause_s=0, stuck_at=50_000)
+    between: list[int] = []
+    read = 0
+
+    def apply(_: LogRecord) -> None:
+        nonlocal read
+        read += 1
+
+    async def others() -> None:
+        while True:
+            between.append(read)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert await read_to_end(EU, "map", apply) == 50_000
+    task.cancel()
+    assert max(after - before for before, after in zip(between, [*between[1:], read], strict=True)) <= 500
