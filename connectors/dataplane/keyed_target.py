@@ -21,6 +21,7 @@ from connect.wire import records as wire_records
 from connect.wire.records import Record
 from connectors.dataplane import codes, refusals
 from connectors.dataplane.handling import NoTarget
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import Compression, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -83,26 +84,24 @@ class Destinations:
 
     async def _look_up(self, topic: str) -> int:
         """Wait for whatever may pass. Raises NoTarget."""
-        clock = asyncio.get_running_loop().time
-        give_up_s = clock() + (0 if topic in self._waited_for else _APPEAR_S)
+        wait_s = 0 if topic in self._waited_for else _APPEAR_S
         while True:
             try:
-                found = (await self._target.metadata({topic})).topics.get(topic)
+                found = (await known_topics(self._target, {topic}, wait_s)).get(topic)
             except RetriableError as error:
                 trouble = str(error)
             else:
-                if found is not None and not found.error_code and found.partitions:
-                    self._counts[topic] = len(found.partitions)
-                    return self._counts[topic]
-                code = found.error_code if found is not None else codes.UNKNOWN_TOPIC_OR_PARTITION
-                if code in _NEVER:
-                    raise NoTarget(_NEVER[code].format(topic=topic))
-                if code == codes.UNKNOWN_TOPIC_OR_PARTITION and clock() >= give_up_s:
+                if found is None:
                     if len(self._waited_for) >= _MOST_MISSING:
                         self._waited_for.clear()
                     self._waited_for.add(topic)
                     raise NoTarget(f"there is no target topic {topic}; create it")
-                trouble = codes.name(code)
+                if found.error_code in _NEVER:
+                    raise NoTarget(_NEVER[found.error_code].format(topic=topic))
+                if not found.error_code and found.partitions:
+                    self._counts[topic] = len(found.partitions)
+                    return self._counts[topic]
+                trouble = codes.name(found.error_code)
             log.warning("%s: target topic %s: %s; retrying in %g s", self._flow, topic, trouble, _RETRY_S)
             await asyncio.sleep(_RETRY_S)
 

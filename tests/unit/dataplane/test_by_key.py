@@ -21,7 +21,7 @@ from connect.kafka.settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records as wire_records
 from connect.wire.records import Record
-from connectors.dataplane import by_key, codes, keyed_target
+from connectors.dataplane import by_key, codes, keyed_target, lost
 from connectors.dataplane.by_key import ByKey, KeyedPartition
 from connectors.dataplane.plan import (
     QUARANTINED,
@@ -184,6 +184,7 @@ class Scene:
         monkeypatch.setattr(keyed_target, "cut_off", Producer.cut_off)
         monkeypatch.setattr(keyed_target, "_APPEAR_S", 0.05)
         monkeypatch.setattr(keyed_target, "_RETRY_S", 0.001)
+        monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0.001)
 
     @asynccontextmanager
     async def copies(self) -> AsyncIterator[None]:
