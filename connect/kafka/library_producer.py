@@ -46,11 +46,13 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
     Args:
         records: How many it holds.
         build: Called once with producer id, epoch and base sequence; returns the bytes that are sent.
+        check: Called each time before they are sent; raises if they must not be. The producer is spent then.
     """
 
-    def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
+    def __init__(self, records: int, build: Callable[[int, int, int], bytes], check: Callable[[], None]) -> None:
         self._records = records
         self._make = build
+        self._check = check
         self._built: bytes | None = None
         self._state = -1, -1, -1
 
@@ -58,6 +60,7 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
         self._state = producer_id, producer_epoch, base_sequence
 
     def _build(self) -> bytes:
+        self._check()
         if self._built is None:
             self._built = self._make(*self._state)
         return self._built

@@ -71,6 +71,7 @@ class ByKey:
     Args:
         clusters: Source and target.
         on_round: Called after each round.
+        check_lease: Raises RetriableError when nothing may be sent any more.
         fail: Ends the slice.
     """
 
@@ -79,6 +80,7 @@ class ByKey:
         clusters: tuple[Cluster, Cluster],
         settings: SliceSettings,
         on_round: Callable[[], None],
+        check_lease: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.source, target = clusters
@@ -86,7 +88,7 @@ class ByKey:
         self.on_round = on_round
         self._fail = fail
         self.destinations = Destinations(target, settings.flow)
-        self.sender = Sender(ConnectionSettings.from_wire(settings.target), settings.compression)
+        self.sender = Sender(ConnectionSettings.from_wire(settings.target), settings.compression, check_lease)
         self._handler: MessageHandler | None = None
         self._thread = ThreadPoolExecutor(1, "message handler")
         self._opened = AsyncExitStack()

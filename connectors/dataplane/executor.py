@@ -264,9 +264,13 @@ class Slice:
         ago, by a worker that may have given it up since."""
         if self._settings is None:
             return
-        if self._lease_until is not None and not self._has_lease():
-            raise LeaseOver
+        if self._lease_until is not None:
+            self._check_lease()
         self._lease_until = time.monotonic() + self._settings.lease_ms / 1000
+
+    def _check_lease(self) -> None:
+        if not self._has_lease():
+            raise LeaseOver
 
     def _has_lease(self) -> bool:
         return self._lease_until is not None and time.monotonic() < self._lease_until
@@ -280,7 +284,7 @@ class Slice:
         if self._stage is not None:
             await self._stage.start(self._end)
         if settings.by_key:
-            self._by_key = ByKey((self._source, self._target), settings, self._made_room, self._end)
+            self._by_key = ByKey((self._source, self._target), settings, self._made_room, self._check_lease, self._end)
             await self._by_key.open()
         self._leaders = await asyncio.gather(
             Leaders.connected(self._source, source_topics), Leaders.connected(self._target, target_topics)

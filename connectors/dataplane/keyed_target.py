@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -123,11 +123,16 @@ class Sender:
     """An idempotent producer. Batches for one partition are sent in the order of the calls, if each call is awaited.
 
     The library's sequence numbers have a gap behind a refused batch, so each refusal costs a new producer.
+    ``check_lease`` raises RetriableError when nothing may be sent any more: a slice that was frozen must not send what
+    its successor has sent already.
     """
 
-    def __init__(self, connection: ConnectionSettings, compression: Compression) -> None:
+    def __init__(
+        self, connection: ConnectionSettings, compression: Compression, check_lease: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._compression = compression
+        self._check_lease = check_lease
         #: The last one is in use, the others wait for answers.
         self._producers: list[AIOKafkaProducer] = []
         self._replacing = asyncio.Lock()
@@ -203,7 +208,7 @@ class Sender:
         def build(producer_id: int, epoch: int, sequence: int) -> bytes:
             return bytes(wire_records.build(records, codec, producer_id, epoch, sequence, level))
 
-        batch = BuiltBatch(len(records), build)
+        batch = BuiltBatch(len(records), build, self._check_lease)
         sending = asyncio.create_task(_send(producer, target, batch), name=f"send {target}")
         try:
             await asyncio.wait({sending}, timeout=_STALLED_S)

@@ -23,6 +23,7 @@ from connect.wire import records as wire_records
 from connect.wire.records import Record
 from connectors.dataplane import by_key, codes, keyed_target, lost
 from connectors.dataplane.by_key import ByKey, KeyedPartition
+from connectors.dataplane.executor import LeaseOver
 from connectors.dataplane.plan import (
     QUARANTINED,
     RUNNING,
@@ -168,6 +169,7 @@ class Scene:
     ) -> None:
         self.source, self.target = Log(partitions), target
         self.failures: list[BaseException] = []
+        self.is_over = False
         self.positions = dict.fromkeys(range(partitions), 0)
         self.states: dict[int, PartitionProgress] = {}
         self.copying: list[KeyedPartition] = []
@@ -190,7 +192,7 @@ class Scene:
     async def copies(self) -> AsyncIterator[None]:
         """A slice that goes on from the positions that were reported."""
         clusters = cast(Cluster, self.source), cast(Cluster, self.target)
-        copy = ByKey(clusters, self._settings, lambda: None, self.failures.append)
+        copy = ByKey(clusters, self._settings, lambda: None, self.check_lease, self.failures.append)
         await copy.open()
         copy._handler = self._handler
         self.copying = copy.start([plan(index, offset) for index, offset in self.positions.items()])
@@ -199,6 +201,10 @@ class Scene:
         finally:
             self.report()
             await copy.stop()
+
+    def check_lease(self) -> None:
+        if self.is_over:
+            raise LeaseOver
 
     def report(self) -> None:
         for partition in self.copying:
@@ -272,6 +278,19 @@ async def test_a_position_covers_acknowledged_records_only(monkeypatch: pytest.M
         assert all(0 < position <= 80 for position in scene.positions.values()), "no other round began"
     for index, position in scene.positions.items():
         assert sorted(scene.arrived(index)) == list(range(position))
+
+
+async def test_without_a_lease_nothing_is_sent_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a freeze: a successor may have sent the same, and what is behind it."""
+    scene = Scene(monkeypatch, Target(orders=2))
+    scene.target.silent = True
+    async with scene.copies():
+        await until(lambda: all(one.holds_up_end for one in scene.copying), "all wait", WITHIN_S)
+        scene.is_over, scene.target.silent = True, False
+        await until(lambda: len(scene.failures) == 3, "all have failed", WITHIN_S)
+    assert not scene.target.logs
+    assert all(isinstance(error, LeaseOver) for error in scene.failures)
+    assert set(scene.positions.values()) == {0}
 
 
 async def test_after_a_crash_everything_arrives_and_the_last_copies_are_in_order(

@@ -21,7 +21,7 @@ async def test_a_batch_of_ours_gets_its_place_in_the_sequence_once() -> None:
     producer._txn_manager.set_pid_and_epoch(7, 1)
     queue, partition = producer._message_accumulator, TopicPartition("t", 0)
     for expected in (b"7 1 0", b"7 1 5"):
-        answer = await queue.add_batch(BuiltBatch(5, built), partition, 1.0)
+        answer = await queue.add_batch(BuiltBatch(5, built, lambda: None), partition, 1.0)
         sent = queue._pop_batch(partition)
         assert bytes(sent.get_data_buffer()) == expected
         queue.reenqueue(sent)
