@@ -46,6 +46,9 @@ from connectors.dataplane.refusals import add_skip
 log = logging.getLogger(__name__)
 
 _ROUND_RECORDS: Final = 2_000
+_LEAST_ROUND_RECORDS: Final = 50
+#: A round that takes longer is followed by a smaller one, so that a clean end need not wait for long.
+_ROUND_S: Final = 1.0
 _WAIT_MS: Final = 500
 #: How long one partition may keep the loop to itself.
 _TURN_S: Final = 0.01
@@ -158,6 +161,7 @@ class KeyedPartition:
         self._is_ending = False
         self._in_round = False
         self._turns = 0
+        self._round_records = _ROUND_RECORDS
         self._progress = PartitionProgress(
             plan.source, plan.next_source_offset, -1, -1, 0, -1, -1, NO_TIMESTAMP, records=0, bytes=0, batches={}
         )
@@ -178,7 +182,7 @@ class KeyedPartition:
         while not self._is_ending and self._progress.state == RUNNING:
             try:
                 with reading(self._copy.source, source.topic):
-                    found = await consumer.getmany(source, timeout_ms=_WAIT_MS, max_records=_ROUND_RECORDS)
+                    found = await consumer.getmany(source, timeout_ms=_WAIT_MS, max_records=self._round_records)
             except RetriableError as error:
                 self._stop(STOPPED, str(error), "")
                 break
@@ -207,6 +211,7 @@ class KeyedPartition:
 
     async def _round(self, records: Sequence[Any], following: int) -> None:
         self._in_round = True
+        began_s = time.monotonic()
         try:
             shares, stop = await self._shared_out(records)
             outcomes = await asyncio.gather(
@@ -231,6 +236,10 @@ class KeyedPartition:
         finally:
             self._in_round = False
             self._copy.on_round()
+        if time.monotonic() - began_s > _ROUND_S:
+            self._round_records = max(self._round_records // 2, _LEAST_ROUND_RECORDS)
+        else:
+            self._round_records = min(self._round_records * 2, _ROUND_RECORDS)
 
     async def _shared_out(self, records: Sequence[Any]) -> tuple[dict[TopicPartition, list[Record]], Stop | None]:
         """Return what goes where; all that becomes of a record is known before any of it is sent."""
