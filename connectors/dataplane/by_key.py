@@ -172,6 +172,11 @@ class KeyedPartition:
         """Whether something that was sent has no answer yet."""
         return self._in_round
 
+    @property
+    def next_source_offset(self) -> int:
+        """The offset behind the last record whose copies are acknowledged."""
+        return self._progress.next_source_offset
+
     def discard_unsent(self) -> None:
         """Begin no other round."""
         self._is_ending = True

@@ -64,7 +64,9 @@ SCHEMA_DDL: Final = (
     "topic string, partition int, next_source_offset bigint, target_end bigint, "
     "records bigint, bytes bigint, batches bigint"
 )
-_DRAIN_TIMEOUT_S: Final = 5.0
+#: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
+_DRAIN_STILL_S: Final = 5.0
+_DRAIN_LOOK_S: Final = 0.5
 
 
 def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -401,14 +403,23 @@ class Slice:
         self._link.send({"type": "done", "unclean": unclean})
 
     async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
-        """Have these take and send nothing more; returns the partitions whose last batches got no answer in time."""
+        """Have these take and send nothing more, and wait for answers as long as they come.
+
+        Return the partitions whose last batches have none. Refusals are no progress: they may be repeated without end.
+        """
         for copier in leaving:
             copier.discard_unsent()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-                while _unanswered(leaving):
-                    self._answered.clear()
-                    await self._answered.wait()
+        reached, since_s = -1, time.monotonic()
+        while _unanswered(leaving):
+            reached, before = sum(copier.next_source_offset for copier in leaving), reached
+            now_s = time.monotonic()
+            if reached != before:
+                since_s = now_s
+            elif now_s - since_s > _DRAIN_STILL_S + 2 * (self._writer.expected_s if self._writer else 0.0):
+                break
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), _DRAIN_LOOK_S)
         return [list(copier.plan.source) for copier in _unanswered(leaving)]
 
     def _made_room(self) -> None:

@@ -24,6 +24,10 @@ class Pace:
     def limit_bytes(self) -> int:
         return min(max(self._least, int(self._bytes_per_s * _AHEAD_S)), self._most)
 
+    def seconds_for(self, size: int) -> float:
+        """Return how long so many bytes should take; without a rate yet, as long as the first ones may."""
+        return size / self._bytes_per_s if self._bytes_per_s else _AHEAD_S
+
     def begin(self, now_s: float) -> None:
         """Something is under way on a connection that was idle."""
         self._since_s = now_s

@@ -92,6 +92,11 @@ class TargetWriter:
             if pump := self._placed.pop(copier, None):
                 pump.forget(copier)
 
+    @property
+    def expected_s(self) -> float:
+        """How long the answers to all that is in flight should take, at the rates of late."""
+        return max((pump.expected_s for pump in self._pumps.values() if not pump.closed), default=0.0)
+
     async def stop(self) -> None:
         await self._recoveries.stop()
         if self._watch is not None:
@@ -246,6 +251,12 @@ class _LeaderPump:
     @property
     def closed(self) -> bool:
         return self.connection.closed
+
+    @property
+    def expected_s(self) -> float:
+        # The rate of a connection with little to do says nothing of a dead one.
+        most_s = self.connection.request_timeout_ms / 1000
+        return min(self._pace.seconds_for(self._in_flight_bytes), most_s) if self._in_flight_bytes else 0.0
 
     def forget(self, copier: PartitionCopier) -> None:
         self.ready.pop(copier, None)

@@ -29,7 +29,6 @@ _RENEW_S: Final = 1.0
 OPEN_TIMEOUT_S: Final = 60.0
 #: After so long without a slot a predecessor makes room; then, so often, the log says that there is none.
 _NO_SLOT_S: Final = 20.0
-_STOP_TIMEOUT_S: Final = 7.0
 _CANCEL_AFTER_S: Final = 10.0
 
 
@@ -254,25 +253,22 @@ class SliceHandle:
         """Drain these partitions and let go of them, while the others are copied on.
 
         One removal at a time. Returns those whose last batches have no answer: they count as unclean at the slice's end
-        too. :class:`SliceLost` if the slice ends meanwhile, or is silent.
+        too. :class:`SliceLost` if the slice ends meanwhile, or does not answer its lease. A drain takes as long as the
+        target answers.
         """
         self._removed = asyncio.get_running_loop().create_future()
         self._send({"type": "remove", "partitions": [list(one) for one in partitions]})
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
-                await self._until(self._removed)
-        except TimeoutError:
-            raise SliceLost(f"the slice did not let go of partitions within {_STOP_TIMEOUT_S:.0f} s") from None
+        await self._until(self._removed)
         return self._removed.result()
 
     async def stop(self) -> list[TopicPartition]:
-        """End cleanly; returns partitions whose last batches have no answer. :class:`SliceLost` if it is silent."""
+        """End cleanly; return the partitions whose last batches have no answer.
+
+        A drain takes as long as the target answers. Raises :class:`SliceLost` if the slice does not answer its lease.
+        """
         self._send({"type": "stop"})
-        done, _ = await asyncio.wait({self.ended}, timeout=_STOP_TIMEOUT_S)
-        if not done:
-            raise SliceLost(f"the slice did not stop within {_STOP_TIMEOUT_S:.0f} s")
-        error = self.ended.result()
-        if error is not None:
+        await asyncio.wait({self.ended})
+        if (error := self.ended.result()) is not None:
             raise error
         return self._unclean
 

@@ -68,7 +68,7 @@ async def test_the_lease_is_answered_while_the_clusters_are_opened(monkeypatch: 
 
 
 async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.01)
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     stopped, waiting = in_flight(0), in_flight(1)
@@ -76,14 +76,45 @@ async def test_a_drain_waits_for_answers_and_not_for_stopped_partitions(monkeypa
     slice_._copiers = [stopped, waiting]
     await slice_._drain()
     assert wire.said[-1] == {"type": "done", "unclean": [["t", 1]]}
-    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 3600.0)
     slice_._copiers = [stopped]
     await asyncio.wait_for(slice_._drain(), 60)
     assert wire.said[-1] == {"type": "done", "unclean": []}
 
 
+async def test_a_drain_takes_as_long_as_the_target_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 0.1 MB/s what is in flight takes longer than any fixed limit that a dead target deserves."""
+    now_s = 1000.0
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(executor, "_DRAIN_LOOK_S", 0.001)
+    wire, writer = Wire(), SimpleNamespace(expected_s=0.0)
+    slice_ = Slice(cast(Link, wire))
+    slice_._writer = cast(Any, writer)
+    copiers = [in_flight(index) for index in range(4)]
+    slice_._copiers = list(copiers)
+    draining = asyncio.create_task(slice_._drain())
+    for copier in copiers[:2]:
+        now_s += executor._DRAIN_STILL_S
+        await asyncio.sleep(0.02)
+        copier.acknowledged(copier._in_flight[0], 0)
+        slice_._made_room()
+        await asyncio.sleep(0.02)
+    writer.expected_s = 60.0  # of a large batch on a slow link
+    now_s += 100.0
+    await asyncio.sleep(0.02)
+    assert not draining.done()
+    copiers[2].acknowledged(copiers[2]._in_flight[0], 0)
+    await asyncio.sleep(0.02)
+    for _ in range(3):  # answers that acknowledge nothing
+        now_s += 50.0
+        slice_._made_room()
+        await asyncio.sleep(0.02)
+    await asyncio.wait_for(draining, 60)
+    assert wire.said[-1] == {"type": "done", "unclean": [["t", 3]]}
+
+
 async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.05)
     wire = Wire()
     slice_ = Slice(cast(Link, wire))
     slice_._copiers = [in_flight(0)]
@@ -159,6 +190,7 @@ class Half:
         self.added: list[TopicPartition] = []
         self.removed: list[TopicPartition] = []
         self.woken = 0
+        self.expected_s = 0.0
 
     def start(self, copiers: list[PartitionCopier], _: Leaders) -> None:
         self.added += [copier.plan.source for copier in copiers]
@@ -196,7 +228,7 @@ async def test_partitions_leave_when_theirs_is_answered_and_the_others_stay(monk
     assert (reader.removed, writer.removed) == ([leaving.plan.source],) * 2
     assert leaving.stopped
 
-    monkeypatch.setattr(executor, "_DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.01)
     await slice_._remove({silent.plan.source})
     assert wire.said[-1] == {"type": "removed", "partitions": [["t", 2]], "unclean": [["t", 2]]}
     assert slice_._copiers == [staying]

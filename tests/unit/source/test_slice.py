@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -335,4 +336,23 @@ async def test_partitions_are_resumed_one_message_each(world: World) -> None:
         world.wire.say("resumed", partition=Resumed(plan).to_wire())
     assert {one.plan for one in await asyncio.wait_for(resuming, 60)} == set(wanted)
     assert await handle.resume([]) == []
+    await handle.close()
+
+
+async def test_a_stop_waits_for_a_slice_that_answers_its_lease() -> None:
+    world = world_with()
+    handle = SliceHandle(
+        cast(SparkEngine, world.engine), world.links, replace(SETTINGS, lease_ms=200), 3, lambda _: None
+    )
+    opening = asyncio.create_task(handle.open())
+    world.connect(await world.until_started())
+    world.wire.say("ready")
+    await asyncio.wait_for(opening, 60)
+    stopping = asyncio.create_task(handle.stop())
+    for _ in range(30):
+        await asyncio.sleep(0.02)
+        world.wire.say("alive")
+    assert not stopping.done()
+    with pytest.raises(SliceLost, match="nothing heard"):
+        await asyncio.wait_for(stopping, 60)
     await handle.close()
