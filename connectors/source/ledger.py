@@ -220,6 +220,12 @@ class Ledger:
     def enter(self, pairs: Iterable[Pair]) -> None:
         self.entries.update((pair.source, Entry(pair)) for pair in pairs)
 
+    def clear(self) -> None:
+        """Forget all entries."""
+        self.entries.clear()
+        self._unstored_bytes = 0
+        self._too_long.clear()
+
     def going(self) -> list[Entry]:
         """Entries that are copied: neither stopped nor leaving."""
         return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]

@@ -197,7 +197,7 @@ class MirrorSourceTask:
     async def _copy(self) -> None:
         """From a takeover to a clean end, or to the loss of a slice, which is raised."""
         if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
-            self._ledger.entries.clear()
+            self._ledger.clear()
             self._ledger.enter(await self._before_stop(self._pairs()))
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None

@@ -190,3 +190,6 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
     made.apply(report(next_source_offset=6, records=MAX_UNSTORED_RECORDS, bytes=MAX_UNSTORED_BYTES))
     made.drop(SOURCE)
     assert not made.must_wait()
+    made.apply(report(source=OTHER, bytes=MAX_UNSTORED_BYTES))
+    made.clear()
+    assert not made.must_wait()
