@@ -124,8 +124,8 @@ class Connection:
 
     @property
     def write_paused(self) -> bool:
-        """Whether the socket takes less than is written; ``drained`` waits for it."""
-        return not self._protocol.writable.is_set()
+        """Whether the socket takes less than is written."""
+        return self._protocol.is_write_paused
 
     @property
     def idle_s(self) -> float:
@@ -166,12 +166,6 @@ class Connection:
             return sent.result()
         finally:
             sent.cancel()
-
-    async def drained(self) -> None:
-        """Wait until the socket takes more. Raises ConnectionLost where it never will."""
-        await self._protocol.writable.wait()
-        if self._protocol.is_lost:
-            raise self._protocol.error()
 
     def mute(self, throttle_time_ms: int) -> None:
         """Hold the next calls for as long as the broker asked (KIP-219)."""

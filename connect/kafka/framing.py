@@ -39,8 +39,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_lost = False
         self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
-        self.writable = asyncio.Event()
-        self.writable.set()
+        self.is_write_paused = False
         self._transport = transport
         self._max_frame_bytes = max_frame_bytes
         self._pending: deque[_Pending] = deque()
@@ -98,10 +97,10 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             remaining = remaining[step:]
 
     def pause_writing(self) -> None:
-        self.writable.clear()
+        self.is_write_paused = True
 
     def resume_writing(self) -> None:
-        self.writable.set()
+        self.is_write_paused = False
 
     def eof_received(self) -> None:
         self._lose("the broker closed it")
@@ -145,7 +144,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             return
         self.is_lost = True
         self._reason = reason
-        self.writable.set()
+        self.is_write_paused = False
         pending, self._pending = self._pending, deque()
         for _, _, answer in pending:
             self._fail(answer)

@@ -143,8 +143,6 @@ async def test_a_cut_fails_what_is_in_flight(proxy: FaultProxy) -> None:
     assert connection.closed
     with pytest.raises(ConnectionLost):
         await connection.send(3, 12, [METADATA_OF_NOTHING])
-    with pytest.raises(ConnectionLost):
-        await connection.drained()
     await connection.close()
 
 
@@ -163,10 +161,7 @@ async def test_writers_see_that_the_socket_takes_no_more(proxy: FaultProxy) -> N
     while not connection.write_paused:
         answers.append(connection.send(3, 12, [METADATA_OF_NOTHING, bytes(100_000)]))
         await asyncio.sleep(0)
-    draining = asyncio.ensure_future(connection.drained())
     await connection.close()
-    with pytest.raises(ConnectionLost):
-        await draining
     outcomes = await asyncio.gather(*answers, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {ConnectionLost}
 

@@ -149,9 +149,9 @@ async def test_who_stopped_waiting_does_not_disturb_the_others() -> None:
     assert bytes(second.result()) == b"b"
 
 
-async def test_a_writer_that_waits_is_woken_by_the_end() -> None:
+async def test_a_lost_connection_pauses_no_writer() -> None:
     reader, _ = protocol()
     reader.pause_writing()
-    assert not reader.writable.is_set()
+    assert reader.is_write_paused
     reader.eof_received()
-    assert reader.writable.is_set()
+    assert not reader.is_write_paused
