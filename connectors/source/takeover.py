@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import (
@@ -278,6 +279,8 @@ async def _plans_afresh(
         pair, start = entry.pair, known[entry.pair.source]
         committed = start.committed_source_offset
         position = None if start.moved else start.position
+        if position is not None and target_of(position) == pair.target and ends[pair.target] < position.target_end:
+            raise RetriableError(f"target {pair.target} was truncated while it was taken over")
         if start.moved and not start.decided:
             log.info("%s goes on behind source offset %s, as the stored offset was altered", pair.source, committed)
         plans.append(

@@ -68,7 +68,7 @@ def control_batch(offset: int, producer_id: int, *, commit: bool, epoch: int = 0
 
 
 @dataclass
-class _Producer:
+class Producer:
     epoch: int
     next_sequence: int | None = None
     recent: list[tuple[int, int, int]] = field(default_factory=list)  # first, last sequence, base offset
@@ -80,7 +80,7 @@ class TargetPartition:
 
     end: int = 0
     batches: list[bytes] = field(default_factory=list)
-    producers: dict[int, _Producer] = field(default_factory=dict)
+    producers: dict[int, Producer] = field(default_factory=dict)
 
     def append(self, batch: bytes) -> tuple[int, int]:
         """(error code, base offset)."""
@@ -94,7 +94,7 @@ class TargetPartition:
             or header.size_bytes != len(batch)
         ):
             return INVALID_RECORD, -1
-        producer = self.producers.setdefault(header.producer_id, _Producer(header.producer_epoch))
+        producer = self.producers.setdefault(header.producer_id, Producer(header.producer_epoch))
         if header.producer_epoch < producer.epoch:
             return FENCED, -1
         if header.producer_epoch > producer.epoch:
@@ -108,7 +108,7 @@ class TargetPartition:
 
     def mark(self, producer_id: int, epoch: int) -> None:
         """The marker of an empty aborted transaction under a new epoch."""
-        producer = self.producers.setdefault(producer_id, _Producer(epoch))
+        producer = self.producers.setdefault(producer_id, Producer(epoch))
         producer.epoch, producer.next_sequence, producer.recent = epoch, 0, []
         self._put(control_batch(0, producer_id, commit=False, epoch=epoch), 1)
 
@@ -129,7 +129,7 @@ class TargetPartition:
         data = [batch for batch in self.batches if not wire.read_header(batch).is_control]
         return [record for batch in data for record in records.decode(batch, 2)]
 
-    def _write(self, batch: bytes, header: wire.BatchHeader, producer: _Producer) -> int:
+    def _write(self, batch: bytes, header: wire.BatchHeader, producer: Producer) -> int:
         base = self._put(batch, header.record_count)
         producer.next_sequence = wire.add_sequence(header.base_sequence, header.record_count)
         producer.recent = [*producer.recent, (header.base_sequence, header.last_sequence, base)][-5:]

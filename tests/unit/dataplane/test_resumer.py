@@ -174,7 +174,7 @@ def without(*offsets: int) -> list[bytes]:
     [
         (without(6), "the source has other records now than arrived"),  # compacted
         (without(5), "the source has other records now than arrived"),
-        (without(*range(6, 13)), "the source has 2 records fewer than arrived"),  # truncated
+        (without(*range(6, 13)), "the source has 2 records fewer there than arrived"),  # truncated
         (
             [*without(*range(6, 13)), source_batch([(6, 1006, b"other", b"v"), *ROWS[2:]])],
             "the source has other records",
@@ -199,7 +199,10 @@ async def test_a_source_that_lost_its_beginning_proves_nothing_though_it_goes_on
     site.copied(alike[:2])
     site.source, site.source_start = [source_batch(alike[2:])], 7
     found = await site.resume()
-    assert (found.plan.next_source_offset, found.fallback) == (START, "the source begins at offset 7 now")
+    assert (found.plan.next_source_offset, found.fallback) == (
+        START,
+        "the source has 2 records fewer there than arrived",
+    )
 
 
 class Query:

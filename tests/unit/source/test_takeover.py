@@ -155,6 +155,19 @@ async def test_tasks_fence_one_after_the_other(target: Target) -> None:
     assert target.most_at_once == 1
 
 
+async def test_a_target_that_is_truncated_meanwhile_is_looked_at_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new end, stored, would hide what it lost."""
+
+    async def list_offsets(_: object, partitions: Collection[TopicPartition], *__: object) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 49)
+
+    monkeypatch.setattr(takeover, "list_offsets", list_offsets)
+    with pytest.raises(RetriableError, match=r"us\.orders-0 was truncated while it was taken over"):
+        await target.take(OWN, {A: stored(A, clean=True)})
+
+
 async def test_under_another_name_the_target_has_nothing_to_prove(target: Target) -> None:
     starts = {A: stored(A, target_topic="us_orders", target_topic_id=UUID(int=9))}
     (plan,) = (await target.take(OWN, starts)).plans
