@@ -34,7 +34,7 @@ from connectors.mirror_maker_1.remedies import told
 from connectors.mirror_maker_1.source_topics import shown
 from connectors.mirror_maker_1.waiting import unless
 from connectors.source.defects import Defects
-from connectors.source.left_behind import warn_of_left_behind
+from connectors.source.first_offsets import warn_of_left_behind
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly

@@ -1,10 +1,11 @@
-"""Where partitions begin that nobody has copied yet."""
+"""Where partitions begin that have no stored position."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import committed_offsets, group_state
@@ -13,6 +14,8 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.settings import MirrorSourceSettings
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +62,25 @@ async def warn_of_members(source: Cluster, group: str) -> None:
             len(members),
             source.name,
             members[0],
+        )
+
+
+async def warn_of_left_behind(source: Cluster, ends: Mapping[TopicPartition, int]) -> None:
+    """Warn of partitions that have records and begin at their ends (``auto.offset.reset`` = ``latest``).
+
+    At a first start that is what a user asks for. But brokers delete what a group has committed for a topic that is
+    deleted (Kafka ``GroupCoordinator.onPartitionsDeleted``), so a recreated topic begins at its end too. ``ends``:
+    where partitions without a stored offset begin. Raises as :func:`connect.kafka.offsets.list_offsets`.
+    """
+    starts = await list_offsets(source, list(ends), EARLIEST) if ends else {}
+    behind = sorted(one for one, end in ends.items() if starts[one] < end)
+    if behind:
+        names = ", ".join(f"{one} at offset {ends[one]}" for one in behind[:_MOST_NAMED])
+        log.warning(
+            "cluster %s: no offset is stored for %d partitions that have records, and auto.offset.reset = latest "
+            "leaves these records out: %s%s; with earliest they would be copied",
+            source.name,
+            len(behind),
+            names,
+            f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else "",
         )

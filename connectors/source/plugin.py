@@ -32,7 +32,6 @@ from connectors.offset_checks import require_offset, require_partition, require_
 from connectors.partition_states import PARTITION_STATES
 from connectors.record_settings import Records, record_settings
 from connectors.settings import CONVERTERS, MirrorSourceSettings, source_settings
-from connectors.source import syncing
 from connectors.source.chain_plan import chain_plan, check_chain
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.exactly_once import MAX_RUNS_PER_CHUNK, ExactlyOnceTask
@@ -40,6 +39,7 @@ from connectors.source.host import FlowParts, MirrorHost
 from connectors.source.reports import LAG, PARTITIONS, lag_report, partitions_report
 from connectors.source.slice import SliceFenced
 from connectors.source.store import MirrorPositionStore, StoreSettings
+from connectors.source.sync_writer import sync_writer, syncs_topic
 from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.topology import ASSIGNED_PARTITIONS, decode_partitions
@@ -102,7 +102,7 @@ class MirrorSource(SourceConnector):
             return
         parts = await self._closing.enter_async_context(_parts(self._host, settings, clients))
         clusters = parts.clusters
-        syncs = syncing.topic_of(settings, clients)
+        syncs = syncs_topic(settings, clients)
         if syncs is not None:
             self._closing.push_async_callback(syncs.close)
         access = access_of(settings, parts)
@@ -225,7 +225,7 @@ class MirrorSourceEngineTask(EngineTask):
         settings, clients = settings_of(props, self._host)
         index = int(props["task.index"])
         engine, links = await self._host.spark.get()
-        async with _parts(self._host, settings, clients) as parts, syncing.writer(settings, clients, index) as syncs:
+        async with _parts(self._host, settings, clients) as parts, sync_writer(settings, clients, index) as syncs:
             attempt = 0
             while True:
                 attempt += 1

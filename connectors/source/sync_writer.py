@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
 from connect.core.errors import HeliographError
-from connect.kafka.producer import OutRecord
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord, PlainWriter
+from connectors.clients import FlowClients
 from connectors.dataplane.plan import Run, TopicPartition
 from connectors.mirror_records import OffsetSync
 from connectors.offset_syncs import OffsetSyncs
+from connectors.settings import MirrorSourceSettings, OffsetSyncsSettings
+from connectors.source.sync_topic import OffsetSyncsTopic
 
 log = logging.getLogger(__name__)
 
@@ -156,3 +161,33 @@ class SyncWriter:
         if text != self._said:
             log.warning("%s: %s", self._label, text)
             self._said = text
+
+
+def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:
+    """The topic, to be closed; None where no syncs are written."""
+    syncs = settings.offset_syncs
+    if syncs is None:
+        return None
+    return OffsetSyncsTopic(syncs, Admin(clients.offset_syncs_admin(), _place(settings, syncs)), settings.flow)
+
+
+@asynccontextmanager
+async def sync_writer(
+    settings: MirrorSourceSettings, clients: FlowClients, task: int
+) -> AsyncIterator[SyncWriter | None]:
+    """A task's writer, which lasts as long as the context; None where no syncs are written."""
+    syncs = settings.offset_syncs
+    if syncs is None:
+        yield None
+        return
+    cluster = Cluster(clients.offset_syncs_producer(task), _place(settings, syncs))
+    try:
+        write = PlainWriter(cluster).write
+        async with SyncWriter(f"{settings.flow} task {task}", syncs.topic, syncs.lag_max, write) as made:
+            yield made
+    finally:
+        await cluster.close()
+
+
+def _place(settings: MirrorSourceSettings, syncs: OffsetSyncsSettings) -> str:
+    return settings.source_alias if syncs.on_source else settings.target_alias

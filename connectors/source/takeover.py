@@ -23,10 +23,9 @@ from connect.kafka.transactions import (
 )
 from connectors.dataplane.plan import QUARANTINED, PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from connectors.positions import Position
-from connectors.source.first_offsets import Begin, first_offsets, warn_of_members
+from connectors.source.first_offsets import Begin, first_offsets, warn_of_left_behind, warn_of_members
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry
-from connectors.source.left_behind import warn_of_left_behind
 from connectors.source.reach import let_wait, out_of_reach, target_of
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start

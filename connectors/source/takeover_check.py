@@ -6,13 +6,14 @@ A predecessor is Java's MirrorMaker 2 in the same group, we ourselves, or Mirror
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka.errors import for_code
 from kafka.protocol.admin import ListTransactionsRequest
 
+from connect.core import offsetlog
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.connection import UnsupportedVersion
@@ -24,14 +25,13 @@ from connectors.gaps import GapKind
 from connectors.map_reader import MapReader
 from connectors.offset_map import Pair as MapPair
 from connectors.offset_map import Run
-from connectors.positions import Position
+from connectors.positions import Position, StoredPosition
 from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.host import FlowParts
 from connectors.source.ledger import Entry
-from connectors.source.store import Start
-from connectors.source.stored_starts import Stored, offsets_of, read_stored, starts_of
+from connectors.source.store import Start, read_offsets, start_of
 from connectors.source.takeover import begin_at
 from connectors.source.takeover_gaps import Met, judged, met_at_start, met_by_reading
 from connectors.source.topic_plan import TopicPlan, plan_topics
@@ -154,6 +154,13 @@ class TakeoverCheck:
             for one in part.met
             if one.stops is stopping
         ]
+
+
+class Stored(NamedTuple):
+    """Source offsets in Java's records, and the keys of those that were written plainly."""
+
+    offsets: offsetlog.SourceOffsets
+    plain: set[bytes]
 
 
 async def check_takeover(
@@ -322,3 +329,36 @@ def stop_order(checked: TakeoverCheck) -> Sequence[str]:
         steps.append("run this check again: no members, nothing moves")
     steps.append("start heliograph mirror with the same file")
     return steps
+
+
+async def read_stored(settings: MirrorSourceSettings, store: Cluster) -> Stored:
+    """What the topic of source offsets says; nothing where it is not there. Errors as those of the cluster."""
+    topic = settings.offsets_topic
+    known = (await store.metadata({topic})).topics.get(topic)
+    if known is None or not known.partitions:
+        return Stored(offsetlog.SourceOffsets(), set())
+    return Stored(*await read_offsets(store, topic))
+
+
+def offsets_of(
+    settings: MirrorSourceSettings, stored: Stored, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """Of the last record copied, by source partition."""
+    return {one: stored.offsets.mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
+
+
+def starts_of(
+    settings: MirrorSourceSettings,
+    stored: Stored,
+    positions: Mapping[TopicPartition, StoredPosition],
+    partitions: Iterable[TopicPartition],
+) -> dict[TopicPartition, Start]:
+    """What a task would find of each partition."""
+    return {
+        one: start_of(positions.get(one), offset, plainly=_java_key(settings, one) in stored.plain)
+        for one, offset in offsets_of(settings, stored, partitions).items()
+    }
+
+
+def _java_key(settings: MirrorSourceSettings, partition: TopicPartition) -> bytes:
+    return offsetlog.mirror_key(settings.name, settings.source_alias, *partition)

@@ -22,9 +22,9 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import NewTopic
 from connect.kafka.topic_configs import alter
 from connectors.flows import Flow, load
-from connectors.source import syncing
 from connectors.source.connector import MirrorSourceConnector
 from connectors.source.host import looked_at_parts
+from connectors.source.sync_writer import syncs_topic
 from tests.kit.direct import Broker
 from tests.kit.processes import wait_until
 
@@ -145,7 +145,7 @@ async def run_once(flow: Flow, internal: Sequence[Mapping[str, Any]]) -> None:
                 await parts.admin.create_topics(
                     [NewTopic(topic["topic"], topic["partitions"], topic["replication_factor"], topic["configs"])]
                 )
-        syncs = syncing.topic_of(settings, clients)
+        syncs = syncs_topic(settings, clients)
         assert syncs is not None
         clusters = parts.clusters
         connector = MirrorSourceConnector(

@@ -25,7 +25,7 @@ from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
 from connectors.mirror_maker_1.settings import Options, mirror_settings
 from connectors.mirror_maker_1.topics import takes
-from connectors.source import left_behind
+from connectors.source import first_offsets
 from connectors.source.defects import TaskDefective
 from connectors.source.slice import SliceDefect, SliceLost
 from tests.kit.members import until
@@ -150,7 +150,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
     scene = Scene()
     monkeypatch.setattr(by_key_task, "list_offsets", list_offsets)
-    monkeypatch.setattr(left_behind, "list_offsets", list_offsets)
+    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
     monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
     monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.01)
     monkeypatch.setattr(by_key_task, "_LOOK_S", 0.01)

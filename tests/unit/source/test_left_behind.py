@@ -11,8 +11,8 @@ import pytest
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.source import left_behind
-from connectors.source.left_behind import warn_of_left_behind
+from connectors.source import first_offsets
+from connectors.source.first_offsets import warn_of_left_behind
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         assert at == EARLIEST
         return dict.fromkeys(partitions, 5)
 
-    monkeypatch.setattr(left_behind, "list_offsets", list_offsets)
+    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
     return cast(Cluster, SimpleNamespace(name="source"))
 
 

@@ -18,7 +18,7 @@ from connectors.dataplane import plan as planning
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapPolicy, OnTopicRecreated
 from connectors.positions import Position
-from connectors.source import first_offsets, gap_policy, left_behind, reach, standing, takeover
+from connectors.source import first_offsets, gap_policy, reach, standing, takeover
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.store import Start
@@ -317,8 +317,7 @@ async def test_it_is_told_where_what_is_there_already_is_left_out(
     async def list_offsets(_: object, partitions: Collection[TopicPartition], at: int, *__: int) -> dict[Any, int]:
         return dict.fromkeys(partitions, 9 if at == LATEST else 2)
 
-    for module in (first_offsets, left_behind):
-        monkeypatch.setattr(module, "list_offsets", list_offsets)
+    monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
     starts = {A: Start(None, None, False), B: stored(B, clean=True)}
     found = await take_over(target.clusters, OWN, [Entry(pair(A)), Entry(pair(B))], starts, reset_to=reset_to)
     assert {plan.source: plan.next_source_offset for plan in found.plans} == {A: 9 if reset_to == LATEST else 2, B: 100}

@@ -20,8 +20,7 @@ from connectors.offset_map import Pair, Run, RunList
 from connectors.positions import Position, StoredPosition
 from connectors.settings import MirrorSourceSettings, source_settings
 from connectors.source import takeover_check, topic_plan
-from connectors.source.stored_starts import Stored
-from connectors.source.takeover_check import PartitionStart, TakeoverCheck, check_takeover
+from connectors.source.takeover_check import PartitionStart, Stored, TakeoverCheck, check_takeover
 
 OF_SOURCE, OF_TARGET, ANOTHER = UUID(int=1), UUID(int=2), UUID("1c9bd204-0000-4000-8000-000000000000")
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
