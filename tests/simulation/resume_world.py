@@ -20,6 +20,7 @@ from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
+from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.offsets import EARLIEST
 from connect.kafka.transactions import ProducerIdentity, Superseded, TransactionalIdRefused
 from connect.wire import batch as wire
@@ -481,7 +482,9 @@ def _cluster(name: str) -> Cluster:
     async def connection(*_: object) -> str:
         return name
 
-    return cast(Cluster, SimpleNamespace(name=name, metadata=metadata, connection=connection))
+    return cast(
+        Cluster, SimpleNamespace(name=name, metadata=metadata, connection=connection, leader_epochs=LeaderEpochs())
+    )
 
 
 def play(seed: int) -> World:
