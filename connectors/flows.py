@@ -21,6 +21,7 @@ from connect.core.security_defs import SECURITY
 from connect.kafka.keys import CONNECTION_KEYS
 from connectors.clients import FlowClients, Kind, Side, flow_clients, properties_with_prefix
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.internal_topic import CLEANED_SOON
 from connectors.notices import Notice, notices
 from connectors.policies import sees_cycles
 from connectors.remote_names import RemoteNames
@@ -293,6 +294,7 @@ class MirrorMakerConfig:
             "key.converter": BYTE_ARRAY_CONVERTER,
             "value.converter": BYTE_ARRAY_CONVERTER,
             "header.converter": BYTE_ARRAY_CONVERTER,
+            **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
             **props,
         }
 

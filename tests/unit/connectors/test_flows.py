@@ -9,6 +9,7 @@ import pytest
 from connect.core.errors import ConfigError
 from connect.core.properties import parse_properties
 from connectors.flows import Connector, MirrorMakerConfig, load, mirrored
+from connectors.internal_topic import CLEANED_SOON
 from connectors.policies import MAPPING_POLICY_CLASS
 
 BASE = """
@@ -50,6 +51,7 @@ us->eu.source.cluster.bootstrap.servers = c:9092
 BYTE_ARRAY = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 WORKER = {
+    **{f"offset.storage.{key}": value for key, value in CLEANED_SOON.items()},
     "admin.bootstrap.servers": "b:9092",
     "admin.security.protocol": "SSL",
     "admin.ssl.truststore.location": "/etc/trust.jks",
