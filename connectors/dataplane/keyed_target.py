@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
 import aiokafka.errors
@@ -30,9 +29,6 @@ _RETRY_S: Final = 0.5
 #: How long a topic is waited for that a message handler names: it may have been created just now.
 _APPEAR_S: Final = 10.0
 _MOST_MISSING: Final = 1_024
-_KEYS_KEPT: Final = 16_384
-#: Longer keys are hashed each time.
-_KEY_BYTES: Final = 256
 #: Below the default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 256 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 20
@@ -75,7 +71,7 @@ class Destinations:
         else by ``turn``. Raises NoTarget."""
         count = self._counts.get(record.topic) or await self._look_up(record.topic)
         if record.partition is None:
-            index = turn % count if record.key is None else _home(record.key, count)
+            index = turn % count if record.key is None else partition_of(record.key, count)
         elif record.partition < count:
             index = record.partition
         else:
@@ -248,12 +244,3 @@ async def _send(producer: AIOKafkaProducer, target: TopicPartition, batch: Built
 def _size(record: Record) -> int:
     headers = sum(len(key) + len(value or b"") for key, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD_BYTES
-
-
-def _home(key: bytes, count: int) -> int:
-    return _of_key(key, count) if len(key) <= _KEY_BYTES else partition_of(key, count)
-
-
-@lru_cache(_KEYS_KEPT)
-def _of_key(key: bytes, count: int) -> int:
-    return partition_of(key, count)
