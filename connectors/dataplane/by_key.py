@@ -138,13 +138,13 @@ class ByKey:
         await self.sender.stop()
         await self._opened.aclose()
 
-    async def answers(self, records: Sequence[MirroredRecord]) -> list[Answers | NoTarget]:
+    async def answers(self, records: Sequence[Any]) -> list[Answers | NoTarget]:
         """Return what is sent in the place of each record. A handler may block, so it runs in a thread of its own."""
         handler = self._handler
         if handler is None:
-            return [[record._replace(partition=None)] for record in records]
-        asked = asyncio.get_running_loop().run_in_executor
-        return await asked(self._thread, lambda: [_answer(handler, record) for record in records])
+            return [[_mirrored(record, None)] for record in records]
+        in_thread = asyncio.get_running_loop().run_in_executor
+        return await in_thread(self._thread, lambda: [_answer(handler, record) for record in records])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -251,8 +251,7 @@ class KeyedPartition:
         shares: dict[TopicPartition, list[Record]] = {}
         self._turns += 1
         until_s = time.monotonic() + _TURN_S
-        given = [_mirrored(record) for record in records]
-        for record, answer in zip(given, await self._copy.answers(given), strict=True):
+        for record, answer in zip(records, await self._copy.answers(records), strict=True):
             try:
                 if isinstance(answer, NoTarget):
                     raise answer
@@ -293,16 +292,16 @@ class KeyedPartition:
         self._progress.state, self._progress.reason, self._progress.error = state, reason, error
 
 
-def _mirrored(record: Any) -> MirroredRecord:
-    """A record of the library's consumer."""
+def _mirrored(record: Any, partition: int | None) -> MirroredRecord:
+    """Return a record of the library's consumer as handlers see it."""
     timestamp_ms = NO_TIMESTAMP if record.timestamp is None else record.timestamp
     return MirroredRecord(
-        record.topic, record.partition, record.offset, timestamp_ms, record.key, record.value, record.headers
+        record.topic, partition, record.offset, timestamp_ms, record.key, record.value, record.headers
     )
 
 
-def _answer(handler: MessageHandler, record: MirroredRecord) -> Answers | NoTarget:
+def _answer(handler: MessageHandler, record: Any) -> Answers | NoTarget:
     try:
-        return answers(handler, record)
+        return answers(handler, _mirrored(record, record.partition))
     except NoTarget as error:
         return error
