@@ -70,8 +70,11 @@ class LagReader:
         found = {one: offset + 1 for one, offset in offsets.items() if offset is not None}
         # Java's offsets are written once a minute, positions more often.
         positions = await read_stored_positions(self._store, self._settings.map_topic, name)
-        newer = {one: stored.position for one, stored in positions.items() if not stored.was_altered(offsets.get(one))}
-        return found | {one: newer[one].next_source_offset for one in found.keys() & newer.keys()}
+        for one in offsets.keys() & positions.keys():
+            stored = positions[one]
+            if stored.position.next_source_offset and not stored.was_altered(offsets[one]):
+                found[one] = stored.position.next_source_offset
+        return found
 
     async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
         """Those of ``positions`` that the source has; the time of what waits is looked up for ``most_stamps`` of those
