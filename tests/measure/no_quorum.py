@@ -28,7 +28,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
 from tests.kit.checker import Checker, TopicPair
-from tests.kit.mirror import Mirror, replicated
+from tests.kit.mirror import CALM, Mirror, replicated
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -72,12 +72,13 @@ class _Ends:
         ]
         self._partitions = partitions
 
-    async def begun(self) -> None:
-        """Wait until something is copied."""
+    async def caught_up(self, records: float) -> None:
+        """Wait until the copy is less than so many records behind."""
         async with asyncio.timeout(_DEADLINE_S):
             while True:
                 with contextlib.suppress(RetriableError):  # leaders have just been elected
-                    if (await self.look())[1]:
+                    read, copied = await self.look()
+                    if copied and read - copied < records:
                         return
                 await asyncio.sleep(_LOOK_S)
 
@@ -118,6 +119,8 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
     loads = [Load(name, count, batch_records=20) for name, count in counts.items()]
     properties = {
         **replicated(_NODES),
+        **CALM,  # the frozen broker may coordinate the workers' group
+        "offset-syncs.topic.replication.factor": "1",  # at the source
         "clusters": "us, eu",
         "us->eu.enabled": "true",
         "us->eu.topics": ", ".join(counts),
@@ -139,8 +142,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> list[str]:
                 Mirror(properties, directory) as mirror,
             ):
                 mirror.start()
-                await ends.begun()
-                await asyncio.sleep(options.before / 2)
+                await ends.caught_up(options.rate)
                 before, idle_s = await ends.watch(options.before)
                 _say(f"before: {before:,.0f} records/s, longest standstill {idle_s:.0f} s")
                 target.freeze(_VICTIM)
