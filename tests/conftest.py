@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
+from tests.kit.shared_mirror import LISTENERS
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,8 +61,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    slow = {_share(item.path) for item in items if item.get_closest_marker("slow")}
+    order = {share: index for index, share in enumerate(dict.fromkeys(_share(item.path) for item in items))}
+    items.sort(key=lambda item: (_share(item.path) not in slow, order[_share(item.path)]))
+
+
+@functools.cache
+def _share(file: Path) -> Path:
+    """Return what runs in one process: a file, or its folder if the folder is a package, whose tests share a mirror."""
+    return file.parent if (file.parent / "__init__.py").is_file() else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, give a package of tests to one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadShares(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return str(_share(config.rootpath / nodeid.partition("::")[0]))
+
+    return LoadShares(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -81,5 +106,5 @@ def us() -> Iterator[KafkaCluster]:
 @pytest.fixture(scope="session")
 def eu() -> Iterator[KafkaCluster]:
     """The second shared cluster, under the same rules."""
-    with KafkaCluster.start("eu", config=EAGER) as cluster:
+    with KafkaCluster.start("eu", config=EAGER, listeners=LISTENERS) as cluster:
         yield cluster

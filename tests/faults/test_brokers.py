@@ -1,7 +1,7 @@
-"""Brokers that restart or die and paths that are cut or stall, under load: one mirror lives through it, its copy exact.
+"""Brokers that restart or die, paths that are cut or stall, processes that are killed or frozen, under load.
 
-One stage for all tests, in any order, and one mirror process that is never started again. Each test makes one fault
-while records are written, ends it, and compares both logs.
+One stage and one mirror for all tests, in any order. Each test makes one fault while records are written, ends it, and
+compares both logs: they are equal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ import pytest
 
 from tests.kit.fault_plan import BREAKING, Fault, Kind, plan
 from tests.kit.faults import FaultRound
+from tests.kit.kill import play_round
+from tests.kit.mirror import PATIENT
 from tests.kit.pipe import Direction
-from tests.kit.processes import wait_until
+from tests.kit.processes import Role, wait_until
 from tests.kit.proxied import ConnectionState
 from tests.kit.proxy import FaultProxy
 from tests.kit.requests import PRODUCE
+from tests.kit.rounds import Path, Round
+from tests.kit.rounds import plan as kill_plan
 from tests.kit.stage import Stage
 from tests.kit.stored import stored_positions
 from tests.kit.strike import faults_of
@@ -39,6 +43,14 @@ PATH_FAULTS = [
     for fault in plan(SEED, 14)
     if fault.kind in (Kind.UNANSWERED, Kind.HALF_CLOSE, Kind.LIMIT)
 ]
+#: Each process is killed once, and a slice is frozen.
+BLOWS = kill_plan(
+    SEED,
+    kills=4,
+    stops=1,
+    victims=(Role.PYTHON_WORKER, Role.WORKER, Role.SPARK_JVM, Role.SPARK_DRIVER),
+    load_bytes=(100_000, 1_000_000),
+)
 #: A fault between two requests hits nothing, and is made again.
 ATTEMPTS = 3
 #: What a test sees pass to the target before it makes its fault.
@@ -47,11 +59,14 @@ LOAD_BYTES = 150_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Two clusters, load, and the one mirror, caught up once; at the end it stops as it should."""
+    """Two clusters, load, and the one mirror, caught up once; at the end it stops and leaves nothing behind."""
     properties = {
         "us.consumer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
         "eu.producer.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
         "eu.offset.flush.interval.ms": "200",
+        # The worker stays a member while a path to its group stands still.
+        "eu.session.timeout.ms": PATIENT["eu.session.timeout.ms"],
+        "eu.worker.lease.ms": PATIENT["eu.worker.lease.ms"],
     }
     directory = tmp_path_factory.mktemp("brokers")
     with Stage(
@@ -59,8 +74,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     ) as stage:
         assert not stage.set_going(DEADLINE_S)
         yield stage
-        stage.writer.stop()
-        assert stage.mirror.stop() == 0
+        ending = stage.wind_up()
+        assert not ending.faults
+        assert ending.comparison.is_exact, "\n".join(faults_of(ending.comparison))
 
 
 class Scene:
@@ -190,3 +206,11 @@ def test_a_whole_path_that_stands_still_for_longer_than_a_request_may_take_costs
     scene.until_given_up(before, of_a_slice)
     scene.stage.release()
     scene.compare()
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("planned", BLOWS, ids=str)
+def test_a_blow_leaves_neither_gap_nor_duplicate_nor_disorder(scene: Scene, planned: Round) -> None:
+    played = play_round(scene.stage, planned, SEED)
+    assert not played.faults, played
+    assert played.found_surplus or planned.path is not Path.UNANSWERED, "what was not answered is found at the target"

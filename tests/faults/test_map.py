@@ -18,7 +18,7 @@ from connect.cli.offset_map import run_rebuild
 from connect.embedded.brokers import KafkaCluster
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_view import Question
-from tests.integration.test_mirror import read, until, write, write_transactions
+from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
 from tests.kit.mirror import SMALL, Mirror

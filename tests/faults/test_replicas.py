@@ -21,7 +21,7 @@ from connectors.verify import compare_topics
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.direct import Broker, Replicas
 from tests.kit.mirror import SMALL, Mirror
-from tests.kit.processes import wait_until
+from tests.kit.processes import slices, wait_until
 from tests.kit.stored import stored_positions
 from tests.kit.strike import faults_of
 from tests.kit.topics import make_topics
@@ -214,9 +214,11 @@ def test_a_partition_that_cannot_be_fenced_holds_up_itself_only(world: World) ->
     starved, mirror = "us.replicated-starved", world.mirror
     world.trio.kill(THIRD - 1)
     wait_until(lambda: world._replicas(starved, FIRST).in_sync == (FIRST, SECOND), DEADLINE_S, "two are left", POLL_S)
-    mirror.kill()
     start = mirror.log_end()
-    mirror.start()
+    for member in slices(
+        mirror.pid, [listener.port for node in world.trio.addresses for listener in node.listeners.values()]
+    ):
+        member.process.kill()
     why = "replicated-starved-0 waits: target us.replicated-starved-0 has 2 of the 3 replicas in sync"
     world.await_line(start, "WARNING us->trio", why)
     end = world.end("us.replicated-orders", via=FIRST)

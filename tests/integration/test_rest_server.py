@@ -1,6 +1,6 @@
 """A worker's REST API on a real cluster: the examples of ``docs/rest.md``, run as they stand.
 
-Those fenced as ``shell`` want a mirror: ``test_mirror_over_rest`` asks the same of one.
+Those fenced as ``shell`` want a mirror: ``flows/test_over_rest`` asks the same of one.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ from kafka.admin import (
 )
 
 from connect.embedded.brokers import KafkaCluster
-from tests.integration.test_mirror import write
 from tests.integration.test_shapes import assert_copied
 from tests.kit import shapes
 from tests.kit.batches import topics_of
+from tests.kit.copies import write
 from tests.kit.direct import Broker
 from tests.kit.mirror import PATIENT
 from tests.kit.processes import Member, Role, wait_until

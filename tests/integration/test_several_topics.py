@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
-from tests.integration.test_mirror import read
+from tests.kit.copies import read
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.moving import committed
 from tests.kit.processes import wait_until

@@ -22,9 +22,9 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.configs import max_message_bytes, min_insync_replicas
 from connect.kafka.settings import connection_settings
-from tests.integration.test_mirror import read, until
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of
+from tests.kit.copies import read, until
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.resumed import Resumed
 from tests.kit.secured import as_lines, start_secured

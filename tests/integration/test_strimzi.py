@@ -1,4 +1,4 @@
-"""A Strimzi resource run as users run it: records copied, a state heeded, a second start with another file."""
+"""A Strimzi resource run as users run it: a mirror that runs copies its records, one that is stopped does not."""
 
 from __future__ import annotations
 
@@ -49,6 +49,18 @@ spec:
       topicsPattern: {topic}
 """
 
+#: Another mirror of the resource, which is not to run.
+STOPPED = """\
+    - source: {{alias: held, bootstrapServers: '{us}'}}
+      sourceConnector:
+        tasksMax: 1
+        state: stopped
+        config:
+          replication.factor: -1
+          offset-syncs.topic.replication.factor: -1
+          sync.topic.acls.enabled: "false"
+      topicsPattern: {topic}
+"""
 AUTO_RESTART = "autoRestart: {enabled: true, maxRestarts: 1}"
 PASSWORD = "of-carol-alone"
 #: SCRAM over TLS at the source, mutual TLS at the target.
@@ -90,37 +102,29 @@ spec:
 """
 
 
-def test_a_resource_is_run_and_its_state_heeded(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    topic, remote = "seen-as-resource", "res.seen-as-resource"
+def test_a_resource_is_run_and_each_mirror_has_its_state(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
+    topic, remote, held = "seen-as-resource", "res.seen-as-resource", "held.seen-as-resource"
     ours, theirs = Broker(us, 0), Broker(eu, 0)
     ours.make_topic(topic, [[1]])
-    wait_until(lambda: ours.end(topic) == 0, DEADLINE_S, "the topic is there", 0.1)
+    theirs.make_topic(held, [[1]])
+    wait_until(lambda: ours.end(topic) == theirs.end(held) == 0, DEADLINE_S, "the topics are there", 0.1)
     ours.produce(topic, 0, RECORDS)
     program = str(Path(sys.executable).parent / "heliograph")
     rest = f"listeners=http://{ports.HOST}:{ports.choose(1)[0]}"
     with Mirror({}, tmp_path, [program, "mirror", "--set", rest, "-f"]) as mirror:
-
-        def write(state: str) -> None:
-            mirror.properties_file.write_text(
-                RESOURCE.format(us=us.bootstrap, eu=eu.bootstrap, topic=topic, state=state)
-            )
-
-        write("running")
+        addresses = {"us": us.bootstrap, "eu": eu.bootstrap, "topic": topic}
+        mirror.properties_file.write_text(RESOURCE.format(**addresses, state="running") + STOPPED.format(**addresses))
         mirror.start()
         mirror.await_line(0, ["spec.replicas: one process is one worker"], DEADLINE_S)
         mirror.await_line(0, ["res->eu.MirrorSourceConnector: created"], DEADLINE_S)
         wait_until(lambda: theirs.end(remote) >= RECORDS, DEADLINE_S, "all is copied", 0.1)
-        assert mirror.stop() == 0
-        mirror.assert_gone()
+        mirror.await_line(0, ["held->eu.MirrorSourceConnector: created"], DEADLINE_S)
         ours.produce(topic, RECORDS, RECORDS)
-
-        write("stopped")
-        begun = mirror.log_end()
-        mirror.start()
-        mirror.await_line(begun, ["res->eu.MirrorSourceConnector: stopped"], DEADLINE_S)
+        wait_until(lambda: theirs.end(remote) >= 2 * RECORDS, DEADLINE_S, "the rest is copied", 0.1)
         assert mirror.stop() == 0
         mirror.assert_gone()
-    assert asyncio.run(value_numbers(eu.bootstrap, remote)) == [*range(RECORDS)], "each once, and none while stopped"
+    assert asyncio.run(value_numbers(eu.bootstrap, remote)) == [*range(2 * RECORDS)], "each once"
+    assert theirs.end(held) == 0, "nothing of a mirror that is stopped"
 
 
 @pytest.mark.long

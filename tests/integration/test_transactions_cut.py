@@ -25,8 +25,8 @@ from connectors.gaps import Gap, GapKind
 from connectors.positions import Kind, decode_kind
 from connectors.source.store import Commit, MirrorPositionStore
 from tests.integration.test_kafka_transactions import spend_epochs
-from tests.integration.test_mirror import read, until
 from tests.integration.test_store import ORDERS, POSITION, Site
+from tests.kit.copies import read, until
 from tests.kit.topics import make_topics
 
 pytestmark = pytest.mark.integration

@@ -91,15 +91,15 @@ def run(
         if report.all_faults:
             break
         say(f"round {planned.number}/{len(rounds)}: {planned}")
-        report.rounds.append(_play(stage, planned, seed, say))
+        report.rounds.append(play_round(stage, planned, seed, say))
     _finish(stage, report)
     if not report.all_faults:
         report.faults += [f"offset map of {fault}" for fault in stage.map_faults(mapped)]
     return report
 
 
-def _play(stage: Stage, planned: Round, seed: int, say: Callable[[str], None]) -> RoundResult:
-    """The round, again while its blow hits nobody."""
+def play_round(stage: Stage, planned: Round, seed: int, say: Callable[[str], None] = lambda line: None) -> RoundResult:
+    """Play a round on a stage whose mirror runs; play it again if its blow hits nothing."""
     for attempt in range(1, _ATTEMPTS + 1):
         played = Strike(stage, planned, seed + attempt).play()
         say(f"  {'hit nobody' if played.missed else f'surplus {played.surplus_records} records'}; {played.comparison}")

@@ -13,7 +13,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from connect.embedded.brokers import KafkaCluster
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror
+from tests.kit.shared_mirror import LIVE, LIVE_PARTITIONS, LIVE_TOPIC, SharedMirror
 from tests.kit.stream import DEADLINE_S, Stream, appear, longest_gap_s, producers_of
 from tests.kit.topics import make_topics
 
@@ -25,9 +26,7 @@ _GAP_S = 20.0
 
 
 @pytest.fixture
-def stage(
-    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[tuple[Stream, Mirror]]:
+def stage(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[tuple[Stream, Mirror]]:
     alias = f"us{uuid.uuid4().hex[:6]}"
     properties = {
         "clusters": f"{alias}, eu",
@@ -39,21 +38,17 @@ def stage(
         f"{alias}->eu.refresh.topics.interval.seconds": "1",
         **SMALL,
     }
-    if not request.node.get_closest_marker("long"):
-        # Nobody is killed, and no task may be started anew because the machine is busy.
-        properties |= CALM
     with Mirror(properties, tmp_path) as mirror:
         yield Stream(us, eu, alias), mirror
         assert mirror.stop() == 0
         mirror.assert_gone()
 
 
-async def test_partitions_come_go_and_move_and_the_others_are_copied_on(stage: tuple[Stream, Mirror]) -> None:
-    stream, mirror = stage
-    a, b, c, d, e = (f"{stream.alias}-{name}" for name in "abcde")
-    await make_topics(stream.us.bootstrap, {a: 4})
-    staying = stream.begin(a, 4)
-    mirror.start()
+async def test_partitions_come_go_and_move_and_the_others_are_copied_on(shared: SharedMirror) -> None:
+    stream, mirror, start = Stream(shared.us, shared.eu, LIVE), shared.mirror, shared.mirror.log_end()
+    a, b, c, d, e = (f"{LIVE}-{name}" for name in "abcde")
+    assert a == LIVE_TOPIC
+    staying = stream.begin(a, LIVE_PARTITIONS)
     writing = asyncio.create_task(stream.write())
     reading = [asyncio.create_task(stream.read(staying))]
     await stream.until_copied(staying)
@@ -74,7 +69,7 @@ async def test_partitions_come_go_and_move_and_the_others_are_copied_on(stage: t
     await admin.start()
     await admin.delete_topics([d, e])
     await admin.close()
-    await asyncio.to_thread(mirror.await_line, 0, ["task 1: copies", f"{c}-0", "as well"], DEADLINE_S)
+    await asyncio.to_thread(mirror.await_line, start, ["task 1: copies", f"{c}-0", "as well"], DEADLINE_S)
     moved = len(stream.copied[coming[1]])
     await stream.until_copied(coming[1:2], max(before, moved) + 200)
 
@@ -88,7 +83,8 @@ async def test_partitions_come_go_and_move_and_the_others_are_copied_on(stage: t
     for task in reading:
         task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
-    assert not [line for line in mirror.log_lines() if "taking over again" in line]
+    again = [line for line in mirror.log_lines(start) if f"{LIVE}->" in line and "taking over again" in line]
+    assert not again
     assert max(gaps.values()) < _GAP_S + stream.longest_pause_s, gaps
 
 

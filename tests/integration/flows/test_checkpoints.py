@@ -6,10 +6,8 @@ import asyncio
 import json
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import httpx
@@ -18,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from connect.cli.drift import run_drift
 from connect.cli.plan import run_plan
-from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 from connectors.client import (
     OffsetAndMetadata,
@@ -43,13 +40,14 @@ from tests.kit.moving import (
     end_of,
     flows_of,
     not_once,
-    two_flows,
 )
 from tests.kit.processes import wait_until
+from tests.kit.rest_client import RestClient
+from tests.kit.shared_mirror import GROUPS, TARGET, SharedMirror
 
 pytestmark = pytest.mark.integration
 
-_DEADLINE_S: Final = 300.0
+_DEADLINE_S: Final = 200.0
 _POLL_S: Final = 0.3
 _ROUNDS: Final = 60
 #: Where the target's log is made to begin.
@@ -128,41 +126,45 @@ def _are_counted(url: str, flow: FlowOf, feed: Feed, movers: list[Mover]) -> boo
     return found == wanted and sum(beats) > 0 and sum(counts) >= len(found)
 
 
+def _is_stopped(worker: RestClient, connector: str) -> bool:
+    found = worker.ask("GET", f"{connector}/status")
+    return found["connector"]["state"] == "STOPPED" and not found["tasks"]
+
+
 def test_groups_process_every_record_once_wherever_they_left(
-    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: SharedMirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of plain, transactional and compacted topics, by two policies."""
-    name = uuid.uuid4().hex[:6]
+    name, us, eu, mirror = GROUPS, shared.us, shared.eu, shared.mirror
     feed = Feed(us.bootstrap, name)
     movers = asyncio.run(_leave(us, feed, name))
     groups = re.compile(f"{name}-.*")
     late, topics = f"{name}-late", feed.topics
-    (port,) = ports.choose(1)
-    rest = {"dedicated.mode.enable.public.rest": "true", "listeners": f"http://{ports.HOST}:{port}"}
-    beats = {f"{flow.alias}->eu.emit.heartbeats.enabled": "true" for flow in flows_of(name)}
-    with Mirror({**two_flows(us.bootstrap, eu.bootstrap, name), **rest, **beats}, tmp_path) as mirror:
-        mirror.start()
-        for flow in flows_of(name):
-            moved = asyncio.run(_moved(eu, mirror, flow, feed, movers))
-            props = {
-                "bootstrap.servers": eu.bootstrap,
-                "replication.policy.class": flow.policy_class,
-                "source.cluster.alias": flow.alias,
-            }
-            assert f"{flow.alias}.checkpoints.internal" in checkpoint_topics(props)
-            assert translate_offsets_of(props, flow.alias, groups, _DEADLINE_S) == moved
-            assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == moved[f"{name}-half"]
-        for flow in flows_of(name):
-            # What is written is counted once its acknowledgement has come.
-            counted = partial(_are_counted, f"http://{ports.HOST}:{port}/metrics", flow, feed, movers)
-            wait_until(counted, _DEADLINE_S, "metrics tell of all groups", _POLL_S)
-        (first, _) = flows_of(name)
-        remote, ahead = first.remote(topics[PLAIN]), movers[0].group
-        Broker(eu, 0).delete_records(remote, _CUT)
-        asyncio.run(_await_stand(eu, ahead, remote, _CUT))
-        assert mirror.stop() == 0
-        asyncio.run(commit(us.bootstrap, late, {topics[PLAIN]: 500, topics[TRANSACTIONS]: 0}))
-        run_plan(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
+    for flow in flows_of(name):
+        moved = asyncio.run(_moved(eu, mirror, flow, feed, movers))
+        props = {
+            "bootstrap.servers": eu.bootstrap,
+            "replication.policy.class": flow.policy_class,
+            "source.cluster.alias": flow.alias,
+        }
+        assert f"{flow.alias}.checkpoints.internal" in checkpoint_topics(props)
+        assert translate_offsets_of(props, flow.alias, groups, _DEADLINE_S) == moved
+        assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == moved[f"{name}-half"]
+    for flow in flows_of(name):
+        # What is written is counted once its acknowledgement has come.
+        counted = partial(_are_counted, f"{shared.url}/metrics", flow, feed, movers)
+        wait_until(counted, _DEADLINE_S, "metrics tell of all groups", _POLL_S)
+    (first, _) = flows_of(name)
+    remote, ahead = first.remote(topics[PLAIN]), movers[0].group
+    Broker(eu, 0).delete_records(remote, _CUT)
+    asyncio.run(_await_stand(eu, ahead, remote, _CUT))
+    # No checkpoint is written any more, so that the plan names what one would move.
+    connector = f"/{first.alias}/{TARGET}/connectors/MirrorCheckpointConnector"
+    worker = RestClient(f"{shared.url}/")
+    worker.ask("PUT", f"{connector}/stop")
+    wait_until(lambda: _is_stopped(worker, connector), _DEADLINE_S, "the checkpoints are stopped", _POLL_S)
+    asyncio.run(commit(us.bootstrap, late, {topics[PLAIN]: 500, topics[TRANSACTIONS]: 0}))
+    run_plan(mirror.properties_file, flow=f"{first.alias}->eu", as_json=True, everything=False)
     (told,) = json.loads(capsys.readouterr().out)["flows"]
     assert [one for one in told["changes"] if one["action"] == "move-group"] == [
         {

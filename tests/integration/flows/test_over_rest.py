@@ -1,4 +1,4 @@
-"""A dedicated mirror with its REST API open: seen, paused, stopped, its offsets read, altered and reset."""
+"""A flow of a dedicated mirror whose REST API is open: paused, stopped, its offsets read, altered and reset."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import asyncio
 import contextlib
 import io
 import json
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,17 +13,15 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connect.cli.lag import run_lag
-from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 from tests.interop.flow import read_all
 from tests.kit.direct import Broker
-from tests.kit.mirror import CALM, SMALL, Mirror
 from tests.kit.processes import wait_until
-from tests.kit.topics import make_topics
+from tests.kit.shared_mirror import REST, REST_TOPIC, TARGET, SharedMirror
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DEADLINE_S = 300.0
+DEADLINE_S = 200.0
 NAME = "MirrorSourceConnector"
 RECORDS = 10
 _PATIENCE_S = 90.0
@@ -38,12 +33,12 @@ _METRICS = "kafka_connect_mirror_MirrorSourceConnector_"
 class Scene:
     """One mirrored topic of one partition, and the API of its flow."""
 
-    def __init__(self, us: KafkaCluster, eu: KafkaCluster, alias: str, port: int) -> None:
-        self.us, self.eu, self.topic = us, eu, f"seen-{alias}"
-        self.remote = f"{alias}.{self.topic}"
-        self.partition = {"cluster": alias, "partition": 0, "topic": self.topic}
-        self.top = f"http://{ports.HOST}:{port}"
-        self.url = f"{self.top}/{alias}/eu"
+    def __init__(self, us: KafkaCluster, eu: KafkaCluster, url: str) -> None:
+        self.us, self.eu, self.topic = us, eu, REST_TOPIC
+        self.remote = f"{REST}.{REST_TOPIC}"
+        self.partition = {"cluster": REST, "partition": 0, "topic": REST_TOPIC}
+        self.top = url
+        self.url = f"{url}/{REST}/{TARGET}"
 
     def get(self, path: str) -> Any:
         return self.call("GET", path, status=200)
@@ -85,7 +80,7 @@ class Scene:
         """Until each has its one value."""
 
         def told() -> dict[str, float]:
-            lines = self.text("/metrics").splitlines()
+            lines = [line for line in self.text("/metrics").splitlines() if f'source="{REST}"' in line]
             rows = [line.removeprefix(_METRICS) for line in lines if line.startswith(_METRICS)]
             return {row.partition("{")[0]: float(row.rpartition(" ")[2]) for row in rows}
 
@@ -159,30 +154,8 @@ def all_stopped(scene: Scene) -> None:
 
 
 @pytest.fixture
-def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
-    alias, (port,) = f"us{uuid.uuid4().hex[:6]}", ports.choose(1)
-    found = Scene(us, eu, alias, port)
-    asyncio.run(make_topics(us.bootstrap, {found.topic: 1}))
-    properties = {
-        "clusters": f"{alias}, eu",
-        f"{alias}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{alias}->eu.enabled": "true",
-        f"{alias}->eu.topics": found.topic,
-        **SMALL,
-        **CALM,
-        f"{alias}->eu.emit.heartbeats.enabled": "true",
-        f"{alias}->eu.emit.checkpoints.enabled": "true",
-        "eu.offset.flush.interval.ms": "200",
-        "lag.interval.ms": "300",
-        "dedicated.mode.enable.public.rest": "true",
-        "listeners": f"http://{ports.HOST}:{port}",
-    }
-    with Mirror(properties, tmp_path) as mirror:
-        mirror.start()
-        yield found
-        assert mirror.stop() == 0
-        mirror.assert_gone()
+def scene(shared: SharedMirror) -> Scene:
+    return Scene(shared.us, shared.eu, shared.url)
 
 
 def test_a_flow_is_seen_and_ruled_over_rest(scene: Scene) -> None:

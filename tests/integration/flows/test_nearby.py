@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from connect.embedded.brokers import KafkaCluster
-from connect.embedded.ports import HOST
 from tests.kit.direct import Broker, value_numbers
-from tests.kit.mirror import SMALL, Mirror
 from tests.kit.pipe import Direction
 from tests.kit.processes import wait_until
 from tests.kit.proxy import FaultProxy
+from tests.kit.shared_mirror import RACKS, RACKS_TOPIC, SharedMirror
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-TOPIC, REMOTE = "far", "racks.far"
-DEADLINE_S = 240.0
-#: Records of a burst; each takes more than 20 bytes of a fetch.
-BURST, LEAST_BYTES = 4_000, 80_000
+TOPIC, REMOTE = RACKS_TOPIC, f"{RACKS}.{RACKS_TOPIC}"
+DEADLINE_S = 200.0
+#: Records of a burst; each takes more than 20 bytes of a fetch, far more than what else is asked of a broker meanwhile.
+BURST, LEAST_BYTES = 16_000, 320_000
 
 
 @dataclass
@@ -47,31 +42,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(eu: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
-    proxies: list[FaultProxy] = []
-    with ExitStack() as exits:
-
-        def advertised(_: int, port: int) -> tuple[str, int]:
-            proxies.append(exits.enter_context(FaultProxy.start(HOST, port)))
-            return proxies[-1].address
-
-        us = exits.enter_context(KafkaCluster.start("racks", nodes=2, racks=("a", "b"), advertised=advertised))
-        leader = Broker(us, 0)
-        leader.make_topic(TOPIC, [[1, 2]])
-        properties = {
-            "clusters": "racks, eu",
-            "racks.bootstrap.servers": us.proxied_bootstrap,
-            "eu.bootstrap.servers": eu.bootstrap,
-            "racks->eu.enabled": "true",
-            "racks->eu.topics": TOPIC,
-            "racks.consumer.client.rack": "b",
-            **SMALL,
-        }
-        mirror = exits.enter_context(Mirror(properties, tmp_path))
-        mirror.start()
-        scene = Scene(leader, Broker(eu, 0), eu.bootstrap, *proxies)
-        scene.copy(0)  # the first of them may come from the leader
-        yield scene
+def scene(shared: SharedMirror) -> Scene:
+    racks = shared.racks
+    scene = Scene(Broker(racks.cluster, 0), Broker(shared.eu, 0), shared.eu.bootstrap, racks.far, racks.near)
+    scene.copy(0)  # the first of them may come from the leader
+    return scene
 
 
 def test_the_near_replica_is_read_and_the_leader_where_it_is_out_of_reach(scene: Scene) -> None:

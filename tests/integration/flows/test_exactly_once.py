@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +20,18 @@ from connect.wire import batch as wire
 from connectors.dataplane import reading
 from connectors.positions import Kind, Position, decode_kind, decode_position, decode_position_key
 from connectors.verify import compare_topics
-from tests.integration.test_mirror import read, until, write, write_transactions
+from tests.kit.copies import read, until, write, write_transactions
 from tests.kit.kill import run
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Role, gone, slices, wait_until
 from tests.kit.rounds import plan
+from tests.kit.shared_mirror import ONCE as ALIAS
+from tests.kit.shared_mirror import ONCE_LISTENER, SharedMirror
 from tests.kit.stage import Stage
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-#: Of its own: what a flow stores is named after its source.
-ALIAS: Final = "vault"
 PLAIN: Final = "once-plain"
 TRANSACTIONS: Final = "once-txn"
 KILLED: Final = "once-killed"
@@ -89,7 +88,9 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(shared: SharedMirror) -> Site:
+    us = shared.us
+
     async def prepare() -> None:
         await make_topics(us.bootstrap, {PLAIN: 2, KILLED: 2, TRANSACTIONS: 1})
         await write(us, PLAIN, 300, compression_type="zstd")
@@ -97,13 +98,7 @@ def site(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFa
         await write_transactions(us, TRANSACTIONS)
 
     asyncio.run(prepare())
-    # The slice that is killed does not end by itself first.
-    lasting = {**settings_of("enabled", us, eu), **CALM, "copy.epoch.ms": "3600000"}
-    with Mirror(lasting, tmp_path_factory.mktemp("once")) as mirror:
-        mirror.start()
-        yield Site(us, eu, mirror)
-        assert mirror.stop() == 0
-        mirror.assert_gone()
+    return Site(us, shared.eu, shared.mirror)
 
 
 async def headers(cluster: Cluster, topic: str, partition: int) -> list[wire.BatchHeader]:
@@ -142,7 +137,7 @@ async def test_records_and_positions_are_committed_together(site: Site) -> None:
 
 async def test_a_slice_that_is_killed_leaves_neither_gap_nor_duplicate(site: Site) -> None:
     await site.arrives(KILLED, 200)
-    ports = [int(address.rpartition(":")[2]) for address in site.eu.bootstrap.split(",")]
+    ports = [node.listeners[ONCE_LISTENER].port for node in site.eu.addresses]
     before = site.mirror.log_end()
     struck = wait_until(lambda: slices(site.mirror.pid, ports), 120, "a slice is connected to the target")
     writing = asyncio.create_task(write(site.us, KILLED, 2_000))

@@ -1,19 +1,15 @@
 """Topics of every shape through the real thing: two brokers, Spark, the command in a process of its own.
 
-One mirror copies all of them while its epochs change every two seconds; each test then looks at its own topic.
+One flow copies all of them while its epochs change every two seconds; each test then looks at its own topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.structs import TopicPartition as KafkaPartition
 from kafka.admin import KafkaAdminClient, NewPartitions
 
 from connect.core import offsetlog
@@ -26,20 +22,18 @@ from connectors.map_reader import MapReader
 from connectors.map_rebuild import LogFeed, lay_side_by_side
 from connectors.offset_map import RunList, decode_chunk
 from connectors.verify import compare_topics
+from tests.integration.flows.prepare import CODECS, CONNECTOR
+from tests.kit.copies import partition_count, read, until, write
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import Mirror
+from tests.kit.shared_mirror import SHAPES as ALIAS
+from tests.kit.shared_mirror import SHAPES_EPOCH_MS, SharedMirror
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-CONNECTOR = "MirrorSourceConnector"
-#: An alias of its own: what a flow stores is named after its source, and the clusters are shared with other tests.
-ALIAS = "shop"
 MAP_TOPIC = f"mm2-offset-map.{ALIAS}.internal"
-EPOCH_MS = 2000
-_DEADLINE_S = 240.0
 
 
 @dataclass
@@ -74,156 +68,9 @@ class Shapes:
         await until(is_there, f"{topic} is mirrored")
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + _DEADLINE_S
-    while not await condition():
-        assert loop.time() < end, f"waited {_DEADLINE_S:g} s in vain until {what}"
-        await asyncio.sleep(0.2)
-
-
-async def read(cluster: KafkaCluster, topic: str):
-    """All records of a topic as a read_committed consumer sees them, by partition and offset; none if it is missing."""
-    count = await partition_count(cluster, topic)
-    if not count:
-        return []
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
-        partitions = [KafkaPartition(topic, index) for index in range(count)]
-        consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        ends = await consumer.end_offsets(partitions)
-        records = []
-        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
-            for batch in (await consumer.getmany(timeout_ms=200)).values():
-                records += batch
-        return sorted(records, key=lambda record: (record.partition, record.offset))
-    finally:
-        await consumer.stop()
-
-
-async def partition_count(cluster: KafkaCluster, topic: str) -> int:
-    """0 where there is no such topic."""
-    settings = connection_settings({"bootstrap.servers": cluster.bootstrap}, client_id="test", where="test")
-    known = Cluster(settings)
-    try:
-        found = (await known.metadata({topic})).topics.get(topic)
-        return len(found.partitions) if found else 0
-    finally:
-        await known.close()
-
-
-async def write(cluster: KafkaCluster, topic: str, count: int, partitions: int = 2, **producer) -> None:
-    """``count`` records a partition, with keys, headers, nulls and timestamps of their own."""
-    client = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5, **producer)
-    await client.start()
-    try:
-        now_ms = int(time.time() * 1000)
-        sent = [
-            await client.send(
-                topic,
-                f"value {index} of {topic}".encode() if index % 7 else None,
-                # Some keys come once only, so that compaction leaves gaps and not just a later start.
-                key=(f"{now_ms} {index}" if index % 11 == 0 else f"key {index % 50}").encode(),
-                partition=index % partitions,
-                timestamp_ms=now_ms + index,
-                headers=[("n", b"%d" % index), ("n", b""), ("ä", "ü".encode())] if index % 3 else [],
-            )
-            for index in range(count * partitions)
-        ]
-        await asyncio.gather(*sent)
-    finally:
-        await client.stop()
-
-
-async def write_transactions(cluster: KafkaCluster, topic: str) -> None:
-    """Committed, aborted and committed again, by the same producer and beside another one."""
-    one = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id=f"{topic}-one")
-    two = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id=f"{topic}-two")
-    await asyncio.gather(one.start(), two.start())
-    try:
-        for number in range(12):
-            await two.begin_transaction()
-            await one.begin_transaction()
-            for producer, name in ((one, b"one"), (two, b"two"), (one, b"one again")):
-                await producer.send_and_wait(topic, b"%s %d" % (name, number), partition=0)
-            await (one.abort_transaction() if number % 3 == 1 else one.commit_transaction())
-            await (two.abort_transaction() if number % 4 == 2 else two.commit_transaction())
-    finally:
-        await asyncio.gather(one.stop(), two.stop())
-
-
-async def write_offset(cluster: KafkaCluster, topic: str, partition: int, last_copied: int) -> None:
-    """A source offset as Java's MirrorMaker or an operator writes it."""
-    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap)
-    await producer.start()
-    try:
-        await producer.send_and_wait(
-            f"mm2-offsets.{ALIAS}.internal",
-            offsetlog.mirror_value(last_copied),
-            key=offsetlog.mirror_key(CONNECTOR, ALIAS, topic, partition),
-        )
-    finally:
-        await producer.stop()
-
-
-async def prepare(us: KafkaCluster, eu: KafkaCluster) -> None:
-    await make_topics(us.bootstrap, {f"shape-{codec}": 2 for codec in CODECS})
-    await make_topics(
-        us.bootstrap, {"shape-txn": 1, "shape-map": 1, "shape-inside": 1, "other": 1, "mm2-x.internal": 1}
-    )
-    await make_topics(us.bootstrap, {"shape-append": 2}, {"message.timestamp.type": "LogAppendTime"})
-    await make_topics(
-        us.bootstrap,
-        {"shape-compacted": 1},
-        {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
-    )
-    await make_topics(eu.bootstrap, {f"mm2-offsets.{ALIAS}.internal": 25}, {"cleanup.policy": "compact"})
-    for codec in CODECS:
-        await write(us, f"shape-{codec}", 500, compression_type=None if codec == "none" else codec)
-    await write(us, "shape-append", 200)
-    await write(us, "shape-inside", 300, partitions=1)
-    await write_transactions(us, "shape-txn")
-    await write_transactions(us, "shape-map")
-    await write_offset(eu, "shape-inside", 0, 122)
-    await compacted(us, "shape-compacted")
-
-
-async def compacted(cluster: KafkaCluster, topic: str) -> None:
-    """Write until the cleaner has been at work: a segment is cleaned once a later write has closed it."""
-
-    async def has_gaps() -> bool:
-        await write(cluster, topic, 300, partitions=1)
-        records = await read(cluster, topic)
-        return bool(records[-1].offset - records[0].offset + 1 - len(records) > 300)
-
-    await until(has_gaps, f"{topic} is compacted")
-
-
-@pytest.fixture(scope="module")
-def shapes(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shapes]:
-    asyncio.run(prepare(us, eu))
-    properties = {
-        "clusters": f"{ALIAS}, eu",
-        f"{ALIAS}.bootstrap.servers": us.bootstrap,
-        "eu.bootstrap.servers": eu.bootstrap,
-        f"{ALIAS}->eu.enabled": "true",
-        f"{ALIAS}->eu.topics": r"shape-.*, mm2-x.*, mm2-offsets.*",
-        f"{ALIAS}->eu.consumer.isolation.level": "read_committed",
-        "tasks.max": "2",
-        "copy.epoch.ms": str(EPOCH_MS),
-        "refresh.topics.interval.seconds": "1",
-        **SMALL,
-        **CALM,
-    }
-    with Mirror(properties, tmp_path_factory.mktemp("shapes")) as mirror:
-        mirror.start()
-        yield Shapes(us, eu, mirror)
-        assert mirror.stop() == 0
-        mirror.assert_gone()
+@pytest.fixture
+def shapes(shared: SharedMirror) -> Shapes:
+    return Shapes(shared.us, shared.eu, shared.mirror)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -305,7 +152,7 @@ async def test_records_written_across_many_epochs_arrive_once(shapes: Shapes) ->
     """The load lasts longer than three epochs, so slices hand over under it."""
     await make_topics(shapes.us.bootstrap, {"shape-epochs": 2})
     loop = asyncio.get_running_loop()
-    end, written = loop.time() + 3.5 * EPOCH_MS / 1000, 0
+    end, written = loop.time() + 3.5 * SHAPES_EPOCH_MS / 1000, 0
     while loop.time() < end:
         await write(shapes.us, "shape-epochs", 200)
         written += 400
