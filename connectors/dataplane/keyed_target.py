@@ -144,7 +144,9 @@ class Sender:
             await producer.start()
         except aiokafka.errors.KafkaError as error:
             await producer.stop()
-            raise RetriableError(f"target: no producer can be started: {error}") from error
+            refused = isinstance(error, aiokafka.errors.ClusterAuthorizationFailedError)
+            grant = "; grant IDEMPOTENT_WRITE on the target cluster" if refused else ""
+            raise RetriableError(f"target: no producer can be started: {error}{grant}") from error
         except BaseException:
             await producer.stop()
             raise
