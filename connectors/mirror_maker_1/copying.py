@@ -1,5 +1,5 @@
-"""Copies the partitions that a member of the group has, for one generation: pair by pair where the target's topic has
-as many partitions, by key where it has others, all by key where a message handler is asked."""
+"""Copies the partitions that a member of the group has, for one generation: each to the one of its number if the
+target's topic has as many, by key if it has another number, or if there is a message handler."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class Copying:
         self._refused = refused
         #: The partitions of the target's topics by which is decided how each is copied.
         self.target_counts: dict[str, int] = {}
+        self.copies_by_key = False
         #: Topics that one of the clusters does not have.
         self._left_out: set[str] = set()
         self._stopping = asyncio.Event()
@@ -112,6 +113,7 @@ class Copying:
         if paired:
             self._makers.append(lambda: self._pair_task(paired))
         if by_key:
+            self.copies_by_key = True
             log.info("%s: %d partitions are copied by key", self._name, len(by_key))
             self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key))
 

@@ -242,7 +242,9 @@ class Stream:
         self._lost.set()
 
     def lease_lost(self) -> None:
-        """Whoever is given our partitions fences our writer: until then they are copied by us."""
+        """Copy on until a successor fences us; by key nothing is fenced, so that copy ends before there can be one."""
+        if self._copying is not None and self._copying.copies_by_key:
+            self.membership_lost("no heartbeat was answered for the length of its session")
 
     def heartbeat_answered(self) -> None:
         """Nothing depends on it."""

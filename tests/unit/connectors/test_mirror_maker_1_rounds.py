@@ -133,3 +133,11 @@ async def test_a_target_topic_that_was_made_here_and_given_more_partitions_is_co
     assert not stream._has_other_target((await stream._look()).there)
     target.counts = {"orders": 6}
     await asyncio.wait_for(stream._look_for_changes(), DEADLINE_S)
+
+
+async def test_what_is_copied_by_key_ends_with_the_session_as_no_successor_fences_it() -> None:
+    stream = a_stream(Brokers(orders=3))
+    for by_key in (False, True):
+        stream._copying = cast(Any, SimpleNamespace(copies_by_key=by_key))
+        stream.lease_lost()
+        assert stream._lost.is_set() is by_key
