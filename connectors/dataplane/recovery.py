@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.cluster import Cluster
 from connect.kafka.configs import max_message_bytes
 from connect.kafka.offsets import EARLIEST, list_offset
 from connect.kafka.transactions import ProducersRefused, describe_producers
@@ -72,7 +72,6 @@ class Recoveries:
         self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
         self._lost: dict[PartitionCopier, TargetTruncated] = {}
-        self._gone_since_s: dict[PartitionCopier, float] = {}
         self._scans: dict[PartitionCopier, _Scan] = {}
 
     def __contains__(self, copier: PartitionCopier) -> bool:
@@ -95,7 +94,7 @@ class Recoveries:
 
     def forget(self, copier: PartitionCopier) -> None:
         """It is stopped for good: a recovery under way ends by itself."""
-        for known in (self._attempts, self._lost, self._gone_since_s, self._scans):
+        for known in (self._attempts, self._lost, self._scans):
             known.pop(copier, None)
 
     async def stop(self) -> None:
@@ -147,17 +146,18 @@ class Recoveries:
 
     async def _settle(self, copier: PartitionCopier) -> None:
         """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
-        plan = copier.plan
-        metadata = await self._cluster.metadata({plan.target.topic})
-        topic = metadata.topics.get(plan.target.topic)
-        if self._is_gone(copier, topic):
+        plan, name = copier.plan, copier.plan.target.topic
+        topic = (await lost.known_topics(self._cluster, {name}, lost.GONE_AFTER_S)).get(name)
+        if topic is None:
+            reason, error, gap = verdicts.deleted("target", name, plan.source, copier.next_source_offset)
+            copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error, gap)
             return
-        known = topic.partitions.get(plan.target.partition) if topic else None
-        if topic is None or known is None or known.leader < 0:
+        known = topic.partitions.get(plan.target.partition)
+        if known is None or known.leader < 0:
             raise RetriableError("it has no leader now")
         if plan.target_topic_id and topic.topic_id and topic.topic_id != plan.target_topic_id:
             before, current = plan.target_topic_id, topic.topic_id
-            copier.stop(*verdicts.made_anew("target", plan.target.topic, current, before, plan.source))
+            copier.stop(*verdicts.made_anew("target", name, current, before, plan.source))
             return
         found: dict[int, int] = {}
         if copier.has_unacknowledged:
@@ -168,20 +168,6 @@ class Recoveries:
         self._mend(copier)
         if not copier.stopped:
             await self._place(copier, known.leader)
-
-    def _is_gone(self, copier: PartitionCopier, topic: TopicMetadata | None) -> bool:
-        """Whether the topic was deleted; a broker that was just started may not have heard of it yet."""
-        if topic is not None and topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            self._gone_since_s.pop(copier, None)
-            return False
-        now_s = time.monotonic()
-        if now_s - self._gone_since_s.setdefault(copier, now_s) < lost.GONE_AFTER_S:
-            raise RetriableError("it does not exist now")
-        reason, error, gap = verdicts.deleted(
-            "target", copier.plan.target.topic, copier.plan.source, copier.next_source_offset
-        )
-        copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error, gap)
-        return True
 
     def _mend(self, copier: PartitionCopier) -> None:
         """What was refused for good goes out in another form. A batch that does not open stops its partition."""
