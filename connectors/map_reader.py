@@ -82,8 +82,8 @@ class MapReader:
         self._topic_id: UUID | None = None
         self.unseen = ""
         self._cache = ChunkCache(self._limits.max_cached_runs)
-        #: Several tasks may use a reader; while one reads what was added, chunks of another may be gone.
-        self._reading = asyncio.Lock()
+        #: For those who share a reader: what one follows would change the index in which another looks up.
+        self.in_use = asyncio.Lock()
         self._forget()
 
     def _forget(self) -> None:
@@ -156,10 +156,6 @@ class MapReader:
         return known
 
     async def _look_up(self, pair: Pair, offset: int, look_up: _LookUp) -> Translation | None:
-        async with self._reading:
-            return await self._look_up_alone(pair, offset, look_up)
-
-    async def _look_up_alone(self, pair: Pair, offset: int, look_up: _LookUp) -> Translation | None:
         for tried in range(_TRIES):
             index = self._pairs.get(pair)
             if index is None:
@@ -173,7 +169,7 @@ class MapReader:
             except ChunkRewritten:
                 if tried:  # a reader that slept longer than tombstones are kept has missed one
                     self._forget()
-                await self._follow()
+                await self.follow()
         raise RetriableError(f"cluster {self._cluster.name}: {self._topic} changes faster than it can be read")
 
     # -- following --------------------------------------------------------------------------------
@@ -186,10 +182,6 @@ class MapReader:
             SecurityError: READ or DESCRIBE on the topic is missing.
             UnknownFormat: a later version, or something else, wrote into the topic.
         """
-        async with self._reading:
-            return await self._follow()
-
-    async def _follow(self) -> int:
         known = await self._known()
         if known is None:
             self._forget()

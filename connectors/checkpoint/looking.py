@@ -56,7 +56,6 @@ class GroupLook:
         self._translator: Translator | None = None
         self._knows_before = False
         self._asking = asyncio.Semaphore(_AT_ONCE)
-        self._translating = asyncio.Lock()
 
     async def begin(self) -> None:
         """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again, where
@@ -66,12 +65,13 @@ class GroupLook:
             topic = self._settings.offset_syncs_topic
             syncs = OffsetSyncs(self._syncs, topic, only_last=not self._knows_before)
             self._translator = Translator(self._settings, self._source, self._target, self._maps, syncs)
-        await self._translator.follow()
+        await self.follow()
 
     async def follow(self) -> None:
         """Take in what was copied since. Errors as :meth:`begin`."""
         assert self._translator is not None, "it has begun"
-        await self._translator.follow()
+        async with self._maps.in_use:
+            await self._translator.follow()
 
     async def newer(self, group: str) -> list[Checkpoint]:
         """The checkpoints of a group that say more than those before, which count as written from now on. Many groups
@@ -82,8 +82,8 @@ class GroupLook:
         """
         async with self._asking:
             stored = await committed(self._source, group, timeout_s=_CALL_S)
-        # A look-up may read on in the map, which is one for all groups.
-        async with self._translating:
+        # A look-up may read on in the map, which is one for all groups and all tasks of a worker.
+        async with self._maps.in_use:
             return self.checkpoints.look(group, await self._translated(group, stored))
 
     async def _translated(self, group: str, stored: Mapping[Partition, Committed]) -> list[Found]:
