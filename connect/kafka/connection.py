@@ -123,6 +123,11 @@ class Connection:
         return self._protocol.pending + len(self._waiting)
 
     @property
+    def is_receiving(self) -> bool:
+        """Whether a part of an answer has arrived."""
+        return self._protocol.is_receiving
+
+    @property
     def write_paused(self) -> bool:
         """Whether the socket takes less than is written."""
         return self._protocol.is_write_paused

@@ -53,6 +53,11 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of an answer has arrived."""
+        return self._frame is not None
+
     def expect(self, correlation_id: int, tagged_header: bool, answer: asyncio.Future[memoryview]) -> None:
         """Register ``answer`` as the next to come; requests are answered in the order they were written."""
         if self.is_lost:

@@ -67,6 +67,7 @@ SCHEMA_DDL: Final = (
 #: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
 _DRAIN_STILL_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.5
+_LAST_SEND_S: Final = 1.0
 
 
 def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -392,6 +393,8 @@ class Slice:
     async def _drain(self) -> None:
         """Read no more, wait for what is in flight, and tell where everything stands."""
         if self._reader is not None:
+            if await self._reader.finish():
+                await self._sent()
             await self._reader.stop()
         if self._filling_task is not None:
             self._filling_task.cancel()
@@ -401,6 +404,14 @@ class Slice:
         elif not unclean:
             self._filling.finish()
         self._link.send({"type": "done", "unclean": unclean})
+
+    async def _sent(self) -> None:
+        """Give what came last a moment to be sent, so that a slow source does not have to send it again."""
+        until_s = time.monotonic() + _LAST_SEND_S
+        while any(copier.has_unsent for copier in self._copiers) and time.monotonic() < until_s:
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), _LAST_SEND_S)
 
     async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
         """Have these take and send nothing more, and wait for answers as long as they come.

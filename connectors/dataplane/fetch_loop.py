@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.25
+_FINISH_LOOK_S: Final = 0.02
+#: What is asked for at once should arrive in 5 s (``pace.py``).
+_FINISH_S: Final = 6.0
 #: What a broker found itself.
 _DAMAGED: Final = "its broker says that the batch at source offset {} is damaged (CORRUPT_MESSAGE)"
 #: While some partitions wait for the target, a long poll for the others must not hold them up. It waits twice as long
@@ -55,6 +58,8 @@ class FetchLoop:
         self._by_key: dict[reading.Key, PartitionCopier] = {}
         self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
         self._corrupt: dict[PartitionCopier, int] = {}
+        self._fetching: Connection | None = None
+        self._is_ending = False
         self._pace = Pace(_FIRST_FETCH_BYTES, settings.fetch_max_bytes)
         self._busy_wait_ms = _BUSY_WAIT_MS
 
@@ -70,6 +75,23 @@ class FetchLoop:
         self._drop(copier)
         self._epochs.pop(copier, None)
         self._corrupt.pop(copier, None)
+
+    async def finish(self) -> bool:
+        """Fetch no more, but take an answer of which a part has arrived: on a slow link it took seconds.
+
+        Return whether there was one. It is waited for as long as the slice has room, and for 6 s at most.
+        """
+        self._is_ending = True
+        if self._fetching is None or not self._fetching.is_receiving:
+            return False
+        until_s = self._reader.now_s() + _FINISH_S
+        while self._takes_an_answer() and self._reader.now_s() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(_FINISH_LOOK_S)
+        return True
+
+    def _takes_an_answer(self) -> bool:
+        fetching = self._fetching
+        return fetching is not None and (fetching.is_receiving or self._reader.has_room())
 
     async def run(self) -> None:
         while True:
@@ -95,8 +117,12 @@ class FetchLoop:
             self._revisit()
             for copier in list(self._full):
                 self._ask_for(copier)
-            if self._session.wants_any and self._reader.has_room():
-                await self._fetch(connection, version)
+            if self._session.wants_any and self._reader.has_room() and not self._is_ending:
+                self._fetching = connection
+                try:
+                    await self._fetch(connection, version)
+                finally:
+                    self._fetching = None
             else:
                 await self.wake.wait()
 

@@ -90,6 +90,10 @@ class SourceReader:
             for loop in self._loops.values():
                 loop.remove(copier)
 
+    async def finish(self) -> bool:
+        """Fetch no more; return whether answers that had begun to arrive were taken, once they are."""
+        return any(await asyncio.gather(*(loop.finish() for loop in self._loops.values())))
+
     async def stop(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:

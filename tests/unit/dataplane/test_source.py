@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.wire import hot
@@ -128,6 +129,48 @@ async def test_an_answer_behind_what_was_given_back_is_not_taken(monkeypatch: py
     await fetching
     assert (machine.fetch_offset, machine.has_unsent) == (0, False)
     assert [*loop._session.request().partitions.values()] == [(0, 0, -1)]
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
+    monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """On a link of 0.1 MB/s it took seconds, and would have to come again. A long poll without records is not waited
+    for."""
+    held = Held()
+    connection = SimpleNamespace(is_receiving=has_begun)
+    asked = 0
+
+    async def fetch(*_: object) -> hot.FetchAnswer:
+        nonlocal asked
+        asked += 1
+        held.asked.set()
+        return await held.answer
+
+    async def connect(*_: object) -> object:
+        return connection
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(reading, "fetch_version", lambda *_: 12)
+    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs()))
+    taken: list[PartitionCopier] = []
+    reader = SourceReader(cluster, SETTINGS, taken.extend, unexpected)
+    row = PartitionMetadata(1, 0, (1,), 0)
+    leaders = Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, {0: row})}))
+    reader.start([copier()], leaders)
+    await held.asked.wait()
+    finishing = asyncio.create_task(reader.finish())
+    if has_begun:
+        await asyncio.sleep(0.1)
+        assert not finishing.done()
+        connection.is_receiving = False
+        held.answer.set_result(
+            hot.FetchAnswer(0, 0, 1, [fetched(source_batch(range(3)))._replace(topic=hot.topic_name_key("t"))])
+        )
+    assert await asyncio.wait_for(finishing, 60) is has_begun
+    assert len(taken) == has_begun
+    assert asked == 1, "nothing more is fetched"
+    await reader.stop()
 
 
 async def test_what_gives_back_while_its_answer_is_opened_takes_no_more_of_it() -> None:
