@@ -12,7 +12,7 @@ from typing import Final
 from connect.cli.check_report import Finding, Level, SeenCluster, of_error, one_line
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
 from connect.kafka.admin import NewTopic
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, allowed, group_rights
 from connect.kafka.settings import ConnectionSettings
 from connectors import rights
@@ -74,6 +74,7 @@ async def look_at_flow(sides: Sides, looked: Looked) -> None:
                     found = await _rights(sides, target, sides.target, _on_target(sides, remote), looked)
                     _factors(sides, sides.target, _made_on_target(sides, remote), found, looked)
                     await _group(sides, target, looked)
+                    await _transactional_ids(sides, target, looked)
         except (HeliographError, TimeoutError) as error:
             said = f"{sides.flow} could not be looked at in full: {str(error) or f'no answer within {_TIMEOUT_S:g} s'}"
             looked.findings.append(Finding(Level.UNKNOWN, said, line=sides.line))
@@ -178,6 +179,22 @@ def _factors(sides: Sides, name: str, wanted: Iterable[tuple[str, int]], found: 
         brokers = "1 broker" if found.brokers == 1 else f"{found.brokers} brokers"
         said = f"{factor} replicas are too many for {brokers}; not made can be {one_line(topics)}"
         looked.findings.append(Finding(Level.ERROR, f"{sides.flow}, cluster {name}: {said}", line=sides.line))
+
+
+async def _transactional_ids(sides: Sides, target: Cluster, looked: Looked) -> None:
+    """WRITE implies DESCRIBE, and that is what finding a coordinator takes: nothing is claimed."""
+    if sides.group_id is None or sides.settings is None:
+        return
+    prefix = f"{sides.group_id}-{sides.settings.name}-"
+    try:
+        await target.find_coordinator(f"{prefix}0", "transaction")
+    except RetriableError:
+        return  # the right is asked for first; the cluster makes its topic for transactions now
+    except NotAuthorized:
+        needs = "exactly-once needs them" if sides.settings.transactions else "without them a crash may double records"
+        level = Level.ERROR if sides.settings.transactions else Level.WARNING
+        missing = f"WRITE and DESCRIBE on transactional ids that begin with {prefix} are missing; {needs}"
+        looked.findings.append(Finding(level, f"{sides.flow}, cluster {sides.target}: {missing}", line=sides.line))
 
 
 async def _group(sides: Sides, target: Cluster, looked: Looked) -> None:

@@ -109,12 +109,16 @@ def test_missing_rights_are_named(guarded: Guarded, tmp_path: Path, capsys: pyte
     assert texts[f"{flow} eu: {missing}"] == "error"
     assert texts[f"{flow} eu: READ on group checks-mm2 is missing"] == "error"
     assert texts[f"{flow} eu: ALTER on the cluster is missing"] == "warning"
+    ids = "transactional ids that begin with checks-mm2-MirrorSourceConnector-"
+    unfenced = f"{flow} eu: WRITE and DESCRIBE on {ids} are missing; without them a crash may double records"
+    assert texts[unfenced] == "warning"
     assert any("cannot be seen; where" in text and "checks.checked-b" in text for text in texts), texts
 
     guarded.add(
         "ALLOW ALL User:bob TOPIC LITERAL *",
         "ALLOW ALL User:bob GROUP LITERAL *",
         "ALLOW ALL User:bob CLUSTER LITERAL kafka-cluster",
+        "ALLOW WRITE User:bob TRANSACTIONAL_ID PREFIXED checks-mm2-",
     )
     code, found = _checked(file, capsys)
     assert code == 0

@@ -1,0 +1,196 @@
+"""Resume by counting on brokers of several releases: fence, roll segments, let the cleaner run, lose the successor, and
+take over again. Also what a release does with an epoch that a client raises by itself.
+
+``resume_brokers [--versions 2.8.2 3.9.1 4.3.1]``: prints a line per release and target, and returns 0 if each takeover
+was exact, or announced at least as many records as appear twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from aiokafka import AIOKafkaProducer
+from kafka.protocol.producer.produce import ProduceRequest
+
+from connect.embedded.brokers import KafkaCluster
+from connect.embedded.releases import DEFAULT_VERSION
+from connect.kafka import transactions
+from connect.kafka.cluster import Cluster
+from connect.kafka.offsets import LATEST, list_offset
+from connect.kafka.settings import connection_settings
+from connect.kafka.transactions import fence
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane import reading
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
+from connectors.dataplane.reading import FetchLimits, TopicOnWire
+from connectors.dataplane.resumer import Resumer
+from tests.kit.topics import make_topics, until_led
+
+_RECORDS: Final = 60
+_KEYS: Final = 7
+_A_BATCH: Final = 5
+_STORED_BATCHES: Final = 4
+_CLEANER_S: Final = 30.0
+_ROLLS: Final = {"segment.ms": "100"}
+_THINNED: Final = {**_ROLLS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001"}
+_NONE, _OUT_OF_ORDER, _INVALID_EPOCH = 0, 45, 47
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="resume_brokers", description=__doc__)
+    parser.add_argument("--versions", nargs="*", default=["2.8.2", "3.9.1", DEFAULT_VERSION])
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    faults = [fault for version in options.versions for fault in _run(version)]
+    print("faults:", "; ".join(faults) or "none")
+    return int(bool(faults))
+
+
+def _run(version: str) -> list[str]:
+    with KafkaCluster.start("resume", version=version, config={"log.cleaner.backoff.ms": "200"}) as brokers:
+        return asyncio.run(_play(version, brokers.bootstrap))
+
+
+async def _play(version: str, bootstrap: str) -> list[str]:
+    cluster = Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="resume", where="resume"), "us")
+    await make_topics(bootstrap, {"orders": 1})
+    await make_topics(bootstrap, {"us.kept": 1}, _ROLLS)
+    await make_topics(bootstrap, {"us.thinned": 1}, _THINNED)
+    await make_topics(bootstrap, {"us.raised": 1})
+    await until_led(cluster, dict.fromkeys(("orders", "us.kept", "us.thinned", "us.raised"), 1))
+    await _write(bootstrap, "orders", range(_RECORDS))
+    try:
+        faults = [
+            fault for target in ("us.kept", "us.thinned") for fault in await _taken_over(cluster, bootstrap, target)
+        ]
+        faults += await _raised(cluster, TopicPartition("us.raised", 0))
+    finally:
+        await cluster.close()
+    return [f"{version}: {fault}" for fault in faults]
+
+
+async def _taken_over(cluster: Cluster, bootstrap: str, topic: str) -> list[str]:
+    target, txn = TopicPartition(topic, 0), f"mm2-{topic}"
+    wrote = ProducerIdentity(*await fence(cluster, txn, [target]))
+    end = await list_offset(cluster, target, LATEST)
+    plan = PartitionPlan(TopicPartition("orders", 0), None, target, None, 0, -1, end, 0, pipelined=True)
+    predecessor = PartitionCopier(plan, wrote, read_committed=False)
+    predecessor.take(await _fetched(cluster, plan.source))
+    sent = 0
+    while (outgoing := predecessor.next_batch()) is not None:
+        code, base = await _produce(cluster, target, bytes(outgoing.batch))
+        assert code == _NONE, code
+        sent += 1
+        if sent <= _STORED_BATCHES:
+            predecessor.acknowledged(outgoing, base)
+    proof = Proof(wrote, predecessor.next_sequence, True)
+    stored = replace(
+        plan, next_source_offset=predecessor.next_source_offset, target_end=predecessor.target_end, proof=proof
+    )
+    await fence(cluster, txn, [target])  # by a successor that is lost before it stores anything
+    before = await _kept(cluster, target)
+    until_s = time.monotonic() + (_CLEANER_S if topic.endswith("thinned") else 1.0)
+    while await _kept(cluster, target) >= before and time.monotonic() < until_s:
+        await asyncio.sleep(0.3)
+        await _write(bootstrap, topic, range(2))  # by others, so that segments roll
+        before += 2
+    cleaned = before - await _kept(cluster, target)
+    follows = ProducerIdentity(*await fence(cluster, txn, [target]))
+    resumer = Resumer(cluster, cluster, SliceSettings("us->eu", 0, {}, {}))
+    found = await resumer.resume(stored)
+    arrived = _RECORDS - stored.next_source_offset
+    print(
+        f"{await _release(cluster)} {topic}: {arrived} arrived behind the stored position, the cleaner took {cleaned}; "
+        f"continues at {found.plan.next_source_offset}, may double {found.may_double} ({found.fallback or 'exact'})",
+        flush=True,
+    )
+    faults = []
+    if found.refusal or found.later:
+        faults.append(f"{topic}: {found.refusal or found.later}")
+    elif arrived - (found.plan.next_source_offset - stored.next_source_offset) > found.may_double:
+        faults.append(f"{topic}: records appear twice unannounced")
+    elif not cleaned and found.fallback:
+        faults.append(f"{topic}: nothing was cleaned, and {found.fallback}")
+    code, _ = await _produce(cluster, target, _batch(follows, 0))
+    zombie, _ = await _produce(cluster, target, _batch(wrote, _RECORDS))
+    if (code, zombie) != (_NONE, _INVALID_EPOCH):
+        faults.append(f"{topic}: the successor is answered {code}, the zombie {zombie}")
+    return faults
+
+
+async def _raised(cluster: Cluster, target: TopicPartition) -> list[str]:
+    """An epoch that nobody gave out, with and without a transactional id behind the producer id."""
+    faults = []
+    for txn in (None, "mm2-raised"):
+        identity = await (
+            transactions.new_producer_id(cluster) if txn is None else transactions.init_producer_id(cluster, txn)
+        )
+        wrote = ProducerIdentity(*identity)
+        following = replace(wrote, epoch=wrote.epoch + 1)
+        codes = [
+            (await _produce(cluster, target, _batch(who, sequence)))[0]
+            for who, sequence in ((wrote, 0), (following, 3), (following, 0), (wrote, 1), (following, 1))
+        ]
+        print(f"{await _release(cluster)} raised epoch, transactional id {txn}: answers {codes}", flush=True)
+        if codes != [_NONE, _OUT_OF_ORDER, _NONE, _INVALID_EPOCH, _NONE]:
+            faults.append(f"a raised epoch ({txn}) is answered {codes}")
+    return faults
+
+
+async def _release(cluster: Cluster) -> str:
+    versions = (await cluster.any_connection()).versions
+    return f"Produce {versions[0][1]}, Fetch {versions[1][1]}"
+
+
+def _batch(who: ProducerIdentity, sequence: int) -> bytes:
+    return bytes(records.build([records.Record(0, 1, b"k", b"v", [])], 0, who.producer_id, who.epoch, sequence))
+
+
+async def _write(bootstrap: str, topic: str, values: Sequence[int]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for first in range(0, len(values), _A_BATCH):
+            batch = producer.create_batch()
+            for value in values[first : first + _A_BATCH]:
+                batch.append(key=b"%d" % (value % _KEYS), value=b"%d" % value, timestamp=None)
+            await (await producer.send_batch(batch, topic, partition=0))
+
+
+async def _fetched(cluster: Cluster, partition: TopicPartition) -> memoryview:
+    leader = (await cluster.metadata({partition.topic})).leader(*partition)
+    assert leader is not None
+    limits = FetchLimits(500, 1, 2**20, 2**20, reading.READ_UNCOMMITTED)
+    connection = await cluster.connection(leader, "resume")
+    found = await reading.fetch_one(
+        connection, TopicOnWire(partition.topic, None), partition.partition, (0, -1, -1), limits
+    )
+    return found.records
+
+
+async def _kept(cluster: Cluster, partition: TopicPartition) -> int:
+    """How many records the log still has, markers included."""
+    fetched = await _fetched(cluster, partition)
+    return sum(wire.read_header(fetched, start).record_count for start, _, _ in wire.extents(fetched))
+
+
+async def _produce(cluster: Cluster, target: TopicPartition, batch: bytes) -> tuple[int, int]:
+    """Error code and base offset that one batch is answered."""
+    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=target.partition, records=batch)
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=target.topic, partition_data=[row])],
+    )
+    leader = (await cluster.topics({target.topic})).leader(*target)
+    assert leader is not None
+    answer = await (await cluster.connection(leader)).call(request, at_most=11)
+    found = answer.responses[0].partition_responses[0]
+    return found.error_code, found.base_offset
