@@ -27,6 +27,8 @@ _PROGRESS: Final = struct.Struct(">bqiqqhiqq")  # version, S, leader epoch, T, p
 _RUN: Final = struct.Struct(">qq")  # first source offset, length
 #: Of a full record: the last run of the map. Version 1 of the value has no room for it.
 _RUN_HEADER: Final = "heliograph.run"
+#: Of a full record that a successor wrote again, unchanged, before it takes the partition over: its id of the store.
+_CLAIMANT_HEADER: Final = "heliograph.claimant"
 _FLAGS: Final = struct.Struct(">B")
 _HANDED_OVER: Final = 1
 _ATOMIC: Final = 2
@@ -113,11 +115,13 @@ class StoredPosition:
     Args:
         full: The newest full record, with which Java's offset was written.
         last_run: None if the chunk in the map is complete.
+        claimant: The store id of the task that takes the partition over from the writer; empty if none does.
     """
 
     position: Position
     full: Position
     last_run: LastRun | None = None
+    claimant: str = ""
 
     def was_altered(self, java_offset: int | None) -> bool:
         """Whether Java's record is not the one that we wrote: an operator or a Java worker has written it since."""
@@ -153,6 +157,11 @@ def encode_position(position: Position) -> bytes:
 def encode_run_header(last_run: LastRun) -> tuple[str, bytes]:
     """The header of a full record."""
     return _RUN_HEADER, _RUN.pack(*last_run)
+
+
+def encode_claimant_header(store_id: str) -> tuple[str, bytes]:
+    """The header of a full record."""
+    return _CLAIMANT_HEADER, store_id.encode()
 
 
 def encode_progress(position: Position, last_run: LastRun | None) -> bytes:
@@ -191,8 +200,9 @@ def fold_position(
     if kind is Kind.POSITION:
         if value is None:
             return None
-        full, run = decode_position(key, value), dict(headers).get(_RUN_HEADER)
-        return StoredPosition(full, full, None if run is None else LastRun(*_RUN.unpack(run)))
+        full, given = decode_position(key, value), dict(headers)
+        run, claimant = given.get(_RUN_HEADER), given.get(_CLAIMANT_HEADER, b"").decode()
+        return StoredPosition(full, full, None if run is None else LastRun(*_RUN.unpack(run)), claimant)
     if known is None or value is None:
         return known
     check_version(value, "progress")
@@ -210,7 +220,7 @@ def fold_position(
         target_end=target_end,
         next_sequence=sequence,
     )
-    return StoredPosition(position, known.full, None if run_ == [*_NO_RUN] else LastRun(*run_))
+    return StoredPosition(position, known.full, None if run_ == [*_NO_RUN] else LastRun(*run_), known.claimant)
 
 
 def decode_kind(key: bytes | None) -> Kind | None:

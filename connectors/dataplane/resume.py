@@ -141,9 +141,12 @@ class TargetScan:
     def _take(self, header: wire.BatchHeader, batch: memoryview) -> None:
         wrote = self._proof.producer
         is_ours = header.producer_id == wrote.producer_id
-        if header.last_offset < self._target_end:
-            self.is_another_log = is_ours and not self._is_last_stored(header)
-            return
+        if header.base_offset < self._target_end:
+            # The stored end lies between two batches of the log that it describes.
+            reaches_over = header.last_offset >= self._target_end
+            self.is_another_log |= reaches_over or (is_ours and not self._is_last_stored(header))
+            if not reaches_over:
+                return
         if header.base_offset > self.end:
             self.doubt = _LOST
         self.end = header.last_offset + 1
@@ -165,7 +168,7 @@ class TargetScan:
 
     def _count(self, header: wire.BatchHeader, batch: memoryview) -> None:
         expected = wire.add_sequence(self._proof.next_sequence, self._arrived)
-        if header.base_offset < self._target_end or header.base_sequence != expected:
+        if header.base_sequence != expected:
             self.doubt = "the sequences behind the stored position have a hole"
             return
         count = header.last_offset_delta + 1

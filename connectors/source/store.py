@@ -49,6 +49,7 @@ from connectors.positions import (
     can_follow,
     decode_kind,
     decode_position_key,
+    encode_claimant_header,
     encode_position,
     encode_position_key,
     encode_progress,
@@ -74,12 +75,14 @@ class Start:
         committed_source_offset: Offset of the last record copied, in Java's record; None where there is none.
         moved: The position does not belong to that offset: an operator or a Java worker has changed it since, or,
             where it is ``decided``, a policy has.
+        claimant: The store id of the task that takes the partition over from the position's writer, if one does.
     """
 
     position: Position | None
     committed_source_offset: int | None
     moved: bool
     decided: bool = False
+    claimant: str = ""
 
 
 class Scope(IntEnum):
@@ -126,7 +129,7 @@ class PositionStore(Protocol):
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Let no other task store positions of the partitions in ``starts``, as far as our rights go; return what is
-        stored then. The next commit of each is refused if yet another task has done the same since."""
+        stored then. Raises Superseded if yet another task does the same."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         """Store, each partition as a whole as far as our rights go; after an error give the same again."""
@@ -273,14 +276,24 @@ class MirrorPositionStore:
         return {partition: self._start(partition, offsets, torn) for partition in wanted}
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
-        return await self._predecessors.shut_out(starts, self.load_more)
+        return await self._predecessors.shut_out(starts, self.load_more, self._claim)
+
+    async def _claim(self, writer: StoreWriter, sources: Collection[TopicPartition]) -> None:
+        """Name us beside the positions of ``sources``, which stay as they are, under the id of their writer's store."""
+        claimant, records = encode_claimant_header(self._settings.transactional_id), list[OutRecord]()
+        for source in sources:
+            stored = self._stored.positions[source]
+            headers = (claimant, *([encode_run_header(stored.last_run)] if stored.last_run else []))
+            key = self._position_key(stored.full)
+            by = map_partition_key(*source)
+            full = encode_position_key(key), encode_position(stored.full)
+            records.append(OutRecord(self._settings.map_topic, *full, by, headers))
+            if stored.position != stored.full:
+                progress = encode_position_key(key, Kind.PROGRESS), encode_progress(stored.position, stored.last_run)
+                records.append(OutRecord(self._settings.map_topic, *progress, by))
+        await writer.write(records)
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        for writer, group in self._predecessors.by_writer(commits):
-            await self._commit(group, writer)
-            self._predecessors.stored(group)
-
-    async def _commit(self, commits: Sequence[Commit], predecessor: StoreWriter | None) -> None:
         records: list[OutRecord] = []
         maps: dict[Pair, MapWriter] = {}
         for commit in commits:
@@ -307,9 +320,7 @@ class MirrorPositionStore:
         progress = [self._progress_record(one.position) for one in commits if not self._is_full(one)]
         if records or full:
             records += [self._position_record(one, is_complete=Pair.of(one) in complete) for one in full]
-            records += progress
-            offsets = [self._offset_record(position) for position in full]
-            await (self._write(records, offsets) if predecessor is None else predecessor.write([*records, *offsets]))
+            await self._write([*records, *progress], [self._offset_record(position) for position in full])
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
@@ -513,9 +524,9 @@ def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: b
     if stored is None:
         return Start(None, committed, False)
     if not plainly and stored.was_altered(committed):
-        return Start(stored.position, committed, True)
-    following = stored.position.next_source_offset
-    return Start(stored.position, following - 1 if following else None, False)  # at 0 Java has no offset
+        return Start(stored.position, committed, True, claimant=stored.claimant)
+    following = stored.position.next_source_offset  # at 0 Java has no offset
+    return Start(stored.position, following - 1 if following else None, False, claimant=stored.claimant)
 
 
 def _source_of(position: Position) -> TopicPartition:

@@ -372,12 +372,16 @@ async def test_of_two_tasks_that_take_a_partition_over_the_last_one_stores(site:
     await stores[0].commit([Commit(position)])
     for one in stores[1:]:
         await one.load([])
-        await one.shut_out(await one.load_more([ORDERS]))
+        assert (await one.shut_out(await one.load_more([ORDERS])))[ORDERS].position == position
+        found = (await one.load_more([ORDERS]))[ORDERS]
+        own = site.writer(stores.index(one))
+        assert (found.position, found.moved, found.claimant) == (position, False, f"{own}-commit")
     with pytest.raises(Superseded):
         await stores[1].commit([Commit(replace(position, transactional_id=site.writer(1)))])
     last = replace(position, transactional_id=site.writer(2))
     await stores[2].commit([Commit(last)])
-    assert (await stores[2].load_more([ORDERS]))[ORDERS].position == last
+    found = (await stores[2].load_more([ORDERS]))[ORDERS]
+    assert (found.position, found.claimant) == (last, "")
 
 
 async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:

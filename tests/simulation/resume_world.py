@@ -34,7 +34,7 @@ from connectors.positions import Position
 from connectors.source import first_offsets, predecessors, reach, standing, takeover
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.predecessors import Predecessors
-from connectors.source.store import Commit, Start
+from connectors.source.store import Start
 from connectors.source.takeover import Clusters, take_over
 from connectors.source.unfenced import MissingRights
 from tests.kit import virtual_time
@@ -71,6 +71,7 @@ class World:
         self.loses_source = chance.random() < 0.5
         self.is_quiet = False
         self.stored: Position | None = None
+        self.claimant = ""
         self.announced = 0
         self.stopped: list[str] = []
         self.story: list[str] = []
@@ -113,6 +114,7 @@ class World:
         await self.pause()
         self.coordinator.check(name, first)
         if not self.is_quiet and self.chance.random() < 0.1:
+            self.story.append("unclean")
             self.target.elect(self.chance, is_clean=False)
         if partitions:
             await self.pause()
@@ -170,7 +172,7 @@ class World:
         await self.pause()
         stored = self.stored
         committed = None if stored is None or not stored.next_source_offset else stored.next_source_offset - 1
-        return {one: Start(stored, committed, False) for one in partitions}
+        return {one: Start(stored, committed, False, claimant=self.claimant) for one in partitions}
 
     # -- late requests, and brokers' faults -----------------------------------------------------------
 
@@ -253,22 +255,27 @@ class World:
         expected = [one for one in range(source.end) if one not in source.refused]
         place = {offset: index for index, offset in enumerate(expected)}
         may_miss = source.compacted | source.named_lost
-        before = top = -1
-        doubled = 0
-        for base, offsets in sorted(self.target.history):
-            for offset in offsets:
-                index = place[offset]
-                missing = [one for one in expected[before + 1 : index] if one not in may_miss]
-                if missing:
-                    raise Violation(self._said(f"{missing} are missing before {offset} (target offset {base})"))
-                doubled += index <= top
-                before, top = index, max(top, index)
-        if missing := [one for one in expected[top + 1 :] if one not in may_miss]:
-            raise Violation(self._said(f"{missing} are missing at the end"))
-        if missing := [one for one in expected[before + 1 :] if one not in may_miss]:
-            raise Violation(self._said(f"{missing} are not behind the last rewind"))
+        seen = [place[offset] for _, offsets in sorted(self.target.history) for offset in offsets]
+        if missing := [one for one in expected if place[one] not in seen and one not in may_miss]:
+            raise Violation(self._said(f"{missing} are missing"))
+        doubled = len(seen) - len(set(seen))
+        self._judge_order(seen, [place[one] for one in expected if one not in may_miss])
         if doubled > self.announced:
             raise Violation(self._said(f"{doubled} doubled, {self.announced} announced"))
+
+    def _judge_order(self, seen: list[int], needed: list[int]) -> None:
+        """Behind each record come the ones that follow it, or earlier ones again. After an unclean election late
+        batches may stand before what was lost; then the last place of each record is in order."""
+        if "unclean" in self.story:
+            last = {index: at for at, index in enumerate(seen) if index in set(needed)}
+            if sorted(last, key=lambda index: last[index]) != sorted(last):
+                raise Violation(self._said("the last ones are not in order"))
+            return
+        for before, index in zip([-1, *seen], seen, strict=False):
+            if missing := [one for one in needed if before < one < index]:
+                raise Violation(self._said(f"{missing} are missing before {index}"))
+        if missing := [one for one in needed if one > seen[-1]] if seen else needed:
+            raise Violation(self._said(f"{missing} are not behind the last rewind"))
 
     def _said(self, what: str) -> str:
         lines = "\n  ".join([*self.story, f"history {sorted(self.target.history)}"])
@@ -291,7 +298,14 @@ class Writer:
         await self._world.pause()
         assert self._identity is not None
         self._world.coordinator.check(self._name, self._identity)
-        self._world.stored = position
+        self._world.stored, self._world.claimant = position, ""
+
+    async def claim(self, claimant: str) -> None:
+        """Name another task beside the position."""
+        await self._world.pause()
+        assert self._identity is not None
+        self._world.coordinator.check(self._name, self._identity)
+        self._world.claimant = claimant
 
 
 class Successor:
@@ -330,7 +344,7 @@ class Successor:
         except TransactionalIdRefused:
             self._is_plain = True
         starts: Mapping[TopicPartition, Start] = await world.read()
-        starts = await self._predecessors.shut_out(starts, world.read)
+        starts = await self._predecessors.shut_out(starts, world.read, self._claim)
         entry = Entry(Pair(SOURCE, IDS["orders"], TARGET, IDS["us.orders"]))
         clusters = Clusters(_cluster("source"), _cluster("target"))
         takeover = self._takeover = await take_over(clusters, self._own, [entry], starts, reset_to=EARLIEST)
@@ -362,10 +376,10 @@ class Successor:
             await self._world.pause()
             self._world.stored = position
             return
-        commits = [Commit(position)]
-        for writer, group in self._predecessors.by_writer(commits):
-            await cast(Any, writer or self._writer).write(position)
-            self._predecessors.stored(group)
+        await self._writer.write(position)
+
+    async def _claim(self, writer: Any, _: object) -> None:
+        await writer.claim(predecessors.store_id(self._own))
 
     async def _copy(self, plan: PartitionPlan) -> None:
         world, chance = self._world, self._world.chance

@@ -52,21 +52,28 @@ def test_the_model_reaches_what_it_is_for() -> None:
 def _no_second_look(patch: pytest.MonkeyPatch) -> None:
     shut_out = Predecessors.shut_out
 
-    async def mutated(self: Predecessors, starts: Any, read: Any) -> Any:
+    async def mutated(self: Predecessors, starts: Any, read: Any, claim: Any) -> Any:
         async def as_before(partitions: Collection[Any]) -> Any:
             return {one: starts[one] for one in partitions}
 
-        return await shut_out(self, starts, as_before)
+        return await shut_out(self, starts, as_before, claim)
 
     patch.setattr(Predecessors, "shut_out", mutated)
 
 
-def _store_under_own_id(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Predecessors, "by_writer", lambda self, commits: [(None, list(commits))])
+def _nobody_names_itself(patch: pytest.MonkeyPatch) -> None:
+    shut_out = Predecessors.shut_out
+
+    async def mutated(self: Predecessors, starts: Any, read: Any, claim: Any) -> Any:
+        async def nothing(*_: object) -> None: ...
+
+        return await shut_out(self, starts, read, nothing)
+
+    patch.setattr(Predecessors, "shut_out", mutated)
 
 
 def _store_not_shut_out(patch: pytest.MonkeyPatch) -> None:
-    async def mutated(self: Predecessors, name: str, *, is_atomic: bool) -> None: ...
+    async def mutated(self: Predecessors, name: str, is_atomic: bool) -> None: ...
 
     patch.setattr(Predecessors, "_claim", mutated)
 
@@ -132,14 +139,14 @@ def _first_batch_is_not_alone(patch: pytest.MonkeyPatch) -> None:
 
 #: Each with a seed near which it shows; ``make measure ARGS="resume_model --mutants N"`` looks for others.
 MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
-    (_no_second_look, 110),
-    (_store_under_own_id, 700),
-    (_store_not_shut_out, 130),
+    (_no_second_look, 360),
+    (_nobody_names_itself, 120),
+    (_store_not_shut_out, 80),
     (_no_marker_awaited, 0),
-    (_holes_are_passed, 45),
+    (_holes_are_passed, 300),
     (_nothing_is_compared, 0),
     (_renumbered_while_in_doubt, 0),
-    (_another_log_is_scanned, 700),
+    (_another_log_is_scanned, 240),
     (_epoch_is_not_raised, 170),
     (_late_records_are_not_announced, 170),
     (_first_batch_is_not_alone, 0),

@@ -21,6 +21,7 @@ from connectors.positions import (
     decode_kind,
     decode_position,
     decode_position_key,
+    encode_claimant_header,
     encode_position,
     encode_position_key,
     encode_progress,
@@ -160,3 +161,14 @@ def test_an_earlier_version_reads_the_full_record_and_passes_progress_over() -> 
     """It knows kinds up to 8, ignores headers, and refuses values with bytes it does not know."""
     assert encode_position_key(KEY, Kind.PROGRESS)[1] == 9
     assert len(encode_position(EXAMPLE)) == 71 + 2 + len("us.orders") + 2 + len("txn") + 1
+
+
+def test_a_claimant_stands_beside_the_position_until_its_successor_writes_one() -> None:
+    claimed = Kind.POSITION, encode_position(EXAMPLE), (encode_claimant_header("mm2-1-commit"),)
+    stored = None
+    for kind, value, headers in (claimed, (Kind.PROGRESS, encode_progress(LATER, None), ())):
+        stored = fold_position(stored, kind, KEY, value, headers)
+        assert stored is not None
+        assert stored.claimant == "mm2-1-commit"
+    stored = fold_position(stored, Kind.POSITION, KEY, encode_position(EXAMPLE), ())
+    assert stored == StoredPosition(EXAMPLE, EXAMPLE)

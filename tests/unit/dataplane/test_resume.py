@@ -209,6 +209,11 @@ def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(
     assert scan(target, Proof(OLD, next_sequence, True), end).is_another_log is another
 
 
+@pytest.mark.parametrize("batch", [ours(3, 4), FOREIGN])
+def test_a_batch_that_reaches_over_the_stored_end_is_of_another_log(batch):
+    assert scan(target_of(batch, marker()), Proof(OLD, 5, True), 2).is_another_log
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
 def test_runs_pair_every_record_in_order(source_counts, data):
     total = sum(source_counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source import predecessors
 from connectors.source.predecessors import Predecessors
-from connectors.source.store import Commit, Start
+from connectors.source.store import Start
 from connectors.source.unfenced import MissingRights
 
 SOURCE = TopicPartition("orders", 0)
@@ -39,10 +40,9 @@ class Coordinator:
             async def open(self) -> None:
                 self.epoch = coordinator.claim(self.name)
 
-            async def write(self, positions: Collection[Position]) -> None:
+            def check(self) -> None:
                 if self.epoch != coordinator.epochs[self.name]:
                     raise Superseded(f"{self.name} was claimed")
-                coordinator.store(*positions)
 
         async def init_producer_id(_: object, name: str) -> None:
             self.claim(name)
@@ -77,32 +77,44 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     return found
 
 
-async def take(coordinator: Coordinator, successor: Predecessors) -> Position:
-    position = (await successor.shut_out(await coordinator.read([SOURCE]), coordinator.read))[SOURCE].position
+async def take(coordinator: Coordinator, own: str, *, freezes: asyncio.Event | None = None) -> Position:
+    """Let a task shut others out, and freeze before it names itself if told so."""
+
+    async def claim(writer: Any, sources: Collection[TopicPartition]) -> None:
+        if freezes is not None:
+            await freezes.wait()
+        writer.check()
+        for source in sources:
+            coordinator.stored[source] = replace(coordinator.stored[source], claimant=f"{own}-commit")
+
+    starts = await coordinator.read([SOURCE])
+    position = (await coordinator.successor(own).shut_out(starts, coordinator.read, claim))[SOURCE].position
     assert position is not None
     return position
 
 
-async def store(successor: Predecessors, position: Position) -> bool:
-    """Whether a predecessor's id wrote it; False: it is left to the store's own writer."""
-    commits = [Commit(position)]
-    ((writer, group),) = successor.by_writer(commits)
-    assert group == commits
-    if writer is not None:
-        await writer.write(cast(Any, [position]))
-    successor.stored(commits)
-    return writer is not None
-
-
-async def test_of_two_successors_of_one_writer_only_the_last_one_stores(coordinator: Coordinator) -> None:
-    """The first one freezes after its fence, and would write beside the second when it thaws."""
-    first, second = coordinator.successor("mm2-1"), coordinator.successor("mm2-2")
-    assert await take(coordinator, first) == BEFORE
-    assert await take(coordinator, second) == BEFORE
+async def test_of_two_successors_of_one_writer_the_first_is_refused_if_it_froze_before_it_named_itself(
+    coordinator: Coordinator,
+) -> None:
+    """It would write beside the second one when it thaws."""
+    thaws = asyncio.Event()
+    first = asyncio.create_task(take(coordinator, "mm2-1", freezes=thaws))
+    await asyncio.sleep(0)
+    assert await take(coordinator, "mm2-2") == BEFORE
+    thaws.set()
     with pytest.raises(Superseded):
-        await store(first, replace(BEFORE, transactional_id="mm2-1"))
-    assert await store(second, replace(BEFORE, transactional_id="mm2-2"))
-    assert coordinator.stored[SOURCE].position == replace(BEFORE, transactional_id="mm2-2")
+        await first
+    assert coordinator.stored[SOURCE].claimant == "mm2-2-commit"
+
+
+@pytest.mark.parametrize("own", ["mm2-2", "mm2-0"])
+async def test_a_successor_that_named_itself_is_shut_out_of_the_store_before_it_stores(
+    coordinator: Coordinator, own: str
+) -> None:
+    """Also by the writer that it takes over from, when that is started again."""
+    await take(coordinator, "mm2-1")
+    assert await take(coordinator, own) == BEFORE
+    assert {"mm2-1", "mm2-1-commit"} <= coordinator.epochs.keys()
 
 
 async def test_a_successor_that_stored_before_it_was_shut_out_is_seen_and_shut_out_too(
@@ -111,15 +123,8 @@ async def test_a_successor_that_stored_before_it_was_shut_out_is_seen_and_shut_o
     newer = replace(BEFORE, transactional_id="mm2-1", next_source_offset=120)
     newest = replace(newer, next_source_offset=140)
     coordinator.last_words = {"mm2-0-commit": newer, "mm2-1-commit": newest}
-    assert await take(coordinator, coordinator.successor("mm2-2")) == newest
+    assert await take(coordinator, "mm2-2") == newest
     assert coordinator.epochs == {"mm2-0-commit": 1, "mm2-1-commit": 1}
-
-
-async def test_only_the_first_position_is_stored_under_the_id_of_the_predecessor(coordinator: Coordinator) -> None:
-    successor = coordinator.successor("mm2-1")
-    await take(coordinator, successor)
-    assert await store(successor, replace(BEFORE, transactional_id="mm2-1"))
-    assert not await store(successor, replace(BEFORE, transactional_id="mm2-1", next_source_offset=110))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +132,8 @@ async def test_only_the_first_position_is_stored_under_the_id_of_the_predecessor
 )
 async def test_a_task_that_can_store_no_more_is_not_claimed(coordinator: Coordinator, position: Position) -> None:
     coordinator.store(position)
-    successor = coordinator.successor("mm2-0")
-    assert await take(coordinator, successor) == position
+    assert await take(coordinator, "mm2-0") == position
     assert coordinator.epochs == {}
-    assert not await store(successor, position)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +144,12 @@ async def test_what_was_stored_with_its_records_counts_once_no_transaction_of_it
 ) -> None:
     coordinator.store(replace(BEFORE, is_atomic=True))
     coordinator.last_words = {"mm2-0": replace(BEFORE, is_atomic=True, next_source_offset=130)}
-    found = await take(coordinator, coordinator.successor(own))
+    found = await take(coordinator, own)
     assert found.next_source_offset == 130
     assert coordinator.epochs.keys() == claimed
 
 
-async def test_without_rights_the_stores_own_writer_is_used(coordinator: Coordinator) -> None:
+async def test_without_rights_nobody_is_shut_out(coordinator: Coordinator) -> None:
     coordinator.refused = {"mm2-0-commit"}
-    successor = coordinator.successor("mm2-1")
-    assert await take(coordinator, successor) == BEFORE
-    assert not await store(successor, BEFORE)
+    assert await take(coordinator, "mm2-1") == BEFORE
+    assert coordinator.stored[SOURCE].claimant == ""
