@@ -1,0 +1,176 @@
+"""Whatever a task commits, and whenever it ends, its successor finds the newest position and the whole map; and so does
+an earlier version, which knows full records only, behind a clean end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from connect.core import offsetlog
+from connect.kafka.admin import Admin
+from connect.kafka.cluster import Cluster
+from connect.kafka.producer import OutRecord
+from connect.kafka.topiclog import LogRecord
+from connectors.dataplane.plan import TopicPartition
+from connectors.offset_map import Pair, Run, RunList, decode_chunk, decode_chunk_key, first_downstream
+from connectors.positions import (
+    Kind,
+    Position,
+    StoredPosition,
+    decode_kind,
+    decode_position,
+    decode_position_key,
+    fold_position,
+)
+from connectors.source import store as store_module
+from connectors.source.store import Commit, MirrorPositionStore, Scope, StoreSettings
+
+ORDERS = TopicPartition("orders", 0)
+BEGIN = Position("orders", 0, UUID(int=1), 0, 1, "us.orders", 0, UUID(int=2), 0, "task", 7, 0, 0)
+SETTINGS = StoreSettings("mirror", "us", "mm2-offsets.us.internal", "map", "task-commit", max_runs_per_chunk=3)
+
+
+class Topics:
+    """The two topics as logs that nothing is cleaned out of, and the calls of the store to them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.logs: dict[str, list[LogRecord]] = {SETTINGS.offsets_topic: [], SETTINGS.map_topic: []}
+        topics = self
+
+        class Writer:
+            def __init__(self, *_: object, **__: object) -> None: ...
+
+            async def open(self) -> None: ...
+
+            async def end_left_open(self, _: object) -> Collection[tuple[str, int]]:
+                return ()
+
+            async def write(self, records: Iterable[OutRecord]) -> None:
+                for one in records:
+                    log = topics.logs[one.topic]
+                    log.append(LogRecord(one.key, one.value, 0, len(log), 0, one.headers))
+
+        async def nothing(*_: object, **__: object) -> None: ...
+
+        async def one(*_: object, **__: object) -> int:
+            return 1
+
+        async def read(_: object, topic: str, apply: Callable[[LogRecord], None], **__: object) -> int:
+            for record in self.logs[topic]:
+                apply(record)
+            return len(self.logs[topic])
+
+        for name, fake in {
+            "TransactionalWriter": Writer, "PlainWriter": Writer, "ensure_compacted_topic": nothing,
+            "correct_settings": nothing, "partition_count": one, "read_to_end": read,
+        }.items():  # fmt: skip
+            patch.setattr(store_module, name, fake)
+
+    def store(self) -> MirrorPositionStore:
+        return MirrorPositionStore(cast(Cluster, SimpleNamespace(name="eu")), cast(Admin, None), SETTINGS)
+
+    def read(self, *, by_earlier: bool) -> tuple[StoredPosition, dict[int, int], int | None]:
+        """The newest position, where each source offset went, and Java's offset; by an earlier version, which passes
+        progress and headers over."""
+        stored: StoredPosition | None = None
+        chunks: dict[int, bytes] = {}
+        for record in self.logs[SETTINGS.map_topic]:
+            assert record.key is not None
+            kind = decode_kind(record.key)
+            if kind is Kind.CHUNK:
+                pair, upstream = decode_chunk_key(record.key)
+                assert pair == Pair.of(BEGIN)
+                if record.value is None:
+                    chunks.pop(upstream, None)
+                else:
+                    chunks[upstream] = record.value
+            elif kind is Kind.POSITION or (kind is Kind.PROGRESS and not by_earlier):
+                key = decode_position_key(record.key)
+                headers: Any = () if by_earlier else record.headers
+                stored = fold_position(stored, kind, key, record.value, headers)
+                if kind is Kind.POSITION:
+                    decode_position(key, record.value or b"")  # all of it, and no byte too many
+        assert stored is not None
+        went: dict[int, int] = {}
+        begins = sorted(chunks)
+        for upstream, following in zip(begins, [*begins[1:], None], strict=True):
+            runs = RunList(decode_chunk(upstream, chunks[upstream]))
+            if following is not None:
+                runs.cut(following, first_downstream(chunks[following]))
+            elif stored.last_run is not None:
+                runs.lengthen(stored.last_run)
+            went |= {run.upstream + at: run.downstream + at for run in runs for at in range(run.length)}
+        state = offsetlog.SourceOffsets()
+        for record in self.logs[SETTINGS.offsets_topic]:
+            offsetlog.apply(state, record.key, record.value)
+        return stored, went, state.mirrored_offset(SETTINGS.connector, SETTINGS.source_alias, *ORDERS)
+
+
+#: Of each commit: how many records were copied before it, behind how many of the source that were not; what it writes;
+#: whether a successor takes over behind it, cleanly (c) or not (u).
+STEPS = st.lists(
+    st.tuples(st.integers(1, 9), st.sampled_from([0, 2]), st.sampled_from(Scope), st.sampled_from("---uc")),
+    max_size=25,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+async def test_a_successor_of_either_version_finds_what_was_committed(
+    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[int, int, Scope, str]]
+) -> None:
+    with monkeypatch.context() as patch:
+        topics = Topics(patch)
+        position, went, epoch = BEGIN, dict[int, int](), 0
+        store = topics.store()
+        await store.load([ORDERS])
+        await store.commit([Commit(position)])
+        for count, gap, scope, ends in steps:
+            up, down = position.next_source_offset + gap, position.target_end
+            position = replace(position, next_source_offset=up + count, target_end=down + count, next_sequence=down)
+            went |= {up + at: down + at for at in range(count)}
+            await store.commit([Commit(position, [Run(up, down, count)], scope=scope)])
+            stored, found, java = topics.read(by_earlier=False)
+            assert (stored.position, found, stored.was_altered(java)) == (position, went, False)
+            earlier, of_earlier, java = topics.read(by_earlier=True)
+            assert not earlier.was_altered(java), "a full position and the offset that belongs to it"
+            assert of_earlier.items() <= went.items()
+            if scope is Scope.ALL:
+                assert (earlier.position, of_earlier) == (position, went)
+            if ends == "-":
+                continue
+            old, store = store, topics.store()
+            if ends == "c":
+                position = replace(position, is_handed_over=True)
+                await old.commit([Commit(position)])
+            start = (await store.load([ORDERS]))[ORDERS]
+            assert (start.position, start.moved) == (position, False)
+            epoch += 1
+            position = replace(position, producer_epoch=epoch, is_handed_over=False)
+            await store.commit([Commit(position)])
+            # What the predecessor had under way, or a process that was frozen, arrives behind that.
+            late = replace(position, producer_epoch=epoch - 1, next_source_offset=10**6, target_end=10**6)
+            await topics.store()._progress.write([old._progress_record(late)])
+
+
+async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes full records without headers, and complete chunks."""
+    topics = Topics(monkeypatch)
+    store = topics.store()
+    await store.load([ORDERS])
+    await store.commit([Commit(BEGIN)])
+    grown = replace(BEGIN, next_source_offset=30, target_end=30)
+    await store.commit([Commit(grown, [Run(0, 0, 30)], scope=Scope.PROGRESS)])
+    earlier = topics.store()
+    await earlier.load([ORDERS])
+    back = replace(grown, next_source_offset=20, target_end=25, producer_epoch=1)
+    await earlier.commit([Commit(back, target_truncated_to=20)])
+    stored, went, java = topics.read(by_earlier=False)
+    assert (stored.position, went, java) == (back, {at: at for at in range(20)}, 19)
