@@ -55,7 +55,7 @@ _TURN_S: Final = 0.01
 #: Less than the copy's own: one answer must arrive before a request times out on a slow link (0.1 MB/s).
 _FETCH_BYTES: Final = 2 * 1024 * 1024
 
-#: What is sent in the place of one record. Raises NoTarget.
+#: What is sent in the place of one record.
 Answers = list[MirroredRecord]
 
 
