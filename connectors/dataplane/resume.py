@@ -138,6 +138,11 @@ class TargetScan:
                 position = header.last_offset + 1
         return position
 
+    def end_at(self, end: int) -> None:
+        """The log ends at ``end``, and no marker is expected."""
+        if end > self.end:
+            self.end, self.doubt = end, _LOST
+
     def _take(self, header: wire.BatchHeader, batch: memoryview) -> None:
         wrote = self._proof.producer
         is_ours = header.producer_id == wrote.producer_id

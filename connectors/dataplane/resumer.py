@@ -108,7 +108,9 @@ class Resumer:
             return ENOUGH if scan.is_over else following
 
         await self._read(self._target, plan.target, plan, scan.start, take)
-        if plan.proof.is_fenced and not scan.is_over:
+        if not plan.proof.is_fenced:
+            scan.end_at(await list_offset(self._target, plan.target, LATEST))
+        elif not scan.is_over:
             # Taken for the end, the log of a leader that has not got the marker yet would hide what arrived before it.
             raise RetriableError(f"{plan.target} does not show the marker of its fence yet")
         return scan

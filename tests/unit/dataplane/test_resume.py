@@ -178,6 +178,15 @@ def test_a_log_that_does_not_show_the_marker_is_not_over():
     assert not scan(target_of(ours(5, 2)), Proof(OLD, 5, True), 0).is_over
 
 
+def test_a_log_whose_last_batches_are_gone_proves_nothing():
+    found = scan(target_of(ours(0, 2)), Proof(OLD, 0, False), 0)
+    found.end_at(2)
+    assert (found.arrived, found.doubt) == (2, "")
+    found.end_at(5)
+    assert found.doubt
+    assert found.arrived == 5
+
+
 def test_batches_of_a_lower_epoch_came_in_late():
     late = records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 40, 3)
     found = scan(target_of(late, ours(0, 2)), Proof(OLD, 0, False), 0)
