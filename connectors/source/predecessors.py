@@ -1,10 +1,14 @@
 """Shut other tasks out of the store, with the partitions that are taken over from them.
 
 A successor B that has fenced a writer A and freezes before it stores anything leaves "A" in the store. The next
-successor C must not copy beside B. So whoever takes a partition over from A claims A's id of the store first, reads the
-store again until it names no task that was not shut out, and then names itself beside A's position, under the very id
-that it has claimed. If C has claimed that since, B is refused and stops; if B was first, C reads B's name, and shuts B
-out of the store as well, without which B copies nothing.
+successor C must not copy at the same time as B. So each partition has one owner in the store: the claimant that is
+named with its position, else the writer. Whoever takes the partition over claims the owner's id of the store, reads the
+store again until the owner stays the same, and then names itself as the claimant, under the very id that it claimed. If
+C has claimed that id since, or if the owner itself has started again, B is refused and stops. If B was first, C reads
+B's name and claims B's id, without which B copies nothing.
+
+A task that is named as the claimant already claims no other id: an earlier run of it has shut the writer out. So two
+tasks that have partitions of each other restart at most once for each of these, not whenever the other one starts.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class _Start(Protocol):
 
 
 StartT = TypeVar("StartT", bound=_Start)
+#: The id of a task's records, and whether it is claimed with the id of the store.
+_Owner = tuple[str, bool]
 Read = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, StartT]]]
 Claim = Callable[[TransactionalWriter, Collection[TopicPartition]], Awaitable[None]]
 
@@ -58,39 +64,36 @@ class Predecessors:
         Raises as :meth:`TransactionalWriter.open`, ``read`` and ``claim``.
         """
         known = dict(starts)
-        shut_out: dict[tuple[str, bool], TransactionalWriter | None] = {}
+        shut_out: dict[_Owner, TransactionalWriter | None] = {}
         while True:
-            named = {source: self._named(start) for source, start in known.items()}
-            new = sorted({one for of_source in named.values() for one in of_source} - shut_out.keys())
+            owners = {source: owner for source, start in known.items() if (owner := self._owner(start)) is not None}
+            new = sorted(set(owners.values()) - shut_out.keys())
             if not new:
                 break
             for one in new:
                 shut_out[one] = await self._claim(*one)
-            known |= await read([source for source, of_source in named.items() if of_source & set(new)])
+            known |= await read([source for source, owner in owners.items() if owner in new])
         by_writer: dict[TransactionalWriter, list[TopicPartition]] = {}
-        for source, start in known.items():
-            of_store = self._writer_of(start.position)
-            if of_store is not None and (writer := shut_out[of_store]) is not None:
+        for source, owner in owners.items():
+            if (writer := shut_out[owner]) is not None:
                 by_writer.setdefault(writer, []).append(source)
         for writer, sources in by_writer.items():
             await claim(writer, sources)
         return known
 
-    def _named(self, start: _Start) -> set[tuple[str, bool]]:
-        """Other tasks that may store positions of a partition still, by the id of their records; whether these are
-        claimed too, as they may store in transactions of them."""
-        writer = self._writer_of(start.position)
-        named = set() if writer is None else {writer}
-        if start.claimant not in ("", self._own):
-            named.add((start.claimant.removesuffix(_STORE), True))
-        return named
-
-    def _writer_of(self, position: Position | None) -> tuple[str, bool] | None:
+    def _owner(self, start: _Start) -> _Owner | None:
+        """Whom to shut out of a partition, if anyone."""
+        position = start.position
+        is_atomic = position is not None and position.is_atomic
+        if start.claimant:
+            name = start.claimant.removesuffix(_STORE)
+            # A run of our own with exactly-once may have left a transaction open.
+            return (name, True) if start.claimant != self._own or (is_atomic and not self._is_atomic) else None
         if position is None or position.is_handed_over or not (name := position.transactional_id):
             return None
-        if store_id(name) == self._own and (self._is_atomic or not position.is_atomic):
+        if store_id(name) == self._own and (self._is_atomic or not is_atomic):
             return None
-        return name, position.is_atomic
+        return name, is_atomic
 
     async def _claim(self, name: str, is_atomic: bool) -> TransactionalWriter | None:
         try:

@@ -31,6 +31,7 @@ class Coordinator:
         self.stored: dict[TopicPartition, Start] = {}
         #: What a writer stores before it is claimed, by its id.
         self.last_words: dict[str, Position] = {}
+        self.names_written_under: list[str] = []
         coordinator = self
 
         class Writer:
@@ -81,6 +82,7 @@ async def take(coordinator: Coordinator, own: str, *, freezes: asyncio.Event | N
     """Let a task shut others out, and freeze before it names itself if told so."""
 
     async def claim(writer: Any, sources: Collection[TopicPartition]) -> None:
+        coordinator.names_written_under.append(writer.name)
         if freezes is not None:
             await freezes.wait()
         writer.check()
@@ -115,6 +117,47 @@ async def test_a_successor_that_named_itself_is_shut_out_of_the_store_before_it_
     await take(coordinator, "mm2-1")
     assert await take(coordinator, own) == BEFORE
     assert {"mm2-1", "mm2-1-commit"} <= coordinator.epochs.keys()
+
+
+async def test_a_task_that_is_the_claimant_already_claims_nobody_again(coordinator: Coordinator) -> None:
+    """Else two tasks that have partitions of each other interrupt each other until they fail."""
+    await take(coordinator, "mm2-1")
+    claimed = dict(coordinator.epochs)
+    assert await take(coordinator, "mm2-1") == BEFORE
+    assert coordinator.epochs == claimed
+    assert coordinator.names_written_under == ["mm2-0-commit"]
+
+
+async def test_a_writer_that_finds_another_claimant_names_itself(coordinator: Coordinator) -> None:
+    """Else that claimant would take itself for the owner when it starts again, and copy at the same time."""
+    await take(coordinator, "mm2-1")
+    assert await take(coordinator, "mm2-0") == BEFORE
+    assert coordinator.stored[SOURCE].claimant == "mm2-0-commit"
+    await take(coordinator, "mm2-1")
+    assert coordinator.epochs["mm2-0-commit"] == 2
+
+
+@pytest.mark.parametrize("own", ["mm2-2", "mm2-0"])
+async def test_a_task_does_not_name_itself_if_the_claimant_has_started_again(
+    coordinator: Coordinator, own: str
+) -> None:
+    """The claimant reads its own name and claims nobody, so its start has to shut us out."""
+    await take(coordinator, "mm2-1")
+    thaws = asyncio.Event()
+    successor = asyncio.create_task(take(coordinator, own, freezes=thaws))
+    await asyncio.sleep(0)
+    coordinator.claim("mm2-1-commit")
+    assert await take(coordinator, "mm2-1") == BEFORE
+    thaws.set()
+    with pytest.raises(Superseded):
+        await successor
+    assert coordinator.stored[SOURCE].claimant == "mm2-1-commit"
+
+
+async def test_a_claimant_without_exactly_once_ends_a_transaction_of_its_own_last_run(coordinator: Coordinator) -> None:
+    coordinator.stored[SOURCE] = Start(replace(BEFORE, is_atomic=True), 0, False, claimant="mm2-1-commit")
+    await take(coordinator, "mm2-1")
+    assert coordinator.epochs == {"mm2-1": 1}
 
 
 async def test_a_successor_that_stored_before_it_was_shut_out_is_seen_and_shut_out_too(
