@@ -56,7 +56,8 @@ class Cadence:
 
     Args:
         interval_s: At the latest after so long, if anything was copied.
-        sized_bytes: Sooner if a partition copied so much since: it bounds what a successor reads again to count.
+        sized_bytes: Sooner if the task copied so much since, of the partitions that copied most of it: it bounds what
+            a successor reads again to count, and keeps a working store far below :data:`MAX_UNSTORED_BYTES`.
         uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
         flush_s: Java's offsets with them, ``offset.flush.interval.ms``.
     """
@@ -349,10 +350,13 @@ class Ledger:
         if now_s - self._stored_s >= cadence.interval_s:
             self._stored_s = now_s
             return Scope.PROGRESS, dirty
-        return Scope.PROGRESS, [entry for entry in dirty if self._is_due(entry, now_s)]
+        # The average of so many bytes: what the others copied is less than sized_bytes together.
+        is_sized = self._unstored_bytes >= cadence.sized_bytes
+        due_bytes = cadence.sized_bytes / len(dirty) if is_sized and dirty else float("inf")
+        return Scope.PROGRESS, [entry for entry in dirty if self._is_due(entry, now_s, due_bytes)]
 
-    def _is_due(self, entry: Entry, now_s: float) -> bool:
-        if entry.unstored_bytes >= self._cadence.sized_bytes or entry.passing is not None:
+    def _is_due(self, entry: Entry, now_s: float, due_bytes: float) -> bool:
+        if entry.unstored_bytes >= due_bytes or entry.passing is not None:
             return True
         return not entry.pair.is_countable and now_s - entry.stored_s >= self._cadence.uncountable_s
 

@@ -22,7 +22,7 @@ from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
-from connectors.source.ledger import MAX_UNSTORED_BYTES, Cadence, Entry, Ledger, Pair, position_of, start_of
+from connectors.source.ledger import Cadence, Entry, Ledger, Pair, position_of, start_of
 from connectors.source.meters import Meters
 from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
@@ -65,6 +65,7 @@ class MirrorSourceTask:
         #: The slice that copies, and whether it was told to wait.
         self._slice: SliceHandle | None = None
         self._is_held = False
+        self._filled = asyncio.Event()  # since the last look whether positions are due
         self._producer: ProducerIdentity | None = None
         self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
         #: For metrics.
@@ -497,13 +498,16 @@ class MirrorSourceTask:
 
     async def _commit_forever(self) -> None:
         while True:
-            await asyncio.sleep(min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._filled.wait(), min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
+            self._filled.clear()
             self._skip_log.tell(time.monotonic())
             if self._loaded:
                 try:
                     await self._commit_of(self._ledger, time.monotonic())
                 except RetriableError as error:
-                    log.warning("%s: positions could not be stored: %s; trying again", self._name, error)
+                    waits = "copying waits for them; " if self._is_held else ""
+                    log.warning("%s: positions could not be stored: %s; %strying again", self._name, error, waits)
 
     async def _commit(self) -> None:
         """Store everything."""
@@ -531,13 +535,7 @@ class MirrorSourceTask:
         self._is_held = is_full
         self._slice.hold(is_held=is_full)
         if is_full:
-            log.warning(
-                "%s: copying waits because %d MiB are copied and their positions could not be stored",
-                self._name,
-                MAX_UNSTORED_BYTES // 1024**2,
-            )
-        else:
-            log.info("%s: copying continues: the positions are stored", self._name)
+            self._filled.set()
 
 
 async def _close_opening(opening: asyncio.Task[SliceHandle] | None) -> None:

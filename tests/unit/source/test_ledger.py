@@ -138,6 +138,24 @@ def test_a_position_is_stored_once_so_much_is_copied() -> None:
     assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, Scope.PROGRESS)], []]
 
 
+def test_a_store_that_works_holds_up_no_copying_however_many_partitions_share_it() -> None:
+    pairs = [Pair(TopicPartition("orders", at), None, TopicPartition("us.orders", at), None) for at in range(40)]
+    made, quiet = Ledger(pairs), list[TopicPartition]()
+    for pair in pairs:
+        made.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
+    made.commit_succeeded(made.take_commits(1000.0))
+    for tenth in range(1, 300):  # twenty partitions at 100 MB/s together, the others at 2 KB/s
+        for pair in pairs:
+            copied = 500_000 if pair.source.partition < 20 else 100
+            made.apply(report(source=pair.source, next_source_offset=tenth, bytes=copied, records=1))
+        assert not made.must_wait()
+        if tenth % 10 == 0:
+            commits = made.take_commits(1000.0 + tenth / 10)
+            made.commit_succeeded(commits)
+            quiet += [pairs[39].source for one in commits if one.position.source_partition == 39]
+    assert len(quiet) <= 3, "the others are not stored each second for that"
+
+
 def test_a_partition_at_rest_stores_nothing_but_javas_offset_of_what_it_copied() -> None:
     clock = Clock()
     clock.tick(100)

@@ -128,6 +128,7 @@ class World:
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         if self.is_store_away:
+            self.changed()
             raise RetriableError("the topic of positions has no leader now")
         self.commits += commits
 
@@ -369,20 +370,40 @@ async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch
         await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()
 
 
+def _full_at(offset: int) -> PartitionProgress:
+    return PartitionProgress(
+        source=SOURCE, next_source_offset=offset, last_source_epoch=0, target_end=offset, next_sequence=offset,
+        high_watermark=offset, log_start_offset=0, timestamp_ms=5, records=9, bytes=MAX_UNSTORED_BYTES, batches={},
+    )  # fmt: skip
+
+
+async def test_a_task_that_copies_faster_than_the_ticks_stores_its_positions_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task, "_COMMIT_S", 3600.0)
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: bool(world.went))
+    one._progressed(_full_at(9))
+    async with asyncio.timeout(20):
+        await world.until(lambda: world.holds == [(1, True), (1, False)])
+    assert world.commits[-1].position.next_source_offset == 9
+    assert "could not be stored" not in caplog.text
+    one.stop()
+    await running
+
+
 async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once_they_can(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(task, "_COMMIT_S", 0.01)
     one = world.task()
     running = asyncio.create_task(one.run())
     await world.until(lambda: bool(world.went))
     world.is_store_away = True
-    report = PartitionProgress(
-        source=SOURCE, next_source_offset=9, last_source_epoch=0, target_end=9, next_sequence=9, high_watermark=9,
-        log_start_offset=0, timestamp_ms=5, records=9, bytes=MAX_UNSTORED_BYTES, batches={},
-    )  # fmt: skip
-    one._progressed(report)
+    one._progressed(_full_at(9))
     assert world.holds == [(1, True)]
+    await world.until(lambda: "copying waits for them" in caplog.text)
     world.is_store_away = False
     await world.until(lambda: world.holds == [(1, True), (1, False)])
     assert world.commits[-1].position.next_source_offset == 9
