@@ -32,6 +32,7 @@ _CLAIMANT_HEADER: Final = "heliograph.claimant"
 _FLAGS: Final = struct.Struct(">B")
 _HANDED_OVER: Final = 1
 _ATOMIC: Final = 2
+_LAST_OURS: Final = 4
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NO_ID: Final = UUID(int=0)
@@ -79,6 +80,8 @@ class Position:
         is_handed_over: The writer ended with everything acknowledged: its successor has nothing to fence or prove.
         is_atomic: Stored in the transaction that wrote the records: once the writer is fenced, what it wrote behind T
             is aborted, so there is nothing to prove.
+        is_last_ours: If Q is not 0, the record before T is the writer's, with the sequence before Q. False if an
+            earlier version stored it, or if the writer came back to a target partition and has written nothing since.
     """
 
     source_topic: str
@@ -96,6 +99,7 @@ class Position:
     next_sequence: int
     is_handed_over: bool = False
     is_atomic: bool = False
+    is_last_ours: bool = False
 
 
 class LastRun(NamedTuple):
@@ -150,8 +154,12 @@ def encode_position(position: Position) -> bytes:
         + topic_id(position.target_topic_id)
         + text(position.target_topic)
         + text(position.transactional_id)
-        + bytes((position.is_handed_over * _HANDED_OVER | position.is_atomic * _ATOMIC,))
+        + bytes((_flags(position),))
     )
+
+
+def _flags(position: Position) -> int:
+    return position.is_handed_over * _HANDED_OVER | position.is_atomic * _ATOMIC | position.is_last_ours * _LAST_OURS
 
 
 def encode_run_header(last_run: LastRun) -> tuple[str, bytes]:
@@ -270,6 +278,7 @@ def decode_position(key: PositionKey, value: bytes) -> Position:
         next_sequence=sequence,
         is_handed_over=bool(flags & _HANDED_OVER),
         is_atomic=bool(flags & _ATOMIC),
+        is_last_ours=bool(flags & _LAST_OURS),
     )
 
 

@@ -57,12 +57,14 @@ class Proof:
     """Where an unclean predecessor may have stopped, for resuming by counting.
 
     ``producer``/``next_sequence``: under which it wrote and what it would have sent next at the stored
-    position; ``is_fenced``: whether the marker of a fence ends what it wrote.
+    position; ``is_fenced``: whether the marker of a fence ends what it wrote; ``is_last_ours``: if ``next_sequence`` is
+    not 0, the record before the stored end has the sequence before it.
     """
 
     producer: ProducerIdentity
     next_sequence: int
     is_fenced: bool
+    is_last_ours: bool = False
 
 
 class Ways(NamedTuple):
@@ -131,9 +133,7 @@ class PartitionPlan:
             source_topic_id=_id_from(data["source_topic_id"]),
             target_topic_id=_id_from(data["target_topic_id"]),
             ways=Ways.from_wire(data["ways"]),
-            proof=Proof(ProducerIdentity(**proof["producer"]), proof["next_sequence"], proof["is_fenced"])
-            if proof
-            else None,
+            proof=Proof(**{**proof, "producer": ProducerIdentity(**proof["producer"])}) if proof else None,
             producer=ProducerIdentity(**data["producer"]) if data["producer"] else None,
             **{name: data[name] for name in _PLAIN},
         )

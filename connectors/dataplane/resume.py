@@ -149,7 +149,7 @@ class TargetScan:
         if header.base_offset < self._target_end:
             # The stored end lies between two batches of the log that it describes.
             reaches_over = header.last_offset >= self._target_end
-            self.is_another_log |= reaches_over or (is_ours and not self._is_last_stored(header))
+            self.is_another_log |= reaches_over or not self._is_last_stored(header)
             if not reaches_over:
                 return
         if header.base_offset > self.end:
@@ -165,8 +165,10 @@ class TargetScan:
             self._foreign_offsets += header.last_offset_delta + 1
 
     def _is_last_stored(self, header: wire.BatchHeader) -> bool:
-        """Whether a batch of this producer id can be the last one before the stored end."""
+        """Whether a batch can be the last one before the stored end."""
         wrote, next_sequence = self._proof.producer, self._proof.next_sequence
+        if header.producer_id != wrote.producer_id:  # it may have been there before the writer wrote its first record
+            return next_sequence == 0 or not self._proof.is_last_ours
         if header.producer_epoch == wrote.epoch and not header.is_control:
             return wire.add_sequence(header.last_sequence, 1) == next_sequence
         return next_sequence == 0 and header.producer_epoch <= wrote.epoch

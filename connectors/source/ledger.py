@@ -247,6 +247,7 @@ class Ledger:
             target_end=progress.target_end,
             next_sequence=progress.next_sequence,
             is_handed_over=False,
+            is_last_ours=entry.position.is_last_ours or progress.target_end != entry.position.target_end,
         )
         entry.is_dirty = True
         entry.high_watermark = progress.high_watermark
@@ -448,6 +449,7 @@ def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerId
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         next_sequence=plan.next_sequence,
+        is_last_ours=plan.next_sequence == 0,  # else others may have written since we were there
     )
 
 

@@ -244,7 +244,7 @@ def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> Parti
         next_sequence=0,
         pipelined=is_fenced and pair.target in fenced.marked,
         max_message_bytes=pair.max_message_bytes,
-        proof=Proof(writer, position.next_sequence, is_fenced),
+        proof=Proof(writer, position.next_sequence, is_fenced, position.is_last_ours),
         producer=None if is_fenced else raised(position),
         ways=pair.ways,
     )

@@ -50,6 +50,8 @@ POSITIONS = st.builds(
     producer_epoch=INT16,
     next_sequence=INT32,
     is_handed_over=st.booleans(),
+    is_atomic=st.booleans(),
+    is_last_ours=st.booleans(),
 )
 EXAMPLE = Position("orders", 1, UUID(int=1), 10, 2, "us.orders", 1, UUID(int=2), 9, "txn", 77, 3, 8)
 KEY = PositionKey("MirrorSourceConnector", "orders", 1)
@@ -73,6 +75,11 @@ def test_the_bytes_stay() -> None:
         "01" + "000000000000000a" + "00000002" + "00000001" + "0000000000000009" + "000000000000004d" + "0003"
         "00000008" + UUID(int=1).hex + UUID(int=2).hex + "0009" + b"us.orders".hex() + "0003" + b"txn".hex() + "00"
     )
+
+
+def test_each_flag_has_its_bit() -> None:
+    flags = {"is_handed_over": 1, "is_atomic": 2, "is_last_ours": 4}
+    assert {name: encode_position(replace(EXAMPLE, **{name: True}))[-1] for name in flags} == flags  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02\x01", b'["connector",{}]'])
@@ -146,7 +153,14 @@ def test_progress_that_arrives_after_the_hand_over_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"is_handed_over": True}, {"target_topic": "other"}, {"producer_epoch": 9}, {"next_source_offset": 9}]
+    "changes",
+    [
+        {"is_handed_over": True},
+        {"is_last_ours": True},
+        {"target_topic": "other"},
+        {"producer_epoch": 9},
+        {"next_source_offset": 9},
+    ],
 )
 def test_what_progress_has_no_room_for_needs_a_full_record(changes: dict[str, Any]) -> None:
     assert not can_follow(replace(EXAMPLE, **changes), EXAMPLE)

@@ -203,7 +203,9 @@ def test_sequences_wrap_around():
     [
         (ours(3, 2), 5, False),
         (ours(2**31 - 2, 2), 0, False),
-        (FOREIGN, 5, False),  # it may have been there before
+        (FOREIGN, 0, False),  # it may have been there before
+        (FOREIGN, 5, True),  # the log was cut, and another producer has written since
+        (marker(0, producer_id=98), 5, True),
         (marker(OLD.epoch - 1), 0, False),
         (ours(3, 1), 5, True),
         (ours(3, 2), 0, True),
@@ -215,7 +217,17 @@ def test_sequences_wrap_around():
 def test_the_record_before_the_stored_end_must_be_the_one_that_was_acknowledged(last, next_sequence, another):
     target = target_of(last, marker())
     end = wire.read_header(last).last_offset_delta + 1
-    assert scan(target, Proof(OLD, next_sequence, True), end).is_another_log is another
+    assert scan(target, Proof(OLD, next_sequence, True, is_last_ours=True), end).is_another_log is another
+
+
+def test_a_record_of_another_producer_proves_nothing_against_a_writer_that_has_come_back():
+    """Its sequences continued from before, and it had written nothing there since."""
+    assert not scan(target_of(FOREIGN, marker()), Proof(OLD, 5, True), 3).is_another_log
+
+
+def test_a_last_record_that_was_compacted_away_proves_nothing_against_its_log():
+    found = scan(target_of(FOREIGN, 1, ours(5, 1), marker()), Proof(OLD, 5, True, is_last_ours=True), 4)
+    assert (found.is_another_log, found.arrived, found.doubt) == (False, 1, "")
 
 
 @pytest.mark.parametrize("batch", [ours(3, 4), FOREIGN])

@@ -67,6 +67,19 @@ def test_what_an_unfenced_predecessor_wrote_before_our_first_batch_is_counted_on
     assert made.late_records(report(runs=[(20, 115, 5)])) == 0
 
 
+def test_the_record_before_the_end_is_ours_once_we_wrote_one() -> None:
+    """A writer that comes back continues its sequences behind what others have written since."""
+    made, plan = ledger(), _plan(ledger().entries[SOURCE].pair)
+    assert position_of(plan, "mm2-0", ProducerIdentity(5, 1)).is_last_ours
+    made.begin(SOURCE, position_of(replace(plan, next_sequence=7, target_end=60), "mm2-0", ProducerIdentity(5, 1)))
+    assert not plan_position(made).is_last_ours
+    made.apply(report(target_end=60, next_sequence=7))
+    assert not plan_position(made).is_last_ours
+    made.apply(report(target_end=63, next_sequence=10))
+    made.apply(report(target_end=63, next_sequence=10))
+    assert plan_position(made).is_last_ours
+
+
 def plan_position(made: Ledger) -> Position:
     position = made.entries[SOURCE].position
     assert position is not None
