@@ -253,19 +253,16 @@ class MirrorPositionStore:
         await correct_settings(self._cluster, [settings.map_topic, *([settings.offsets_topic] if is_own else [])])
         await self._open()  # before reading, so that what is read cannot change behind us
         torn = await self._end_left_open(wanted) if self._plain is None else set()
-        offsets, plain = await read_offsets(self._cluster, settings.offsets_topic)
-        torn |= plain
-        self._stored = await self._read_map(wanted)
+        self._stored, starts = await self._read(wanted, torn)
         self._maps, self._full = {}, {}
         self._committed.clear()
         # What a commit that failed wanted to delete is found again, as far as it still is to go.
         self._obsolete = []
-        return {partition: self._start(partition, offsets, torn) for partition in wanted}
+        return starts
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Start]:
         wanted = set(partitions)
-        offsets, torn = await read_offsets(self._cluster, self._settings.offsets_topic)
-        read = await self._read_map(wanted)
+        read, starts = await self._read(wanted)
         # What we knew of these from an earlier time is out of date: others have written since.
         for pair in [pair for pair in self._maps if TopicPartition(pair.source_topic, pair.source_partition) in wanted]:
             del self._maps[pair]
@@ -273,7 +270,26 @@ class MirrorPositionStore:
         for partition in wanted:
             self._full.pop(partition, None)
         self._stored.renew(wanted, read)
-        return {partition: self._start(partition, offsets, torn) for partition in wanted}
+        return starts
+
+    async def _read(
+        self, wanted: set[TopicPartition], torn: Collection[bytes] = ()
+    ) -> tuple[_Stored, dict[TopicPartition, Start]]:
+        """Both topics. Another task may store a partition between the two: that Java's record was altered is believed
+        once it is read a second time beside the same position."""
+        before: dict[TopicPartition, tuple[Position, int | None]] = {}
+        while True:
+            offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
+            read = await self._read_map(wanted)
+            starts = {one: self._start(one, read.positions.get(one), offsets, plain.union(torn)) for one in wanted}
+            moved = {
+                one: (read.positions[one].full, start.committed_source_offset)
+                for one, start in starts.items()
+                if start.moved
+            }
+            if moved.items() <= before.items():
+                return read, starts
+            before = moved
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         return await self._predecessors.shut_out(starts, self.load_more, self._claim)
@@ -413,10 +429,15 @@ class MirrorPositionStore:
         if found is not None:
             stored.positions[partition] = found
 
-    def _start(self, partition: TopicPartition, offsets: offsetlog.SourceOffsets, plain: Collection[bytes]) -> Start:
+    def _start(
+        self,
+        partition: TopicPartition,
+        position: StoredPosition | None,
+        offsets: offsetlog.SourceOffsets,
+        plain: Collection[bytes],
+    ) -> Start:
         settings = self._settings
         committed = offsets.mirrored_offset(settings.connector, settings.source_alias, *partition)
-        position = self._stored.positions.get(partition)
         return start_of(position, committed, plainly=self._java_key(*partition) in plain)
 
     def _java_key(self, topic: str, partition: int) -> bytes:

@@ -174,3 +174,28 @@ async def test_a_commit_of_an_earlier_version_follows_on_progress(monkeypatch: p
     await earlier.commit([Commit(back, target_truncated_to=20)])
     stored, went, java = topics.read(by_earlier=False)
     assert (stored.position, went, java) == (back, {at: at for at in range(20)}, 19)
+
+
+@pytest.mark.parametrize("loads", ["load", "load_more"])
+async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_offset(
+    monkeypatch: pytest.MonkeyPatch, loads: str
+) -> None:
+    topics = Topics(monkeypatch)
+    ours, other = topics.store(), topics.store()
+    await other.load([ORDERS])
+    await other.commit([Commit(replace(BEGIN, next_source_offset=10, target_end=10), [Run(0, 0, 10)])])
+    ended = replace(BEGIN, next_source_offset=51, target_end=51, is_handed_over=True)
+    read, ends = vars(store_module)["read_to_end"], [Commit(ended, [Run(10, 10, 41)])]
+
+    async def racing(cluster: Cluster, topic: str, *rest: Any, **more: Any) -> int:
+        if topic == SETTINGS.map_topic and ends:
+            await other.commit([ends.pop()])
+        return cast(int, await read(cluster, topic, *rest, **more))
+
+    monkeypatch.setattr(store_module, "read_to_end", racing)
+    start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
+    assert (start.position, start.committed_source_offset, start.moved) == (ended, 50, False)
+    plain = offsetlog.mirror_key(SETTINGS.connector, SETTINGS.source_alias, *ORDERS), offsetlog.mirror_value(7)
+    await topics.store()._writer.write([OutRecord(SETTINGS.offsets_topic, *plain)])
+    start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
+    assert (start.committed_source_offset, start.moved) == (7, True), "an operator's is believed"
