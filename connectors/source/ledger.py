@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -94,8 +94,8 @@ class Entry:
     is_dirty: bool = False
     #: where the target ended when an unfenced predecessor's batches were counted, until the first own batch is there
     unfenced_end: int | None = None
-    #: whether Java's offset is as the position
-    is_flushed: bool = True
+    #: what was written with the position last
+    written: Scope = Scope.ALL
     #: ``bytes`` and ``records`` when the position was taken for a commit, and when it was stored last
     taken: tuple[int, int] = (0, 0)
     stored: tuple[int, int] = (0, 0)
@@ -311,8 +311,7 @@ class Ledger:
     def forget_unstored(self) -> None:
         """What was told since the last commit is not so: its transaction was aborted."""
         for entry in self.entries.values():
-            entry.is_dirty, entry.is_flushed = False, True
-            entry.runs = []
+            entry.is_dirty, entry.runs = False, []
 
     def plans(self, pipelined: Collection[TopicPartition] = ()) -> list[PartitionPlan]:
         """Plans that go on at the acknowledged positions, under the producer of those positions.
@@ -329,25 +328,26 @@ class Ledger:
     def take_commits(self, now_s: float | None = None) -> list[Commit]:
         """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow it
         by :meth:`commit_succeeded`, or by :meth:`give_back` if storing failed."""
-        scope, due = Scope.ALL, [entry for entry in self.entries.values() if entry.is_dirty or not entry.is_flushed]
-        if now_s is not None:
-            scope, due = self._due(now_s, due)
+        scope, due = (Scope.ALL, self._unwritten(Scope.ALL)) if now_s is None else self._due(now_s)
         commits = []
         for entry in due:
             if entry.position is not None:
                 commits.append(_commit_of(entry, entry.position, scope))
-                entry.is_dirty, entry.is_flushed = False, scope > Scope.PROGRESS
+                entry.is_dirty, entry.written = False, commits[-1].scope
                 entry.runs, entry.passing = [], None
                 entry.taken = entry.bytes, entry.records
                 entry.stored_s = now_s or entry.stored_s
         return commits
 
-    def _due(self, now_s: float, changed: Sequence[Entry]) -> tuple[Scope, list[Entry]]:
+    def _unwritten(self, scope: Scope) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.is_dirty or entry.written < scope]
+
+    def _due(self, now_s: float) -> tuple[Scope, list[Entry]]:
         cadence = self._cadence
         if now_s - self._flushed_s >= cadence.flush_s:
             self._flushed_s = self._stored_s = now_s
-            return Scope.OFFSETS, list(changed)
-        dirty = [entry for entry in changed if entry.is_dirty]
+            return Scope.OFFSETS, self._unwritten(Scope.OFFSETS)
+        dirty = self._unwritten(Scope.PROGRESS)
         if now_s - self._stored_s >= cadence.interval_s:
             self._stored_s = now_s
             return Scope.PROGRESS, dirty
@@ -386,7 +386,6 @@ class Ledger:
             for run in newer:
                 append_run(entry.runs, run)
             entry.is_dirty = True
-            entry.is_flushed = entry.is_flushed and commit.scope == Scope.PROGRESS
 
 
 def _source_of(commit: Commit) -> TopicPartition:

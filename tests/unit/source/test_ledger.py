@@ -187,6 +187,20 @@ def test_whoever_continues_finds_everything() -> None:
     assert clock.ledger.take_commits() == []
 
 
+@pytest.mark.parametrize("rests_s", [20, 70])
+def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
+    clock = Clock()
+    clock.tick(100)
+    clock.ledger.apply(report(next_source_offset=2, state=STOPPED, reason="refused"))
+    for _ in range(rests_s):
+        clock.tick()
+    clock.ledger.hand_over(())
+    commits = {one.position.source_partition: one for one in clock.ledger.take_commits()}
+    assert (commits[0].scope, commits[0].position.is_handed_over) == (Scope.ALL, False)
+    clock.ledger.commit_succeeded(commits.values())
+    assert clock.ledger.take_commits() == []
+
+
 def test_what_could_not_be_stored_is_due_at_once() -> None:
     clock = Clock()
     for _ in range(9):
