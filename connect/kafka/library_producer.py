@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import BrokerResponseError, ProducerClosed, kafka_errors
+from aiokafka.errors import BrokerResponseError, NodeNotReadyError, ProducerClosed, kafka_errors
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.produce import ProduceRequest
 
 from connect.kafka.producer import SEQUENCES
 from connect.kafka.settings import ConnectionSettings
@@ -28,10 +29,21 @@ class InvalidRecord(BrokerResponseError):  # type: ignore[misc]  # no marker for
 kafka_errors.setdefault(InvalidRecord.errno, InvalidRecord)
 
 
-def make_producer(connection: ConnectionSettings, delivery_timeout_s: float, **arguments: Any) -> AIOKafkaProducer:
-    """Make a producer, not started yet. A record may wait ``delivery_timeout_s`` for its leader; ``arguments`` are the
-    library's."""
+def make_producer(
+    connection: ConnectionSettings,
+    delivery_timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+    **arguments: Any,
+) -> AIOKafkaProducer:
+    """Make a producer, not started yet.
+
+    Args:
+        delivery_timeout_s: How long a record may wait for its leader.
+        check: Called each time before records are sent; raises if they must not be. The producer is spent then.
+        arguments: The library's.
+    """
     producer = AIOKafkaProducer(**connection.aiokafka_arguments(), **arguments)
+    producer.client.send = _Gate(producer.client, check)
     # The library has one time for requests and for records; Connect's records outlive many requests.
     producer._message_accumulator._batch_ttl = delivery_timeout_s
     if (manager := producer._txn_manager) is not None:
@@ -46,13 +58,11 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
     Args:
         records: How many it holds.
         build: Called once with producer id, epoch and base sequence; returns the bytes that are sent.
-        check: Called each time before they are sent; raises if they must not be. The producer is spent then.
     """
 
-    def __init__(self, records: int, build: Callable[[int, int, int], bytes], check: Callable[[], None]) -> None:
+    def __init__(self, records: int, build: Callable[[int, int, int], bytes]) -> None:
         self._records = records
         self._make = build
-        self._check = check
         self._built: bytes | None = None
         self._state = -1, -1, -1
 
@@ -60,7 +70,6 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
         self._state = producer_id, producer_epoch, base_sequence
 
     def _build(self) -> bytes:
-        self._check()
         if self._built is None:
             self._built = self._make(*self._state)
         return self._built
@@ -78,17 +87,50 @@ class BuiltBatch(BatchBuilder):  # type: ignore[misc]  # no marker for its types
         return self._records
 
 
+class _Gate:
+    """Stands in for ``AIOKafkaClient.send``, which connects first if it must: what ``check`` allowed could be written
+    long after."""
+
+    def __init__(self, client: Any, check: Callable[[], None]) -> None:
+        self._client, self._send, self._check = client, client.send, check
+        self._is_shut = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, node_id: int, request: Any, **group: Any) -> Any:
+        if isinstance(request, ProduceRequest):
+            if self._is_shut:
+                raise asyncio.CancelledError
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            connection = await self._client._get_conn(node_id, **group)
+            if connection is None or not connection.connected():
+                raise NodeNotReadyError(f"no connection to node {node_id}")
+            # With a connection the library writes without waiting.
+            self._check()
+        return await self._send(node_id, request, **group)
+
+    def shut(self) -> None:
+        """Send no more records, and cancel the tasks of the library that do: left alone, they connect again or wait for
+        metadata that no task updates."""
+        self._is_shut = True
+        for task in self._tasks:
+            task.cancel()
+
+
 async def cut_off(producer: AIOKafkaProducer) -> None:
-    """Stop a producer at once. The library's own stop waits for every record that is in flight."""
+    """Stop a producer at once. The library's own stop waits for every record that is in flight, and may raise the
+    CancelledError of a task of its own."""
+    producer._closed = True
     producer._message_accumulator.fail_all(ProducerClosed())
+    producer.client.send.shut()
     sender = producer._sender.sender_task
     if sender is not None:
         sender.cancel()
-    # Without connections every request in flight ends.
     await producer.client.close()
     if sender is not None:
         await asyncio.wait([sender], timeout=_END_S)
-    await producer.stop()
     hush(producer)
 
 

@@ -139,7 +139,7 @@ class Sender:
 
     async def start(self) -> None:
         """Connect. Raises RetriableError."""
-        producer = make_producer(self._connection, float("inf"), enable_idempotence=True)
+        producer = make_producer(self._connection, float("inf"), self._check_lease, enable_idempotence=True)
         try:
             await producer.start()
         except aiokafka.errors.KafkaError as error:
@@ -206,7 +206,7 @@ class Sender:
         def build(producer_id: int, epoch: int, sequence: int) -> bytes:
             return bytes(wire_records.build(records, codec, producer_id, epoch, sequence, level))
 
-        batch = BuiltBatch(len(records), build, self._check_lease)
+        batch = BuiltBatch(len(records), build)
         sending = asyncio.create_task(_send(producer, target, batch), name=f"send {target}")
         try:
             await asyncio.wait({sending}, timeout=_STALLED_S)

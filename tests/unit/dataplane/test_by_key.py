@@ -126,8 +126,9 @@ class Target:
 class Producer:
     """aiokafka's, as far as it is used; like it, it counts a sequence on for a batch that is refused."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, check: Callable[[], None]) -> None:
         target.producers += 1
+        self._check = check
         self._id = target.producers
         self._target = target
         self._sequences: dict[TopicPartition, int] = {}
@@ -159,6 +160,7 @@ class Producer:
             sequence = self._sequences.get(to, 0)
             self._sequences[to] = sequence + batch.record_count()
             batch._set_producer_state(self._id, 0, sequence)
+            self._check()
             if code := self._target.append(self._id, to, memoryview(batch._build())):
                 raise aiokafka.errors.for_code(code)()
 
@@ -182,7 +184,7 @@ class Scene:
 
         monkeypatch.setattr(by_key, "reader", reader)
         monkeypatch.setattr(by_key, "check_reads", lambda *_: None)
-        monkeypatch.setattr(keyed_target, "make_producer", lambda *_, **__: Producer(target))
+        monkeypatch.setattr(keyed_target, "make_producer", lambda *args, **_: Producer(target, args[2]))
         monkeypatch.setattr(keyed_target, "cut_off", Producer.cut_off)
         monkeypatch.setattr(keyed_target, "_APPEAR_S", 0.05)
         monkeypatch.setattr(keyed_target, "_RETRY_S", 0.001)
