@@ -60,9 +60,11 @@ class Cadence:
             a successor reads again to count, and keeps a working store far below :data:`MAX_UNSTORED_BYTES`.
         uncountable_s: For partitions that a successor cannot count, and so copies again from their position.
         flush_s: Java's offsets with them, ``offset.flush.interval.ms``.
+        complete_s: Whole maps with these, for an earlier version that continues after a kill.
     """
 
     flush_s: float = 60.0
+    complete_s: float = 3600.0
     interval_s: float = 10.0
     uncountable_s: float = 1.0
     sized_bytes: int = 64 * 1024 * 1024
@@ -213,7 +215,7 @@ class Ledger:
     def __init__(self, pairs: Iterable[Pair], cadence: Cadence | None = None) -> None:
         self.entries: dict[TopicPartition, Entry] = {}
         self._cadence = cadence or Cadence()
-        self._flushed_s = self._stored_s = float("-inf")
+        self._completed_s = self._flushed_s = self._stored_s = float("-inf")
         self._unstored_bytes = 0
         self._too_long: set[TopicPartition] = set()
         self.enter(pairs)
@@ -346,7 +348,10 @@ class Ledger:
         cadence = self._cadence
         if now_s - self._flushed_s >= cadence.flush_s:
             self._flushed_s = self._stored_s = now_s
-            return Scope.OFFSETS, self._unwritten(Scope.OFFSETS)
+            scope = Scope.OFFSETS
+            if now_s - self._completed_s >= cadence.complete_s:
+                self._completed_s, scope = now_s, Scope.ALL
+            return scope, self._unwritten(scope)
         dirty = self._unwritten(Scope.PROGRESS)
         if now_s - self._stored_s >= cadence.interval_s:
             self._stored_s = now_s
@@ -378,6 +383,8 @@ class Ledger:
     def give_back(self, commits: Iterable[Commit]) -> None:
         """These could not be stored: keep them for the next try, in order, which is due at once."""
         self._flushed_s = self._stored_s = float("-inf")
+        if any(commit.scope is Scope.ALL for commit in commits):
+            self._completed_s = float("-inf")
         for commit in commits:
             entry = self.entries[_source_of(commit)]
             newer, entry.runs = entry.runs, list(commit.runs)

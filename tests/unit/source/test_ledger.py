@@ -146,6 +146,15 @@ def test_a_busy_partition_stores_its_position_every_ten_seconds_and_javas_offset
         assert len(stored) == progress + 1
 
 
+def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map_at_most() -> None:
+    clock = Clock()
+    scopes = [scope for _ in range(2 * 3600) for _, scope in clock.tick(100)]
+    assert (scopes.count(Scope.ALL), scopes.count(Scope.OFFSETS)) == (2, 118)
+    clock.ledger.apply(report(next_source_offset=clock.offset))
+    clock.ledger.give_back(clock.ledger.take_commits())
+    assert clock.tick(100) == [(SOURCE, Scope.ALL)], "due again if it could not be stored"
+
+
 def test_a_position_is_stored_once_so_much_is_copied() -> None:
     clock = Clock()
     assert [clock.tick(30 * 1024 * 1024) for _ in range(4)] == [[], [], [(SOURCE, Scope.PROGRESS)], []]
