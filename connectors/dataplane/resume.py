@@ -96,7 +96,7 @@ class TargetScan:
     """
 
     def __init__(self, proof: Proof, target_end: int, log_start: int) -> None:
-        self.start = max(target_end - 1, log_start, 0)
+        self.start = self.position = max(target_end - 1, log_start, 0)
         self.end = max(target_end, log_start)
         self.is_over = False
         self.is_another_log = False
@@ -198,6 +198,10 @@ class SourceWalk:
         self.source_epoch = -1
         self.segments: list[Segment] = []
         self.fingerprint = Fingerprint()
+
+    @property
+    def is_over(self) -> bool:
+        return not self.remaining
 
     def take(self, given: Sequence[records.Record], following: int, leader_epoch: int) -> None:
         """Pass what a source batch gives, behind which the source continues at ``following``; ``remaining`` is 0 when

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.offsets import LATEST
@@ -22,6 +24,7 @@ from connectors.dataplane.outcomes import Done
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings
 from connectors.dataplane.resume import Resumed
 from connectors.dataplane.resumer import Resumer
+from tests.kit import virtual_time
 from tests.kit.logs import TargetPartition
 from tests.unit.dataplane.test_copier import plan
 
@@ -56,9 +59,12 @@ class OneBroker:
     def __init__(self, name: str) -> None:
         self.name = name
         self.leader_epochs = LeaderEpochs()
+        self.leaders = iter([1])
+        self._leader = 1
 
     async def metadata(self, _: object) -> SimpleNamespace:
-        return SimpleNamespace(leader=lambda *_: 1, leader_epoch=lambda *_: LEADER_EPOCH)
+        self._leader = leader = next(self.leaders, self._leader)
+        return SimpleNamespace(leader=lambda *_: leader, leader_epoch=lambda *_: LEADER_EPOCH)
 
     async def connection(self, *_: object) -> str:
         return self.name
@@ -70,12 +76,18 @@ class Site:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source: list[bytes] = []
         self.target = TargetPartition(end=0)
+        self._sequence = 0
         self.is_damaged = False
         self.source_start = self.target_start = 0
         #: Where the source begins after each of its next fetches.
         self.starts_later: list[int] = []
         #: Where the leader's log ends for its next fetches, before it shows all.
         self.shown: list[int] = []
+        #: Whether each fetch brings one batch, and every second one fails, a minute later.
+        self.is_flaky = False
+        self.fetched: list[tuple[str, int]] = []
+        #: Who leads the target, for each time that it is asked for.
+        self.target_leaders: list[int] = []
 
         async def nothing(*_: object) -> None:
             return None
@@ -96,7 +108,9 @@ class Site:
 
     def copied(self, rows: Sequence[Row], *, stamped: bool = False) -> None:
         """By the predecessor, which stored no position behind it."""
-        copier = PartitionCopier(plan(next_source_offset=START), WRITER, read_committed=False)
+        begin = plan(next_source_offset=START, next_sequence=self._sequence)
+        self._sequence += len(rows)
+        copier = PartitionCopier(begin, WRITER, read_committed=False)
         copier.take(memoryview(bytearray(source_batch(rows))))
         sent = copier.next_batch()
         assert sent is not None
@@ -109,19 +123,27 @@ class Site:
             self.target.mark(WRITER.producer_id, WRITER.epoch + 1)
         source: Any = OneBroker("source")
         target: Any = OneBroker("target")
+        target.leaders = iter(self.target_leaders)
         clusters: tuple[Cluster, Cluster] = (source, target)
         return await Resumer(*clusters, SliceSettings("us->eu", 0, {}, {}), stage).resume(left())
 
     async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
         assert position[1:] == (LEADER_EPOCH, -1), "no former leader may answer"
+        self.fetched.append((connection, position[0]))
+        if self.is_flaky:
+            await asyncio.sleep(60)
+            if len(self.fetched) % 2:
+                raise RetriableError("the connection was lost")
         if connection == "target":
             end = self.shown.pop(0) if self.shown else self.target.end
             found = self.target.fetch(position[0]) if position[0] < end else memoryview(b"")
+            if self.is_flaky:
+                found = memoryview(bytearray(found[: next(wire.extents(found))[1]]))
         elif position[0] < self.source_start:
             return SimpleNamespace(error_code=codes.OFFSET_OUT_OF_RANGE)
         else:
             wanted = [batch for batch in self.source if wire.read_header(batch).last_offset >= position[0]]
-            found = memoryview(bytearray(b"".join(wanted)))
+            found = memoryview(bytearray(b"".join(wanted[:1] if self.is_flaky else wanted)))
             if self.is_damaged and found:
                 found[-1] ^= 1
             end = self.source_end
@@ -248,6 +270,25 @@ async def test_a_log_that_never_shows_the_marker_waits_for_a_later_takeover(
     assert found.later == "us.orders-3 does not show the marker of its fence yet"
     assert found.plan.proof is not None
     assert Resumed.from_wire(found.to_wire()) == found
+
+
+def test_a_link_that_breaks_again_and_again_is_waited_for_as_long_as_more_is_read(site: Site) -> None:
+    """What was read is kept, so that each try goes on where the one before ended."""
+    for row in ROWS:
+        site.copied([row])
+    site.source, site.is_flaky = without(), True
+    found = virtual_time.run(site.resume())
+    assert (found.plan.next_source_offset, found.arrived, found.later) == (13, 8, "")
+    assert site.fetched[1::2] == [("target", at) for at in range(9)] + [("source", at) for at in range(5, 13)]
+
+
+@pytest.mark.parametrize(("leaders", "at"), [([1], 1), ([1, 1, 2], 0)])
+def test_a_new_leader_of_the_target_is_read_from_the_beginning(site: Site, leaders: list[int], at: int) -> None:
+    """It may have lost what the one before showed."""
+    site.copied(ROWS[:1])
+    site.source, site.is_flaky, site.target_leaders = [source_batch(ROWS)], True, leaders
+    assert virtual_time.run(site.resume()).plan.next_source_offset == 6
+    assert site.fetched[:4] == [("target", 0), ("target", 0), ("target", 1), ("target", at)]
 
 
 async def test_a_source_damaged_where_it_is_read_stops_its_partition_only(site: Site) -> None:
