@@ -8,7 +8,10 @@ who we are again and again (KIP-368), that happens here between two requests, un
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import struct
+import termios
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
@@ -26,6 +29,7 @@ _LOOK_S: Final = 1.0
 #: Above this many unsent bytes the transport tells writers to pause.
 _WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
 _REQUEST_FRONT: Final = struct.Struct(">ihhi")  # size, api key, api version, correlation id
+_INT: Final = struct.Struct("@i")
 _API_VERSIONS: Final = 18
 _SASL_AUTHENTICATE: Final = 36
 _CORRELATION_IDS: Final = 2**31
@@ -146,7 +150,7 @@ class Connection:
         What is sent is seen only when this is read, so a caller reads it every second or so.
         """
         now_s = asyncio.get_running_loop().time()
-        sent_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+        sent_bytes = self._written_bytes - _unsent_bytes(self._transport)
         if sent_bytes > self._sent_bytes:
             self._sent_bytes, self._sent_s = sent_bytes, now_s
         if not self._protocol.pending:
@@ -303,3 +307,18 @@ class Connection:
             await asyncio.wait({self._reauthenticating}, timeout=_CLOSE_TIMEOUT_S)
         # A transport that was lost before it was ours tells nobody any more.
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
+
+
+def _unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """Return what was written and the other side has not acknowledged, as far as that is known.
+
+    CPython's TLS transport leaves out its socket's transport, which only private attributes lead to.
+    """
+    unsent_bytes = transport.get_write_buffer_size()
+    if (tls := getattr(transport, "_ssl_protocol", None)) is not None and tls._transport is not None:
+        unsent_bytes += tls._transport.get_write_buffer_size()
+    if (connected := transport.get_extra_info("socket")) is not None:
+        # Linux calls it SIOCOUTQ for sockets; other systems refuse, as all do once the socket is closed.
+        with contextlib.suppress(OSError, ValueError):
+            unsent_bytes += _INT.unpack(fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))[0]
+    return unsent_bytes

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import struct
+from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from connect.kafka.connection import Connection, RequestTimedOut
+from connect.kafka.connection import Connection, RequestTimedOut, _unsent_bytes
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.settings import ConnectionSettings
 from tests.kit import virtual_time
+from tests.kit.certificates import make_party
+from tests.kit.members import until
+
+SENT_BYTES = 4_000_000
 
 
 class Wire(asyncio.WriteTransport):
@@ -117,3 +125,44 @@ def test_a_later_request_is_not_charged_with_the_wait_of_an_earlier_one() -> Non
         assert bytes(await waiting) == b""
 
     virtual_time.run(main())
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_what_a_socket_has_not_sent_is_seen(over_tls: bool, tmp_path: Path) -> None:
+    """With TLS, CPython's transport says 0 at once."""
+    reads, ended, received = asyncio.Event(), asyncio.Event(), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        await reads.wait()
+        while data := await reader.read(2**16):
+            received += len(data)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        ended.set()
+
+    server_tls = client_tls = None
+    if over_tls:
+        party, file = make_party("broker", None, "broker"), tmp_path / "broker.pem"
+        file.write_text(party.key_pem() + party.pem)
+        server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server_tls.load_cert_chain(file)
+        client_tls = ssl.create_default_context(cadata=party.pem)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening, closing(socket.socket()) as sending:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        sending.connect(listening.getsockname())
+        server = await asyncio.start_server(serve, sock=listening, ssl=server_tls)
+        _, writer = await asyncio.open_connection(
+            sock=sending, ssl=client_tls, server_hostname="broker" if over_tls else None
+        )
+        writer.write(bytes(SENT_BYTES))
+        assert _unsent_bytes(writer.transport) > SENT_BYTES / 2
+        reads.set()
+        await until(lambda: received == SENT_BYTES, "all is received", 60)
+        await until(lambda: _unsent_bytes(writer.transport) == 0, "all is acknowledged", 60)
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.wait_for(ended.wait(), 60)
+        server.close()
