@@ -22,9 +22,9 @@ from uuid import UUID
 from connectors.positions import VERSION, Kind, LastRun, Position, Reader, check_version, front, text, topic_id
 
 MAX_RUNS_PER_CHUNK: Final = 4096
-#: Of one pair, because the log of a compacted target has no start below which its map could be trimmed: 67 million
-#: runs, some 200 MB in the topic and 400 KB in a reader.
-MAX_CHUNKS: Final = 16_384
+#: Of one pair with a compacted target, because its log has no start below which the map could be trimmed: some 200 MB
+#: in the topic.
+MAX_RUNS: Final = 2**26
 _NO_LIMIT: Final = (2**63, 2**63)
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -415,11 +415,12 @@ class MapWriter:
         """The runs of the open chunk, ascending; empty where a cut left only closed chunks."""
         return self._open.runs() if self._open else []
 
-    def trim(self, log_start: int) -> None:
-        """Delete the chunks that lie wholly below the target's log start, and the oldest of more than MAX_CHUNKS;
-        never the last."""
-        below = bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1
-        below = max(below, len(self._begins) - MAX_CHUNKS, 0)
+    def trim(self, log_start: int, *, is_compacted: bool = False) -> None:
+        """Delete the chunks that lie wholly below the target's log start, and if the target is compacted the oldest of
+        so many that they may hold more than MAX_RUNS; never the last."""
+        below = max(bisect_right(self._begins, log_start, key=lambda begin: begin[1]) - 1, 0)
+        if is_compacted:
+            below = max(below, len(self._begins) - MAX_RUNS // (self._max_runs or MAX_RUNS_PER_CHUNK))
         for upstream, _ in self._begins[:below]:
             self._changed[upstream] = None
         del self._begins[:below]

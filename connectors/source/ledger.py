@@ -38,7 +38,8 @@ class Pair:
     """A source partition and the target partition that it is copied to; ids None where brokers have none.
 
     ``ways``: as a plan's. ``is_countable``: whether a successor can count what a crash left behind a stored position:
-    the source keeps all records, and each of them becomes one record of the target.
+    the source keeps all records, and each of them becomes one record of the target. ``is_target_compacted``: also with
+    other policies.
     """
 
     source: TopicPartition
@@ -48,6 +49,7 @@ class Pair:
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     ways: Ways = ONE_WAY
     is_countable: bool = True
+    is_target_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +404,13 @@ def _source_of(commit: Commit) -> TopicPartition:
 def _commit_of(entry: Entry, position: Position, scope: Scope) -> Commit:
     passing = entry.passing
     if passing is None:
-        return Commit(position, tuple(entry.runs), target_log_start=entry.target_log_start, scope=scope)
+        return Commit(
+            position,
+            tuple(entry.runs),
+            target_log_start=entry.target_log_start,
+            scope=scope,
+            is_target_compacted=entry.pair.is_target_compacted,
+        )
     return Commit(
         position,
         tuple(entry.runs),

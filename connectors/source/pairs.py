@@ -42,6 +42,7 @@ class Pairing:
         target = (await self._target.metadata(set(names.values()))).topics
         configs = await self._admin.describe_topic_configs(set(names.values()))
         sizes = {name: int(size) for name, entries in configs.items() if (size := entries.get("max.message.bytes"))}
+        compacted = {name for name, entries in configs.items() if "compact" in (entries.get("cleanup.policy") or "")}
         thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
         found = []
         for partition in partitions:
@@ -50,7 +51,8 @@ class Pairing:
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:
                 remote, largest = TopicPartition(name, partition.partition), sizes.get(name, DEFAULT_MAX_MESSAGE_BYTES)
                 ways, is_countable = self._ways(partition.topic), partition.topic not in thinned
-                found.append(Pair(partition, here.topic_id, remote, there.topic_id, largest, ways, is_countable))
+                kinds = is_countable, name in compacted
+                found.append(Pair(partition, here.topic_id, remote, there.topic_id, largest, ways, *kinds))
         return found
 
     async def renew(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> list[Entry]:

@@ -101,6 +101,7 @@ class Commit:
         runs: (upstream, downstream, count) copied since the last commit; storing a run twice does no harm.
         target_truncated_to: The target's log was found to end here, below what had been acknowledged.
         target_log_start: The map below it is let go.
+        is_target_compacted: Then also what is oldest of a map that is too long.
         source_truncated_to: The source's log was found to part here from what was copied.
         gaps: What a policy let the copy pass over, with when it was found, in milliseconds since 1970.
         scope: How much is written at least.
@@ -113,6 +114,7 @@ class Commit:
     source_truncated_to: int | None = None
     gaps: Sequence[tuple[int, Gap]] = ()
     scope: Scope = Scope.ALL
+    is_target_compacted: bool = False
 
 
 class PositionStore(Protocol):
@@ -323,7 +325,7 @@ class MirrorPositionStore:
             for run in commit.runs:
                 writer.append(Run(*run))
             if commit.target_log_start is not None:
-                writer.trim(commit.target_log_start)
+                writer.trim(commit.target_log_start, is_compacted=commit.is_target_compacted)
             if (previous := self._left_pair(pair)) is not None:
                 maps.setdefault(previous, self._map_of(previous))
         complete = maps.keys() - {Pair.of(one.position) for one in commits if one.scope < Scope.ALL}

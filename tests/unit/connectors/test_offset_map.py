@@ -287,18 +287,19 @@ class TestMapWriter:
         topic.write(writer)
         assert topic.dense() == twin.records
 
-    def test_the_map_of_a_compacted_target_keeps_a_bounded_number_of_chunks(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(("is_compacted", "kept"), [(True, [198, 231, 264, 297]), (False, range(0, 330, 33))])
+    def test_only_the_map_of_a_compacted_target_keeps_a_bounded_number_of_runs(
+        self, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, kept: Iterable[int]
     ) -> None:
         """Its log always begins at 0."""
-        monkeypatch.setattr(offset_map, "MAX_CHUNKS", 4)
-        writer, topic = MapWriter(PAIR), Topic()
+        monkeypatch.setattr(offset_map, "MAX_RUNS", 12)
+        writer, topic = MapWriter(PAIR, max_runs=3), Topic()
         for at in range(30):
             writer.append(Run(11 * at, 10 * at, 10))
-            writer.trim(0)
+            writer.trim(0, is_compacted=is_compacted)
             topic.write(writer)
-        assert sorted(topic.values) == [198, 231, 264, 297]
-        assert writer.chunks == 4
+        assert sorted(topic.values) == list(kept)
+        assert writer.chunks == len(topic.values)
 
     @pytest.mark.parametrize(
         "later",
