@@ -192,10 +192,11 @@ class TargetScan:
 class SourceWalk:
     """Passes ``wanted`` records that the source gives from the stored offset on."""
 
-    def __init__(self, start: int, wanted: int) -> None:
+    def __init__(self, start: int, wanted: int, source_epoch: int = -1) -> None:
         self.position = start
         self.remaining = wanted
-        self.source_epoch = -1
+        #: Leader epoch of the batch before the position; -1 if it is not known.
+        self.source_epoch = source_epoch
         self.segments: list[Segment] = []
         self.fingerprint = Fingerprint()
 

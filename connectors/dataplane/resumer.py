@@ -118,7 +118,7 @@ class Resumer:
         return await self._count_off(plan, scan, done)
 
     async def _count_off(self, plan: PartitionPlan, scan: TargetScan, done: _Done) -> Resumed:
-        walk = done.walk = done.walk or SourceWalk(plan.next_source_offset, scan.arrived)
+        walk = done.walk = done.walk or SourceWalk(plan.next_source_offset, scan.arrived, plan.last_source_epoch)
         await self._walk_source(plan, walk)
         if walk.remaining:
             return fallback(plan, scan, f"the source has {walk.remaining} records fewer there than arrived")
@@ -192,7 +192,9 @@ class Resumer:
         connection = await cluster.connection(leader, "resume")
         while True:
             before = reader.position
-            asked = (before, metadata.leader_epoch(*partition), -1)  # so that no former leader answers
+            # No former leader may answer, nor a source that has lost what was copied (KIP-320).
+            last_epoch = reader.source_epoch if isinstance(reader, SourceWalk) else -1
+            asked = (before, metadata.leader_epoch(*partition), last_epoch)
             row = await reading.fetch_one(connection, topic, partition.partition, asked, limits)
             if row.error_code == codes.OFFSET_OUT_OF_RANGE and of_source:
                 return  # it begins further on, with records that may be like those that it lost, or ends before
@@ -201,6 +203,8 @@ class Resumer:
                 if row.error_code == codes.TOPIC_AUTHORIZATION_FAILED:
                     raise Unreadable(f"{why}, then start the flow again")
                 raise RetriableError(why)
+            if row.diverging is not None:
+                return  # the copy says where, once it fetches there
             end = row.last_stable_offset if isolation == reading.READ_COMMITTED else row.high_watermark
             try:
                 if await take(row):

@@ -161,7 +161,9 @@ class World:
                 found, end = memoryview(b""), min(end, position[0])
         if not start <= position[0] <= end:
             return SimpleNamespace(error_code=codes.OFFSET_OUT_OF_RANGE)
-        return SimpleNamespace(error_code=0, records=found, aborted=(), last_stable_offset=end, high_watermark=end)
+        return SimpleNamespace(
+            error_code=0, records=found, aborted=(), diverging=None, last_stable_offset=end, high_watermark=end
+        )
 
     def _writer(self, _: object, name: str) -> Writer:
         return Writer(self, name)

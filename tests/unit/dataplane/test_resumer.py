@@ -77,6 +77,7 @@ class Site:
         self.source: list[bytes] = []
         self.target = TargetPartition(end=0)
         self._sequence = 0
+        self.diverging: tuple[int, int] | None = None
         self.is_damaged = False
         self.source_start = self.target_start = 0
         #: Where the source begins after each of its next fetches.
@@ -128,7 +129,12 @@ class Site:
         return await Resumer(*clusters, SliceSettings("us->eu", 0, {}, {}), stage).resume(left())
 
     async def _fetch(self, connection: str, _topic: object, _index: int, position: Any, _limits: object) -> Any:
-        assert position[1:] == (LEADER_EPOCH, -1), "no former leader may answer"
+        assert position[1] == LEADER_EPOCH, "no former leader may answer"
+        if self.diverging is not None and connection == "source" and position[2] >= 0:
+            nothing = memoryview(b"")
+            return SimpleNamespace(
+                error_code=0, records=nothing, high_watermark=self.source_end, diverging=self.diverging
+            )
         self.fetched.append((connection, position[0]))
         if self.is_flaky:
             await asyncio.sleep(60)
@@ -150,7 +156,8 @@ class Site:
             if self.starts_later:
                 found = memoryview(bytearray(wanted[0] if wanted else b""))
                 self.source_start = self.starts_later.pop(0)
-        return SimpleNamespace(error_code=0, records=found, aborted=(), last_stable_offset=end, high_watermark=end)
+        ends = {"last_stable_offset": end, "high_watermark": end}
+        return SimpleNamespace(error_code=0, records=found, aborted=(), diverging=None, **ends)
 
 
 def left() -> PartitionPlan:
@@ -225,6 +232,14 @@ async def test_a_source_that_lost_its_beginning_proves_nothing_though_it_goes_on
         START,
         "the source has 2 records fewer there than arrived",
     )
+
+
+async def test_a_source_that_has_another_log_before_the_stored_offset_proves_nothing(site: Site) -> None:
+    """Behind it the records may be the same. The copy continues at the stored offset, where it notices."""
+    site.copied(ROWS[:3])
+    site.source, site.diverging = [source_batch(ROWS)], (0, 3)
+    found = await site.resume()
+    assert (found.plan.next_source_offset, found.plan.last_source_epoch, found.may_double) == (START, 0, 3)
 
 
 class Query:
