@@ -160,6 +160,8 @@ class KeyedPartition:
         self._skips_refused = copy.settings.skip_refused
         self._is_ending = False
         self._in_round = False
+        #: Grows within a round too, other than the position.
+        self.acknowledged_batches = 0
         self._turns = 0
         self._round_records = _ROUND_RECORDS
         self._progress = PartitionProgress(
@@ -280,6 +282,7 @@ class KeyedPartition:
             batch = waiting.popleft()
             try:
                 await sender.send(target, batch)
+                self.acknowledged_batches += 1
             except Refused as refused:
                 if refused.is_of_records and len(batch) > 1:
                     waiting.extendleft(reversed(halves(batch)))

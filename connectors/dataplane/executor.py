@@ -422,7 +422,7 @@ class Slice:
             copier.discard_unsent()
         reached, since_s = -1, time.monotonic()
         while _unanswered(leaving):
-            reached, before = sum(copier.next_source_offset for copier in leaving), reached
+            reached, before = sum(map(_acknowledged, leaving)), reached
             now_s = time.monotonic()
             if reached != before:
                 since_s = now_s
@@ -493,6 +493,12 @@ class Slice:
 def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:
     """Copiers whose batches may still arrive."""
     return [copier for copier in copiers if copier.holds_up_end]
+
+
+def _acknowledged(copier: PartitionCopier | KeyedPartition) -> int:
+    """Return a number that grows with what the target has acknowledged."""
+    batches = copier.acknowledged_batches if isinstance(copier, KeyedPartition) else 0
+    return copier.next_source_offset + batches
 
 
 def _failed(error: HeliographError) -> Message:

@@ -28,7 +28,8 @@ from connectors.source.topology import selected
 
 log = logging.getLogger(__name__)
 
-_STOP_S: Final = 8.0
+#: Of the rebalance time-out, after which the group goes on without us. A drain without progress ends earlier by itself.
+_STOP_SHARE: Final = 0.8
 _AGAIN_S: Final = 1.0
 _PREPARE_S: Final = 30.0
 
@@ -134,7 +135,8 @@ class Stream:
                 running.result()
             if not self._lost.is_set():
                 copying.stop()
-                await asyncio.wait({running, waiting[1]}, timeout=_STOP_S, return_when="FIRST_COMPLETED")
+                within_s = _STOP_SHARE * self._lent.source.group.rebalance_timeout_ms / 1000
+                await asyncio.wait({running, waiting[1]}, timeout=within_s, return_when="FIRST_COMPLETED")
             if running.done():
                 running.result()
             else:

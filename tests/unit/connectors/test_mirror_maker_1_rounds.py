@@ -7,12 +7,16 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from connect.kafka.group import Membership
 from connect.kafka.group_requests import CONSUMER, GroupSettings
 from connectors.mirror_maker_1 import assignors
+from connectors.mirror_maker_1 import stream as stream_module
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.stream import Stream
 from connectors.mirror_maker_1.topics import takes
+from tests.kit import virtual_time
 
 DEADLINE_S = 10
 
@@ -141,3 +145,27 @@ async def test_what_is_copied_by_key_ends_with_the_session_as_no_successor_fence
         stream._copying = cast(Any, SimpleNamespace(copies_by_key=by_key))
         stream.lease_lost()
         assert stream._lost.is_set() is by_key
+
+
+def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[float] = []
+
+    class LongDrain(SimpleNamespace):
+        async def run(self) -> None:
+            await self.stopping.wait()
+            await asyncio.sleep(40)
+            ended.append(asyncio.get_running_loop().time())
+
+        def stop(self) -> None:
+            self.stopping.set()
+
+    async def main() -> None:
+        stream = a_stream(Brokers())
+        monkeypatch.setattr(stream_module, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
+        monkeypatch.setattr(stream, "_look_for_changes", asyncio.Event().wait)
+        stream.rebalance_begun()
+        given = assignors.encode_assignment([])
+        await stream._generation(Membership(1, "me", "me", assignors.RANGE, given))
+        assert ended
+
+    virtual_time.run(main())

@@ -11,6 +11,7 @@ import pytest
 
 from connect.kafka.cluster import ClusterMetadata
 from connectors.dataplane import executor
+from connectors.dataplane.by_key import KeyedPartition
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.executor import LeaseOver, Slice
 from connectors.dataplane.leaders import Leaders
@@ -111,6 +112,45 @@ async def test_a_drain_takes_as_long_as_the_target_answers(monkeypatch: pytest.M
         await asyncio.sleep(0.02)
     await asyncio.wait_for(draining, 60)
     assert wire.said[-1] == {"type": "done", "unclean": [["t", 3]]}
+
+
+async def test_a_drain_by_key_takes_as_long_as_batches_of_its_round_are_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(executor, "_DRAIN_LOOK_S", 0.001)
+    answers, wire, pair = asyncio.Semaphore(0), Wire(), TopicPartition("t", 0)
+
+    async def send(*_: object) -> None:
+        await answers.acquire()
+
+    sender = SimpleNamespace(batches=lambda _, share: [[one] for one in share], send=send)
+    copy = SimpleNamespace(
+        settings=SimpleNamespace(skip_refused=False),
+        sender=sender,
+        on_round=lambda: None,
+        consumer=SimpleNamespace(highwater=lambda _: 3),
+    )
+    keyed = KeyedPartition(PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False), cast(Any, copy))
+    records = [SimpleNamespace(offset=offset, timestamp=1, key=b"k", value=b"v") for offset in range(3)]
+
+    async def shared_out(_: object) -> tuple[Any, None]:
+        return {pair: records}, None
+
+    monkeypatch.setattr(keyed, "_shared_out", shared_out)
+    slice_ = Slice(cast(Link, wire))
+    slice_._keyed = [keyed]
+    copying = asyncio.create_task(keyed._round(records, 3))
+    await asyncio.sleep(0.02)
+    draining = asyncio.create_task(slice_._drain())
+    for _ in records:
+        await asyncio.sleep(0.02)
+        now_s += executor._DRAIN_STILL_S
+        answers.release()
+    await asyncio.wait_for(draining, 60)
+    await copying
+    assert wire.said[-1] == {"type": "done", "unclean": []}
 
 
 async def test_the_lease_is_answered_during_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
