@@ -236,9 +236,14 @@ class Reconfiguring:
     def _needs_own_fence(self, pair: Pair, start: Start) -> bool:
         """Whether it can only be taken over where our slice does not write."""
         position = start.position
-        unclean = position is not None and not position.is_handed_over
-        is_ours = position is not None and position.transactional_id in ("", self._transactional_id)
-        return not self.is_fencing or (unclean and is_ours) or self._left.get(pair.target, 0) is None
+        if not self.is_fencing or self._left.get(pair.target, 0) is None:
+            return True
+        if position is None:
+            return False
+        # Without a transactional id, also under our producer id with an epoch that was raised above ours.
+        return not position.transactional_id or (
+            not position.is_handed_over and position.transactional_id == self._transactional_id
+        )
 
     def _wait_for_epoch(self, pairs: Iterable[Pair], starts: Mapping[TopicPartition, Start]) -> None:
         between = Ledger(pairs)

@@ -230,8 +230,12 @@ async def test_a_start_waits_for_the_other_task_and_stops_where_the_partition_wa
         await asyncio.wait_for(loading, 60)
 
 
-async def test_what_we_wrote_uncleanly_ourselves_waits_for_the_end_of_the_epoch(world: World) -> None:
-    world.stored[C] = Start(position(C, OURS, handed_over=False), 49, False)
+@pytest.mark.parametrize(("writer", "handed_over"), [(OURS, False), ("", False), ("", True)])
+async def test_what_was_written_under_our_producer_waits_for_the_end_of_the_epoch(
+    world: World, writer: str, handed_over: bool
+) -> None:
+    """Uncleanly, or without our transactional id: then its epoch may be above ours."""
+    world.stored[C] = Start(position(C, writer, handed_over=handed_over), 49, False)
     async with world.running():
         await world.change(A, B, C)
     assert world.said == ["load 2"]
