@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
+from connect.kafka.transactions import FenceRefused, TopicsRefused
 from connect.kafka.transactions import ProducerIdentity as Identity
-from connect.kafka.transactions import TopicsRefused
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
     ProducerIdentity,
+    Proof,
     SliceSettings,
     TopicPartition,
     TransactionTerms,
@@ -64,6 +65,7 @@ class World:
         self.commits: list[Commit] = []
         self.loads = 0
         self.fails: Exception | None = None
+        self.proof: Proof | None = None
         self.slices: list[Any] = []
         self._changed = asyncio.Event()
         world = self
@@ -166,7 +168,7 @@ class World:
     async def _take_over(self, _: object, own: str, __: Sequence[Entry], starts: Any, **___: object) -> Takeover:
         position = starts[SOURCE].position
         offset = position.next_source_offset if position else 0
-        plan = PartitionPlan(SOURCE, None, PAIR.target, None, offset, -1, 0, 0, pipelined=False)
+        plan = PartitionPlan(SOURCE, None, PAIR.target, None, offset, -1, 0, 0, pipelined=False, proof=self.proof)
         return Takeover(ProducerIdentity(5, 100 * (1 + self.loads)), (plan,), own)
 
 
@@ -221,6 +223,14 @@ async def test_a_topic_without_the_right_to_write_is_told_and_the_others_are_tak
     assert world.transactions.added == {fine}
     one.stop()
     await asyncio.wait_for(running, 60)
+
+
+async def test_it_does_not_begin_while_the_writer_before_it_cannot_be_fenced(world: World) -> None:
+    """Only a raised epoch shuts that one out, and a transaction has the epoch of its own id."""
+    world.proof = Proof(ProducerIdentity(9, 2), 4, is_fenced=False)
+    with pytest.raises(FenceRefused, match=r"us\.orders-0 .* start the flow once without"):
+        await asyncio.wait_for(world.task().run(), 60)
+    assert not world.commits
 
 
 async def test_a_slice_that_is_lost_leaves_nothing_to_commit(world: World) -> None:
