@@ -24,7 +24,7 @@ from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
 from connectors.settings import MirrorSourceSettings
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.topology import selected
-from connectors.stored_offsets import read_stored_offsets, read_stored_positions
+from connectors.stored_offsets import read_copied
 
 #: One batch comes whatever its size (KIP-74).
 _SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
@@ -64,17 +64,8 @@ class LagReader:
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of partitions that have one."""
-        state = await read_stored_offsets(self._store, self._settings.offsets_topic)
-        name, alias = self._settings.name, self._settings.source_alias
-        offsets = {one: state.mirrored_offset(name, alias, *one) for one in partitions}
-        found = {one: offset + 1 for one, offset in offsets.items() if offset is not None}
-        # Java's offsets are written once a minute, positions more often.
-        positions = await read_stored_positions(self._store, self._settings.map_topic, name)
-        for one in offsets.keys() & positions.keys():
-            stored = positions[one]
-            if stored.position.next_source_offset and not stored.was_altered(offsets[one]):
-                found[one] = stored.position.next_source_offset
-        return found
+        copied = await read_copied(self._store, self._settings, partitions)
+        return {one: offset + 1 for one, offset in copied.items()}
 
     async def of(self, positions: Mapping[TopicPartition, int], most_stamps: int) -> FlowLag:
         """Those of ``positions`` that the source has; the time of what waits is looked up for ``most_stamps`` of those

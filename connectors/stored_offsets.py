@@ -3,7 +3,7 @@ worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
@@ -18,6 +18,7 @@ from connectors.positions import (
     decode_position_key,
     fold_position,
 )
+from connectors.settings import MirrorSourceSettings
 
 
 async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOffsets:
@@ -32,6 +33,26 @@ async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOff
 
     await read_to_end(store, topic, fold, read_committed=True)
     return state
+
+
+async def read_copied(
+    store: Cluster, settings: MirrorSourceSettings, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset of the last record that a flow copied of those of ``partitions`` that have one: by our position, which
+    is newer than Java's record, unless that was altered since. The flow may store both between the two readings, so
+    that it was altered is believed once a second reading finds both the same. Raises as above."""
+    before: dict[TopicPartition, tuple[Position, int | None]] = {}
+    while True:
+        offsets = await read_stored_offsets(store, settings.offsets_topic)
+        positions = await read_stored_positions(store, settings.map_topic, settings.name)
+        java = {one: offsets.mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
+        ours = {one: positions[one] for one in java if one in positions}
+        altered = {one: (stored.full, java[one]) for one, stored in ours.items() if stored.was_altered(java[one])}
+        if altered.items() <= before.items():
+            break
+        before = altered
+    copied = java | {one: stored.position.next_source_offset - 1 for one, stored in ours.items() if one not in altered}
+    return {one: offset for one, offset in copied.items() if offset is not None and offset >= 0}
 
 
 async def read_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, Position]:

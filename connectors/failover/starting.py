@@ -6,7 +6,7 @@ topics are not copied back at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
@@ -26,7 +26,7 @@ from connectors.internal_topic import CLEANED_SOON
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
-from connectors.stored_offsets import read_positions, read_stored_offsets
+from connectors.stored_offsets import read_copied, read_positions
 
 
 def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
@@ -44,12 +44,13 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
         if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
     }
     # Who mirrors one way alone may have no right to see it.
-    stored = await _begun(site) if returning else offsetlog.SourceOffsets()
+    back = [_target_of(position) for position in returning.values()]
+    stored = await _begun(site, back) if back else {}
     logs = await logs_now(site.source, returning)
     found, refused = [], []
     for one, position in sorted(returning.items()):
         end, topic, index = ends[one].offset, position.target_topic, position.target_partition
-        before = stored.mirrored_offset(site.back.name, site.back.source_alias, topic, index)
+        before = stored.get(_target_of(position))
         if end and (before is None or before < end - 1):
             if logs[one].fate is Fate.SAME:
                 found.append(StartBefore(topic, index, before, end - 1))
@@ -58,9 +59,13 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
     return found, [*refused, *await comes_back(site, positions)]
 
 
-async def _begun(site: Site) -> offsetlog.SourceOffsets:
+def _target_of(position: Position) -> TopicPartition:
+    return TopicPartition(position.target_topic, position.target_partition)
+
+
+async def _begun(site: Site, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     try:
-        return await read_stored_offsets(site.source, site.back.offsets_topic)
+        return await read_copied(site.source, site.back, partitions)
     except NotAuthorized as error:
         raise NotAuthorized(
             f"{error}, and CREATE, READ and WRITE: topics keep their names, and where {site.back.flow} begins is "
@@ -121,18 +126,10 @@ async def store_starts(site: Site, starts: list[StartBefore]) -> None:
 
 async def undo_starts(site: Site, starts: Sequence[StartBefore]) -> list[StartBefore]:
     """Store what was there before; returns those that have moved since, which stay."""
-    stored = await read_stored_offsets(site.source, site.back.offsets_topic)
-    back = site.back
-    moved = [
-        one
-        for one in starts
-        if stored.mirrored_offset(back.name, back.source_alias, one.topic, one.partition) not in (one.after, one.before)
-    ]
-    same = [
-        one
-        for one in starts
-        if stored.mirrored_offset(back.name, back.source_alias, one.topic, one.partition) == one.after
-    ]
+    logs = [TopicPartition(one.topic, one.partition) for one in starts]
+    copied = await read_copied(site.source, site.back, logs)
+    moved = [one for one, log in zip(starts, logs, strict=True) if copied.get(log) not in (one.after, one.before)]
+    same = [one for one, log in zip(starts, logs, strict=True) if copied.get(log) == one.after]
     await _store(site, {(one.topic, one.partition): one.before for one in same})
     return moved
 

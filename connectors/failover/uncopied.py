@@ -15,7 +15,7 @@ from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.source.topology import selected
-from connectors.stored_offsets import read_stored_offsets
+from connectors.stored_offsets import read_copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ async def uncopied(
     ``brought`` what that flow has written behind what it stored. Raises as the clusters."""
     if not there:
         return []
-    stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
+    copied = await read_copied(site.target, site.flow, there)
 
     async def look_at(one: TopicPartition) -> Uncopied | None:
         topic_id, first, end = there[one]
-        offset = stored.mirrored_offset(site.flow.name, site.flow.source_alias, *one)
+        offset = copied.get(one)
         # A log that ends before has been made anew, and nothing of it was copied.
         may_have_arrived = offset is not None and offset < end
         begin = max(first, offset + 1) if offset is not None and may_have_arrived else first

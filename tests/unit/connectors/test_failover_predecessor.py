@@ -107,7 +107,6 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
     for module in (starting, returning):
         monkeypatch.setattr(module, "read_positions", none)
         monkeypatch.setattr(module, "comes_back", why)
-    monkeypatch.setattr(starting, "read_stored_offsets", none)
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site

@@ -11,9 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from connect.core import offsetlog
 from connect.core.errors import PermanentError
-from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import objections, stranded, uncopied
@@ -62,11 +60,8 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         assert isolation == READ_COMMITTED, "what is not decided is nobody's yet"
         return {one: LOGS[one][at != EARLIEST] for one in partitions}
 
-    async def stored(*_: Any) -> SourceOffsets:
-        found = SourceOffsets()
-        offsetlog.apply(found, offsetlog.mirror_key("m", "us", "mail", 0), offsetlog.mirror_value(39))
-        offsetlog.apply(found, offsetlog.mirror_key("m", "us", "payments", 0), offsetlog.mirror_value(500))
-        return found
+    async def copied(*_: Any) -> dict[TopicPartition, int]:
+        return {TopicPartition("mail", 0): 39, TopicPartition("payments", 0): 500}
 
     async def own_ranges(_: Any, log: TopicPartition, __: Any, begin: int, end: int) -> list[Range]:
         return [(max(begin, 5), end)] if log == NEW else [(begin, end)]
@@ -76,7 +71,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         return Own(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
 
     monkeypatch.setattr(uncopied, "list_offsets", offsets)
-    monkeypatch.setattr(uncopied, "read_stored_offsets", stored)
+    monkeypatch.setattr(uncopied, "read_copied", copied)
     monkeypatch.setattr(uncopied, "own_ranges", own_ranges)
     for module in (uncopied, stranded):
         monkeypatch.setattr(module, "count", count)

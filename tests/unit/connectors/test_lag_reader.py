@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,14 +11,23 @@ import pytest
 
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
-from connectors import lag_reader
+from connectors import stored_offsets
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover import starting
+from connectors.failover.undo import StartBefore
 from connectors.lag_reader import LagReader
 from connectors.positions import Position, StoredPosition
 
 ORDERS = TopicPartition("orders", 0)
 FULL = Position("orders", 0, None, 10, 1, "us.orders", 0, None, 10, "txn", 7, 0, 10)
 NEWEST = replace(FULL, next_source_offset=90, target_end=90, next_sequence=90)
+
+
+def _java(offset: int | None) -> offsetlog.SourceOffsets:
+    state = offsetlog.SourceOffsets()
+    if offset is not None:
+        offsetlog.apply(state, offsetlog.mirror_key("mirror", "us", *ORDERS), offsetlog.mirror_value(offset))
+    return state
 
 
 @pytest.mark.parametrize(
@@ -28,16 +38,55 @@ async def test_positions_are_newer_than_javas_offsets(
     monkeypatch: pytest.MonkeyPatch, full: int, java: int | None, found: dict[TopicPartition, int]
 ) -> None:
     async def offsets(*_: object) -> offsetlog.SourceOffsets:
-        state = offsetlog.SourceOffsets()
-        if java is not None:
-            offsetlog.apply(state, offsetlog.mirror_key("mirror", "us", *ORDERS), offsetlog.mirror_value(java))
-        return state
+        return _java(java)
 
     async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
         return {ORDERS: StoredPosition(NEWEST, replace(FULL, next_source_offset=full))}
 
-    monkeypatch.setattr(lag_reader, "read_stored_offsets", offsets)
-    monkeypatch.setattr(lag_reader, "read_stored_positions", positions)
+    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
+    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
     settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
     target = cast(Cluster, None)
     assert await LagReader(settings, target, target).stored([ORDERS]) == found
+
+
+async def test_what_is_stored_between_the_two_readings_is_not_taken_for_an_altered_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    java = [49, 9]  # the record with the position, and the one before it
+
+    async def offsets(*_: object) -> offsetlog.SourceOffsets:
+        return _java(java.pop() if len(java) > 1 else java[0])
+
+    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
+        return {ORDERS: StoredPosition(NEWEST, replace(FULL, next_source_offset=50))}
+
+    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
+    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
+    settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
+    target = cast(Cluster, None)
+    assert await LagReader(settings, target, target).stored([ORDERS]) == {ORDERS: 90}
+
+
+async def test_a_flow_back_that_has_copied_since_is_not_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed before it stored a source offset again."""
+    wrote: dict[tuple[str, int], int | None] = {}
+
+    async def offsets(*_: object) -> offsetlog.SourceOffsets:
+        return _java(9)
+
+    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
+        return {ORDERS: StoredPosition(NEWEST, FULL)}
+
+    async def store(_: object, starts: Mapping[tuple[str, int], int | None]) -> None:
+        wrote.update(starts)
+
+    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
+    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
+    monkeypatch.setattr(starting, "_store", store)
+    back = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
+    start = StartBefore(*ORDERS, before=4, after=9)
+    assert (await starting.undo_starts(cast(Any, SimpleNamespace(source=None, back=back)), [start]), wrote) == (
+        [start],
+        {},
+    )
