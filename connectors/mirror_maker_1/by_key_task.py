@@ -146,20 +146,21 @@ class ByKeyTask:
                 await self._copy()
                 self._defects.forget()
             except RetriableError as error:
+                lasted_s = time.monotonic() - began_s
                 if self._stopping.is_set():
                     log.warning("%s: at its end: %s", self._name, error)
                     with contextlib.suppress(RetriableError):
                         await self._store()
-                    return
-                lasted_s = time.monotonic() - began_s
-                self._defects.count(error, lasted_s)
-                delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else min(delay_s * 2, _MAX_RETRY_S)
+                else:
+                    self._defects.count(error, lasted_s)
+                    delay_s = _RETRY_S if lasted_s > _MAX_RETRY_S else min(delay_s * 2, _MAX_RETRY_S)
+                    log.warning("%s: %s; retrying", self._name, error)
                 if isinstance(error, SliceLost):
-                    # What a lost slice has sent should arrive before its successor sends anything.
-                    delay_s = _MAX_RETRY_S
-                log.warning("%s: %s; retrying in %.1f s", self._name, error, delay_s)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                    # What it has sent should arrive before a successor sends anything, also one in another process.
+                    await asyncio.sleep(_MAX_RETRY_S)
+                else:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     async def _copy(self) -> None:
         """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""

@@ -90,7 +90,7 @@ class Slice:
 
     async def stop(self) -> list[TopicPartition]:
         self.was_stopped = True
-        return []
+        return self._scene.unclean
 
     async def close(self) -> None: ...
 
@@ -114,6 +114,7 @@ class Scene:
         self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, clusters, nothing)
         self.slices: list[Slice] = []
         self.defect = False
+        self.unclean: list[TopicPartition] = []
         self.task = self.made([ONE])
 
     def made(self, partitions: Sequence[TopicPartition]) -> ByKeyTask:
@@ -178,6 +179,23 @@ async def test_behind_a_lost_slice_it_goes_on_at_what_was_reported(scene: Scene)
         first.moved(33)
         first.ended.set_result(SliceLost("gone"))
         assert (await scene.slice(1)).plans[0].next_source_offset == 33
+
+
+@pytest.mark.parametrize("already_lost", [False, True])
+async def test_at_a_stop_no_successor_begins_before_what_was_in_flight_should_have_arrived(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, already_lost: bool
+) -> None:
+    monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.3)
+    scene.unclean = [ONE]
+    began_s = asyncio.get_running_loop().time()
+    async with scene.running():
+        first = await scene.slice(0)
+        first.moved(33)
+        if already_lost:
+            first.ended.set_result(SliceLost("gone"))
+            await asyncio.sleep(0.05)
+    assert asyncio.get_running_loop().time() - began_s >= 0.3
+    assert already_lost or scene.group.stored[ONE].offset == 33
 
 
 async def test_what_cannot_be_stored_is_stored_later(scene: Scene) -> None:
