@@ -177,8 +177,9 @@ async def check_takeover(
     groups = await _groups(settings, parts, group_id, unknown)
     ids = await _transactional_ids(target, f"{group_id}-{settings.name}-", unknown)
     await asyncio.sleep(watch_s)
-    stored = await read_stored(settings, parts.store)
+    # Between two readings of Java's records: a commit in which both disagree is then seen to move.
     positions = await read_stored_positions(parts.store, settings.map_topic, settings.name)
+    stored = await read_stored(settings, parts.store)
     # Behind the positions: where somebody copies, an older end would look like a truncated log.
     ends_then = await _target_ends(target, topics)
     moving = [f"stored offset of {key}" for key in _moved(settings, topics, before, stored)]
