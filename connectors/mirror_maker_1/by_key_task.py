@@ -17,7 +17,7 @@ from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.group_offsets import Committed
-from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
 from connectors.dataplane import shape
 from connectors.dataplane.plan import (
     RUNNING,
@@ -209,12 +209,15 @@ class ByKeyTask:
             await asyncio.gather(stopping, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Have the slice end if other topics are there than when it began."""
-        topics = await shown(self._lent.clusters.source, {partition.topic for partition in self._partitions})
-        for partition in self._partitions:
-            topic, copied = topics.get(partition.topic), self._copied.get(partition)
-            if topic is not None and (copied is None or topic.topic_id != copied.topic_id):
-                self._look_again = f"source topic {topic.name} was created or recreated"
+        """Have the slice end if other partitions can be copied than when it began."""
+        source = self._lent.clusters.source
+        topics = await shown(source, {partition.topic for partition in self._partitions})
+        for partition, copied in self._copied.items():
+            if partition.topic in topics and topics[partition.topic].topic_id != copied.topic_id:
+                self._look_again = f"source topic {partition.topic} was recreated"
+        left_out = [one for one in self._partitions if one.topic in topics and one not in self._copied]
+        if left_out and (ends := (await told_offsets(source, left_out, LATEST))[0]):
+            self._look_again = f"{len(ends)} source partitions that were left out can be copied now"
 
     async def _plans(self) -> list[PartitionPlan]:
         """Return where each partition that is there is copied from. Raises RetriableError when there is none."""
@@ -228,7 +231,12 @@ class ByKeyTask:
             log.warning("%s: the source does not have %s; other topics are copied", self._name, ", ".join(missing))
         if not there:
             raise RetriableError("the source has none of the topics that are to be copied")
-        starts, ends = [await list_offsets(source, there, which) for which in (EARLIEST, LATEST)]
+        (starts, unknown), (ends, more) = [await told_offsets(source, there, which) for which in (EARLIEST, LATEST)]
+        for reason in (unknown | more).values():
+            log.warning("%s: %s; other partitions are copied", self._name, reason)
+        there = [partition for partition in there if partition in starts and partition in ends]
+        if not there:
+            raise RetriableError("no source partition that is to be copied tells its first and last offsets")
         if self._lent.source.reset_to == LATEST:
             await warn_of_left_behind(source, {one: ends[one] for one in there if one not in self._stored})
         self._copied = {}

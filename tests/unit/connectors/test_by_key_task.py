@@ -114,6 +114,7 @@ class Scene:
         self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, clusters, nothing)
         self.slices: list[Slice] = []
         self.defect = False
+        self.leaderless: set[TopicPartition] = set()
         self.unclean: list[TopicPartition] = []
         self.task = self.made([ONE])
 
@@ -150,7 +151,14 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         return dict.fromkeys(partitions, START if at == EARLIEST else END)
 
     scene = Scene()
-    monkeypatch.setattr(by_key_task, "list_offsets", list_offsets)
+
+    async def told_offsets(
+        _: object, partitions: Collection[TopicPartition], at: int
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+        led = [one for one in partitions if one not in scene.leaderless]
+        return await list_offsets(_, led, at), dict.fromkeys(scene.leaderless & set(partitions), "no leader")
+
+    monkeypatch.setattr(by_key_task, "told_offsets", told_offsets)
     monkeypatch.setattr(first_offsets, "list_offsets", list_offsets)
     monkeypatch.setattr(by_key_task, "SliceHandle", lambda *args: Slice(scene, args[-1]))
     monkeypatch.setattr(by_key_task, "_MAX_RETRY_S", 0.01)
@@ -220,6 +228,16 @@ async def test_a_topic_that_the_source_lacks_holds_up_no_other(scene: Scene) -> 
     async with scene.running():
         assert [plan.source for plan in (await scene.slice(0)).plans] == [ONE]
         scene.source.missing = set()
+        assert [plan.source for plan in (await scene.slice(1)).plans] == [ONE, OTHER]
+
+
+async def test_a_partition_without_a_leader_holds_up_no_other(scene: Scene) -> None:
+    scene.leaderless, scene.task = {OTHER}, scene.made([ONE, OTHER])
+    async with scene.running():
+        assert [plan.source for plan in (await scene.slice(0)).plans] == [ONE]
+        await asyncio.sleep(0.05)
+        assert len(scene.slices) == 1, "while it has no leader the slice is left alone"
+        scene.leaderless = set()
         assert [plan.source for plan in (await scene.slice(1)).plans] == [ONE, OTHER]
 
 
