@@ -84,6 +84,8 @@ class MapReader:
         self._cache = ChunkCache(self._limits.max_cached_runs)
         #: For those who share a reader: what one follows would change the index in which another looks up.
         self.in_use = asyncio.Lock()
+        #: Whether the last :meth:`follow` has ended: half of a map has holes that the map itself does not have.
+        self.is_whole = False
         self._forget()
 
     def _forget(self) -> None:
@@ -182,9 +184,11 @@ class MapReader:
             SecurityError: READ or DESCRIBE on the topic is missing.
             UnknownFormat: a later version, or something else, wrote into the topic.
         """
+        self.is_whole = False
         known = await self._known()
         if known is None:
             self._forget()
+            self.is_whole = True
             return 0
         if known.topic_id != self._topic_id or len(known.partitions) != self._partition_count:
             self._forget()
@@ -194,7 +198,7 @@ class MapReader:
             self._forget()
             self._partition_count = len(known.partitions)
         partitions = None if self._wanted is None else {self._place_of(*one) for one in self._wanted}
-        return await read_to_end(
+        records = await read_to_end(
             self._cluster,
             self._topic,
             self._fold,
@@ -202,6 +206,8 @@ class MapReader:
             after=self._next,
             read_committed=True,
         )
+        self.is_whole = True
+        return records
 
     async def _known(self) -> TopicMetadata | None:
         self.unseen = ""

@@ -62,7 +62,6 @@ class Translator:
             RetriableError, SecurityError: of the topic of offset syncs, or of the topics. Without the map it goes on,
                 and without a right to the syncs where the map knows of anything.
         """
-        # Half of a map has holes that the map itself has not.
         self._has_map = False
         try:
             await self._maps.follow()
@@ -107,7 +106,8 @@ class Translator:
 
         An offset that is not copied yet leads to the end of the copy. Errors as of the map reader's look-ups.
         """
-        positions = self._maps.positions(source) if self._has_map else []
+        # Another task may have followed since the map that both share, and failed.
+        positions = self._maps.positions(source) if self._has_map and self._maps.is_whole else []
         if positions:
             found = [await self._by_map(source, offset, position) for position in positions]
         else:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from connect.core.errors import RetriableError, SecurityError
+from connectors import map_reader
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.checkpoint.translating import Translated, Translator
 from connectors.dataplane.plan import TopicPartition
+from connectors.map_reader import MapReader
 from connectors.mirror_records import OffsetSync
 from connectors.offset_map import Pair, Run, RunList, Translation
 from connectors.offset_sync_store import OffsetSyncStore
@@ -43,9 +45,10 @@ class Maps:
     def __init__(self, runs: list[Run], position: Position | None = POSITION) -> None:
         self._runs = RunList(runs)
         self.position = position
-        self.cannot_be_read = False
+        self.cannot_be_read = self.is_whole = False
 
     async def follow(self) -> None:
+        self.is_whole = not self.cannot_be_read
         if self.cannot_be_read:
             self.position = None
             raise RetriableError("no leader")
@@ -100,6 +103,36 @@ async def translated(
     translator = Translator(settings, clusters, clusters, maps, syncs)
     await translator.follow()
     return await translator.translate(SOURCE, offset)
+
+
+async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> None: ...
+
+    async def breaks(*_: object, **__: object) -> int:
+        raise RetriableError("no leader")
+
+    async def known(*_: object) -> Any:
+        return SimpleNamespace(topic_id=UUID(int=9), partitions={0: 1})
+
+    reader = MapReader(cast(Any, SimpleNamespace(name="eu")), "map", connector=None)
+    monkeypatch.setattr(map_reader, "known_topic", known)
+    monkeypatch.setattr(map_reader, "read_to_end", breaks)
+    with pytest.raises(RetriableError):
+        await reader.follow()
+    monkeypatch.setattr(Beginnings, "follow", nothing)
+    monkeypatch.setattr(Beginnings, "readable", lambda _, __, offset: offset)
+    settings: Any = SimpleNamespace(
+        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
+    )
+    clusters: Any = Cluster(IDS)
+    maps: Any = Maps(RUNS)
+    translator = Translator(settings, clusters, clusters, maps, cast(Any, Syncs()))
+    await translator.follow()
+    assert await translator.translate(SOURCE, 120) == [Translated(TARGET, 30, by_map=True)]
+    maps.is_whole = reader.is_whole
+    assert await translator.translate(SOURCE, 120) == [Translated(TARGET, 5, by_map=False)]
 
 
 @pytest.mark.parametrize(
