@@ -108,7 +108,8 @@ def first_offset(
     if stored < start:
         return start, f"offsets {stored} to {start - 1} were deleted before they were copied: copied from {start}"
     if stored > end:
-        return end, f"its log was truncated to {end}, and {stored} was next: copied from {end}"
+        # It may have been truncated to before ``end``, and have grown again.
+        return start, f"its log was truncated to {end} or before, and {stored} was next: copied from the beginning"
     return stored, ""
 
 

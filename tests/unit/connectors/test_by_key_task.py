@@ -274,7 +274,7 @@ async def test_slices_that_end_of_a_defect_end_the_task(scene: Scene) -> None:
         (50, None, 50, ""),
         (50, NEW, START, "was recreated"),
         (3, OLD, START, "offsets 3 to 9 were deleted before they were copied"),
-        (95, OLD, END, "was truncated to 90"),
+        (95, OLD, START, "was truncated to 90 or before"),
     ],
 )
 def test_where_a_copy_goes_on_behind_a_stored_offset(stored: int, then: UUID | None, expected: int, words: str) -> None:
