@@ -40,6 +40,13 @@ class ProducerIdentity:
     producer_id: int
     epoch: int
 
+    def raised(self) -> Self | None:
+        """With the next epoch; None if they are used up. The last one stays unused, as a fence leaves it."""
+        return None if self.epoch >= _LAST_EPOCH else type(self)(self.producer_id, self.epoch + 1)
+
+
+_LAST_EPOCH: Final = 32765
+
 
 class Compression(NamedTuple):
     """What batches that come uncompressed are compressed with: a codec by its number in a batch's attributes, 0 for

@@ -91,8 +91,8 @@ class TargetScan:
     """Reads the target from the record before the stored end to the fence's marker.
 
     ``is_over`` once the marker is seen: a control batch of the predecessor's producer id with a higher epoch. Behind it
-    the leader refuses the predecessor. ``is_another_log`` if the record before the stored end is not the one that the
-    position describes: the log was truncated and has grown since.
+    the leader refuses the predecessor. Without a fence the log is read to its end. ``is_another_log`` if the record
+    before the stored end is not the one that the position describes: the log was truncated and has grown since.
     """
 
     def __init__(self, proof: Proof, target_end: int, log_start: int) -> None:
@@ -106,6 +106,8 @@ class TargetScan:
         self.has_own_timestamps = False
         #: Records of lower epochs that came in behind the stored end: they stand in the log before those of this one.
         self.late = 0
+        #: The highest epoch of the producer id that was seen: the leader refuses batches of lower ones.
+        self.highest = proof.producer
         self._proof = proof
         self._target_end = target_end
         self._foreign_offsets = 0
@@ -155,7 +157,9 @@ class TargetScan:
         if header.base_offset > self.end:
             self.doubt = _LOST
         self.end = header.last_offset + 1
-        if is_ours and header.is_control and header.producer_epoch > wrote.epoch:
+        if is_ours and header.producer_epoch > self.highest.epoch:
+            self.highest = replace(wrote, epoch=header.producer_epoch)
+        if is_ours and header.is_control and header.producer_epoch > wrote.epoch and self._proof.is_fenced:
             self.is_over = True
         elif is_ours and not header.is_control and header.producer_epoch == wrote.epoch:
             self._count(header, batch)
@@ -218,7 +222,7 @@ class SourceWalk:
 
 def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Resumed:
     """Continue behind what arrived; ``walk`` None if nothing did."""
-    found = replace(plan, target_end=scan.end, proof=None)
+    found = _behind(plan, scan)
     if walk is None:
         return Resumed(found, may_double=scan.late)
     found = replace(found, next_source_offset=walk.position, last_source_epoch=walk.source_epoch)
@@ -227,8 +231,14 @@ def exact(plan: PartitionPlan, scan: TargetScan, walk: SourceWalk | None) -> Res
 
 def fallback(plan: PartitionPlan, scan: TargetScan, reason: str) -> Resumed:
     """Continue at the stored position. Its leader epoch stays: by it the copy notices what the source lost."""
-    found = replace(plan, target_end=scan.end, proof=None)
+    found = _behind(plan, scan)
     return Resumed(found, arrived=scan.arrived, fallback=reason, may_double=scan.arrived + scan.late)
+
+
+def _behind(plan: PartitionPlan, scan: TargetScan) -> PartitionPlan:
+    """Behind what is in the log, under an epoch above those in it if it was raised without a fence."""
+    producer = plan.producer and scan.highest.raised()
+    return replace(plan, target_end=scan.end, proof=None, producer=producer)
 
 
 def pair_runs(source: Sequence[Segment], target: Sequence[Segment]) -> list[Run]:

@@ -227,10 +227,10 @@ class ExactlyOnceTask(MirrorSourceTask):
                 f"{self._name}: exactly-once needs the transactional id {self._transactions.transactional_id}; "
                 "grant WRITE and DESCRIBE on it"
             )
-        if unfenced := [plan for plan in takeover.plans if plan.proof is not None and not plan.proof.is_fenced]:
+        if unfenced := list(takeover.unfenced.values()):
             raise FenceRefused(
                 f"{self._name}: exactly-once cannot begin: the target knows no transactional id of the last writer of "
-                f"{unfenced[0].target} ({len(unfenced)} partitions), so it cannot be fenced; start the flow once "
+                f"{unfenced[0]} ({len(unfenced)} partitions), so it cannot be fenced; start the flow once "
                 "without exactly-once, stop it while it copies, then switch exactly-once on"
             )
         producer = takeover.producer

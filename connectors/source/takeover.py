@@ -45,6 +45,11 @@ class Takeover:
     plans: tuple[PartitionPlan, ...]
     transactional_id: str = ""
 
+    @property
+    def unfenced(self) -> dict[TopicPartition, TopicPartition]:
+        """The target of each source partition whose last writer could not be fenced."""
+        return {one.source: one.target for one in self.plans if one.proof is not None and not one.proof.is_fenced}
+
     def writer_of(self, plan: PartitionPlan) -> tuple[str, ProducerIdentity]:
         """The transactional id, empty for none, and the producer that a partition is written under."""
         if plan.producer is None or plan.producer == self.producer:

@@ -380,7 +380,7 @@ class MirrorSourceTask:
             else:
                 resume_log.tell(self._settings.flow, one)
                 position = position_of(plan, *takeover.writer_of(plan))
-                ledger.begin(plan.source, position, one.runs, is_fenced=plan.producer is None)
+                ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in takeover.unfenced)
                 self._sync(plan.source, one.runs)
         for plan in takeover.plans:
             if plan.proof is None:

@@ -8,16 +8,12 @@ behind it, which :func:`connectors.source.resume_log.tell_late` announces.
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import ProducerIdentity
 from connectors.positions import Position
 
 log = logging.getLogger(__name__)
-
-#: The last epoch stays unused, as a fence leaves it.
-_LAST_EPOCH: Final = 32765
 
 
 class MissingRights:
@@ -45,6 +41,4 @@ class MissingRights:
 
 def raised(position: Position) -> ProducerIdentity | None:
     """The producer of ``position`` with the next epoch; None if its epochs are used up."""
-    if position.producer_epoch >= _LAST_EPOCH:
-        return None
-    return ProducerIdentity(position.producer_id, position.producer_epoch + 1)
+    return ProducerIdentity(position.producer_id, position.producer_epoch).raised()

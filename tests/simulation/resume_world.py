@@ -370,7 +370,7 @@ class Successor:
         self._ledger = Ledger([entry.pair])
         position = position_of(plan, *takeover.writer_of(plan))
         await self._store(position)
-        self._ledger.begin(SOURCE, position, is_fenced=plan.producer is None)
+        self._ledger.begin(SOURCE, position, is_fenced=SOURCE not in takeover.unfenced)
         return plan
 
     async def _store(self, position: Position) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -191,6 +192,18 @@ def test_batches_of_a_lower_epoch_came_in_late():
     late = records_of(ProducerIdentity(OLD.producer_id, OLD.epoch - 1), 40, 3)
     found = scan(target_of(late, ours(0, 2)), Proof(OLD, 0, False), 0)
     assert (found.arrived, found.late, found.doubt) == (2, 3, "")
+
+
+def test_a_raised_epoch_is_above_all_in_the_log():
+    """As if it was fenced by a task that had the rights, and stored nothing; the leader would refuse a lower one."""
+    name = TopicPartition("t", 0)
+    plan = PartitionPlan(name, None, name, None, 0, -1, 0, 0, False, producer=ProducerIdentity(7, 4))
+    found = scan(target_of(ours(0, 2), marker(), FOREIGN, marker(OLD.epoch + 3)), Proof(OLD, 0, False), 0)
+    found.end_at(7)
+    assert (found.arrived, found.doubt, found.end) == (2, "", 7)
+    assert resume.exact(plan, found, None).plan.producer == ProducerIdentity(7, OLD.epoch + 4)
+    assert resume.fallback(plan, found, "why").plan.producer == ProducerIdentity(7, OLD.epoch + 4)
+    assert resume.exact(replace(plan, producer=None), found, None).plan.producer is None
 
 
 def test_sequences_wrap_around():

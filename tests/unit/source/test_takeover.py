@@ -254,6 +254,7 @@ async def test_markers_of_another_producer_id_fence_nothing(target: Target) -> N
 async def test_an_epoch_is_not_raised_beyond_the_last(target: Target) -> None:
     found = await target.take(OWN, {A: stored(A, "", producer_id=4, producer_epoch=32765)})
     assert found.plans[0].producer is None
+    assert found.unfenced == {A: pair(A).target}, "so what it writes late is announced"
     assert found.writer_of(found.plans[0]) == (OWN, planning.ProducerIdentity(5, 2))
 
 
