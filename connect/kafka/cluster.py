@@ -111,7 +111,7 @@ class Cluster:
         self._addresses_stale = True
         self._closed = False
         #: Metadata names no leader of an epoch before the one known here.
-        self.leader_epochs = LeaderEpochs()
+        self.leader_epochs = LeaderEpochs(self.name)
 
     def seen_by(self, client_id: str) -> Cluster:
         """The same cluster for another client, with connections of its own; to be closed by itself."""
@@ -356,7 +356,10 @@ class Cluster:
                         "the listener speaks?"
                     ) from error
                 log.debug("cluster %s: %s; asking another broker", self.name, error)
-        return self._take(answer)
+        metadata = self._take(answer)
+        if topics is None and metadata.brokers:
+            self.leader_epochs.keep(metadata.topics)
+        return metadata
 
     def _take(self, answer: MetadataResponse) -> ClusterMetadata:
         if getattr(answer, "error_code", 0) == _REBOOTSTRAP_REQUIRED:

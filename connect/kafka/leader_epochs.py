@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
     from connect.kafka.cluster import TopicMetadata
 
 
+log = logging.getLogger(__name__)
+
+#: A broker that was deposed hears of it sooner.
+_HIDDEN_S: Final = 60.0
+
+
 class LeaderEpochs:
     """Leader epochs only grow while a topic keeps its id (Java: ``Metadata.updateLastSeenEpoch``). Topics without an id
     are left as they are, because their epochs start again when the topic is recreated."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
         self._seen: dict[str, tuple[UUID, dict[int, int]]] = {}
+        #: Since when metadata names only leaders of older epochs; infinite once that was logged.
+        self._hidden_since_s: dict[tuple[str, int], float] = {}
 
     def saw(self, topic: str, topic_id: UUID | None, partition: int, epoch: int) -> None:
         """Note an epoch that a partition is known to have reached, from a batch or a stored position."""
@@ -32,9 +45,29 @@ class LeaderEpochs:
         for index, known in topic.partitions.items():
             if known.leader_epoch < seen.get(index, -1):
                 over[index] = known._replace(leader=-1)
+                if known.leader >= 0:
+                    self._hidden(topic.name, index, known.leader_epoch, seen[index])
             else:
                 seen[index] = known.leader_epoch
+                self._hidden_since_s.pop((topic.name, index), None)
         return replace(topic, partitions=topic.partitions | over) if over else topic
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Forget all other topics."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in topics}
+        self._hidden_since_s = {one: since_s for one, since_s in self._hidden_since_s.items() if one[0] in topics}
+
+    def _hidden(self, topic: str, index: int, epoch: int, newest: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._hidden_since_s.setdefault((topic, index), now_s) < _HIDDEN_S:
+            return
+        self._hidden_since_s[topic, index] = math.inf
+        log.error(
+            "cluster %s: %s-%d has had a leader of epoch %d for %g s, and its epoch was %d before, so it counts as "
+            "without a leader; if the cluster was restored from an older state, reset the stored source offsets of the "
+            "topic and start this process again",
+            *(self._cluster, topic, index, epoch, _HIDDEN_S, newest),
+        )
 
     def _of(self, topic: str, topic_id: UUID) -> dict[int, int]:
         known_id, seen = self._seen.get(topic, (None, {}))

@@ -499,7 +499,8 @@ def _cluster(name: str) -> Cluster:
         return name
 
     return cast(
-        Cluster, SimpleNamespace(name=name, metadata=metadata, connection=connection, leader_epochs=LeaderEpochs())
+        Cluster,
+        SimpleNamespace(name=name, metadata=metadata, connection=connection, leader_epochs=LeaderEpochs(name)),
     )
 
 

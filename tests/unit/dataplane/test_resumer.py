@@ -58,7 +58,7 @@ class OneBroker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.leader_epochs = LeaderEpochs()
+        self.leader_epochs = LeaderEpochs("cluster")
         self.leaders = iter([1])
         self._leader = 1
 

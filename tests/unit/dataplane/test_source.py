@@ -47,7 +47,7 @@ class Refusing:
     """A cluster that answers every question with the same error."""
 
     def __init__(self, error: Exception) -> None:
-        self.leader_epochs = LeaderEpochs()
+        self.leader_epochs = LeaderEpochs("cluster")
         self._error = error
 
     async def metadata(self, _: object) -> None:
@@ -152,7 +152,7 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
 
     monkeypatch.setattr(reading, "fetch", fetch)
     monkeypatch.setattr(reading, "fetch_version", lambda *_: 12)
-    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs()))
+    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
     taken: list[PartitionCopier] = []
     reader = SourceReader(cluster, SETTINGS, taken.extend, unexpected)
     row = PartitionMetadata(1, 0, (1,), 0)

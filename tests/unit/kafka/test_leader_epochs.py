@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from connect.kafka import transactions
+from connect.kafka import leader_epochs, transactions
 from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.offsets import LATEST, epoch_ends, list_offset
 from connect.kafka.settings import ConnectionSettings
@@ -61,6 +61,39 @@ def test_epochs_start_again_with_another_topic_id(cluster: Cluster) -> None:
 def test_a_topic_without_an_id_may_be_another_one(cluster: Cluster) -> None:
     cluster._take(answer(1, 5, UUID(int=0)))
     assert leader(cluster._take(answer(2, 0, UUID(int=0)))) == (2, 0)
+
+
+def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if the cluster was restored from a snapshot."""
+    now_s = 1000.0
+    monkeypatch.setattr(leader_epochs, "time", SimpleNamespace(monotonic=lambda: now_s))
+    cluster.leader_epochs.saw("orders", FIRST, 0, 9)
+    for _ in range(4):
+        cluster._take(answer(1, 5))
+        now_s += 30.0
+    (line,) = caplog.messages
+    assert "orders-0 has had a leader of epoch 5 for 60 s, and its epoch was 9 before" in line
+    assert "reset the stored source offsets" in line
+
+
+async def test_a_full_listing_forgets_topics_that_it_lacks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call(_: object, **__: object) -> MetadataResponse:
+        listed = answer(1, 5)
+        listed.brokers = [SimpleNamespace(node_id=1, host="b", port=9092, rack=None)]
+        return listed
+
+    async def any_connection() -> Any:
+        return SimpleNamespace(call=call)
+
+    monkeypatch.setattr(cluster, "any_connection", any_connection)
+    for name in ("orders", "deleted"):
+        cluster.leader_epochs.saw(name, FIRST, 0, 6)
+    await cluster.metadata({"orders"})
+    assert cluster.leader_epochs._seen.keys() == {"orders", "deleted"}
+    await cluster.metadata(None)
+    assert cluster.leader_epochs._seen.keys() == {"orders"}
 
 
 class Moving:
