@@ -193,6 +193,20 @@ class TargetScan:
             self.fingerprint.add(record)
 
 
+def is_another_log(proof: Proof, target_end: int, fetched: memoryview) -> bool:
+    """Whether what a fetch brought of the record before the stored end shows that the log was truncated and has grown
+    again; False if that record was compacted away."""
+    scan = TargetScan(proof, target_end, 0)
+    for start, size, magic in wire.extents(fetched):
+        batch = fetched[start : start + size]
+        if magic < 2 or wire.read_header(batch).base_offset >= target_end:
+            break
+        scan.take(batch, scan.start)
+        if wire.read_header(batch).last_offset >= scan.start:
+            break
+    return scan.is_another_log
+
+
 class SourceWalk:
     """Passes ``wanted`` records that the source gives from the stored offset on."""
 

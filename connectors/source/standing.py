@@ -7,20 +7,26 @@ its position left as it is. Where the stored offset was altered since, somebody 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
 from connect.kafka.offsets import LATEST, list_offsets
-from connectors.dataplane import lost, verdicts
+from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.lost import known_topics
-from connectors.dataplane.plan import TopicPartition
+from connectors.dataplane.plan import ProducerIdentity, Proof, TopicPartition
+from connectors.dataplane.resume import is_another_log
 from connectors.positions import Position
 from connectors.source.ledger import Entry
 from connectors.source.store import Start
 
 ASK_AGAIN_S: Final = 0.5
+#: One batch, whatever its size.
+_ONE_BATCH: Final = reading.FetchLimits(0, 1, 1, 1, reading.READ_UNCOMMITTED)
+_AT_ONCE: Final = 32
 
 
 async def refuse_topics_gone(
@@ -59,10 +65,11 @@ def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | N
 async def refuse_truncated_targets(
     target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> None:
-    """Stop entries whose target's log ends before what it had acknowledged.
+    """Stop entries whose target's log ends before what it had acknowledged, or was cut there and has grown again.
 
-    A leader that was replaced a moment ago may not know it yet and shows less, so a lower end counts once it is the
-    same for as long as a missing topic. Raises :class:`RetriableError` if a leader does not answer.
+    The latter is asked of partitions that were handed over; the others are read from there anyhow. A leader that was
+    replaced a moment ago may not know it yet and shows less, so a lower end counts once it is the same for as long as a
+    missing topic. Raises :class:`RetriableError` if a leader does not answer.
     """
     asked = [(entry, position) for entry in entries if (position := _of_target(entry, starts[entry.pair.source]))]
     clock = asyncio.get_running_loop().time
@@ -76,6 +83,62 @@ async def refuse_truncated_targets(
             await asyncio.sleep(ASK_AGAIN_S)
     for entry, position in asked:
         refuse_truncated(entry, position, ends[entry.pair.target])
+    await _refuse_grown_targets(target, [entry for entry in entries if not entry.is_stopped], starts)
+
+
+async def _refuse_grown_targets(
+    target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
+) -> None:
+    asked = [
+        (entry, position)
+        for entry in entries
+        if (position := _of_target(entry, starts[entry.pair.source])) is not None
+        and (position.is_handed_over and position.is_last_ours and position.next_sequence and not position.is_atomic)
+    ]
+    if not asked:
+        return
+    metadata = await target.metadata({entry.pair.target.topic for entry, _ in asked})
+    left = deque(asked)
+
+    async def ask() -> None:
+        try:
+            while left:
+                entry, position = left.popleft()
+                end = await _end_of_another_log(target, metadata, entry.pair.target, position)
+                if end is not None:
+                    pair, before, why = entry.pair, position.target_end, "the record before that end is another one"
+                    copied_to = position.next_source_offset
+                    _stop(entry, verdicts.target_truncated(pair.target, before, end, pair.source, copied_to, why))
+        except BaseException:
+            left.clear()
+            raise
+
+    for ended in await asyncio.gather(*(ask() for _ in range(_AT_ONCE)), return_exceptions=True):
+        if ended is not None:
+            raise ended
+
+
+async def _end_of_another_log(
+    target: Cluster, metadata: ClusterMetadata, partition: TopicPartition, position: Position
+) -> int | None:
+    """Where the log ends, if the record before the position's end is not the one that was acknowledged there; None if
+    it is, or if it cannot be read: compaction or retention may have taken it, or we may only write there."""
+    leader, at = metadata.leader(*partition), position.target_end - 1
+    if leader is None:
+        raise RetriableError(f"{partition} has no leader now")
+    connection = await target.connection(leader, "resume")
+    topic = reading.TopicOnWire(partition.topic, position.target_topic_id)
+    asked = (at, metadata.leader_epoch(*partition), -1)
+    row = await reading.fetch_one(connection, topic, partition.partition, asked, _ONE_BATCH)
+    if row.error_code in codes.RETRIABLE:
+        raise RetriableError(f"{partition}: its last record cannot be read: {codes.name(row.error_code)}")
+    if row.error_code:
+        return None
+    if row.high_watermark <= at:
+        raise RetriableError(f"{partition} does not show all that it has yet")
+    writer = ProducerIdentity(position.producer_id, position.producer_epoch)
+    proof = Proof(writer, position.next_sequence, is_fenced=False, is_last_ours=True)
+    return row.high_watermark if is_another_log(proof, position.target_end, row.records) else None
 
 
 def refuse_truncated(entry: Entry, position: Position, end: int) -> None:

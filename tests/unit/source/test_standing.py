@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connectors.dataplane import lost
+from connectors.dataplane import lost, reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source import standing
@@ -19,6 +21,7 @@ from connectors.source.ledger import Entry, Pair
 from connectors.source.standing import refuse_topic, refuse_truncated, refuse_truncated_targets
 from connectors.source.store import Start
 from tests.kit import virtual_time
+from tests.kit.logs import control_batch, source_batch
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 IDS = {"source": UUID(int=1), "target": UUID(int=2)}
@@ -102,3 +105,82 @@ def test_a_lower_end_counts_once_it_stays(monkeypatch: pytest.MonkeyPatch, ends:
     starts = {SOURCE: Start(POSITION, 99, False)}
     virtual_time.run(refuse_truncated_targets(cast(Cluster, None), [asked], starts))
     assert asked.is_stopped is is_stopped
+
+
+HANDED_OVER = replace(POSITION, is_handed_over=True, is_last_ours=True)
+OURS, OTHERS = source_batch([48, 49], producer=(5, 1, 6)), source_batch([48, 49], producer=(9, 0, 0))
+MARKER = control_batch(49, 5, commit=False, epoch=3)
+BEHIND = source_batch([50], producer=(9, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("position", "found", "is_stopped"),
+    [
+        (HANDED_OVER, OURS, False),
+        (HANDED_OVER, OTHERS, True),
+        (HANDED_OVER, MARKER, True),
+        (HANDED_OVER, source_batch([48, 49], producer=(5, 1, 5)), True),
+        (HANDED_OVER, BEHIND, False),  # the record was compacted away
+        (HANDED_OVER, b"", False),
+        (HANDED_OVER, 1, False),  # retention took it
+        (HANDED_OVER, 29, False),  # without the right to read
+        (replace(HANDED_OVER, is_last_ours=False), OTHERS, False),
+        (replace(HANDED_OVER, next_sequence=0), OTHERS, False),
+        (replace(HANDED_OVER, is_atomic=True), MARKER, False),
+        (replace(HANDED_OVER, is_handed_over=False), OTHERS, False),  # it is read once its writer is fenced
+    ],
+)
+async def test_a_target_that_was_cut_and_has_grown_again_is_told_by_its_last_record(
+    monkeypatch: pytest.MonkeyPatch, position: Position, found: bytes | int, is_stopped: bool
+) -> None:
+    brokers(monkeypatch, found)
+    asked = entry()
+    await refuse_truncated_targets(cast(Cluster, OneBroker()), [asked], {SOURCE: Start(position, 99, False)})
+    assert asked.is_stopped is is_stopped
+    if is_stopped:
+        assert asked.reason.startswith("target us.orders-0 was truncated: it had acknowledged offsets up to 49, and ")
+        assert "was written to again since, up to offset 59 (the record before" in asked.reason
+
+
+@pytest.mark.parametrize(("found", "shown"), [(6, 60), (b"", 49)])
+async def test_a_leader_that_does_not_show_the_last_record_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int
+) -> None:
+    fetches = brokers(monkeypatch, found, shown)
+    entries = [
+        Entry(Pair(TopicPartition("orders", index), IDS["source"], TopicPartition("us.orders", index), IDS["target"]))
+        for index in range(100)
+    ]
+    starts = {
+        one.pair.source: Start(replace(HANDED_OVER, source_partition=index, target_partition=index), 99, False)
+        for index, one in enumerate(entries)
+    }
+    with pytest.raises(RetriableError):
+        await refuse_truncated_targets(cast(Cluster, OneBroker()), entries, starts)
+    assert len(fetches) <= 32, "the others are not asked any more"
+
+
+class OneBroker:
+    async def metadata(self, _: object) -> SimpleNamespace:
+        return SimpleNamespace(leader=lambda *_: 1, leader_epoch=lambda *_: 7)
+
+    async def connection(self, *_: object) -> None: ...
+
+
+def brokers(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int = 60) -> list[int]:
+    """Answer each fetch with this batch, or this error."""
+    fetches: list[int] = []
+
+    async def list_offsets(_: object, partitions: list[TopicPartition], *__: object) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 60)
+
+    async def fetch_one(_: object, __: object, index: int, asked: object, ___: object) -> SimpleNamespace:
+        assert asked == (49, 7, -1)
+        fetches.append(index)
+        await asyncio.sleep(0)
+        error, batch = (found, b"") if isinstance(found, int) else (0, found)
+        return SimpleNamespace(error_code=error, high_watermark=shown, records=memoryview(bytearray(batch)))
+
+    monkeypatch.setattr(standing, "list_offsets", list_offsets)
+    monkeypatch.setattr(reading, "fetch_one", fetch_one)
+    return fetches
