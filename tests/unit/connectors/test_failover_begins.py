@@ -45,6 +45,8 @@ class Cluster:
 class Maps:
     """Of one flow; the flow back has copied nothing."""
 
+    is_whole = True
+
     def __init__(self, runs: list[Run], position: Position | None) -> None:
         self._runs, self._position = RunList(runs), position
 

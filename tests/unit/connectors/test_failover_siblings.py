@@ -64,6 +64,8 @@ class Cluster:
 class Map:
     """Of ap's flow to one cluster."""
 
+    is_whole = True
+
     def __init__(self, runs: Collection[Run], position: Position | None) -> None:
         self.runs, self.of = RunList(runs), position
         self.error: Exception | None = None
