@@ -351,10 +351,11 @@ def _class_archive(release: Release) -> tuple[str, ...]:
 
     Empty while another process records it, and for the rest of this process when it could not be recorded.
     """
+    home = java.find().home  # before anything is downloaded
     jars = [Path(jar) for jar in release.class_path().split(os.pathsep)]
     # The JVM refuses an archive when one of the jars has changed.
     parts = [f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in ((jar, jar.stat()) for jar in jars)]
-    archive = ClassArchive.of("kafka", java.find().home, *parts)
+    archive = ClassArchive.of("kafka", home, *parts)
     path = archive.find()
     if path is None and release not in _unrecorded:
         try:

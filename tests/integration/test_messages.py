@@ -101,7 +101,7 @@ def test_more_slices_than_spark_slots_names_the_key_to_raise(tmp_path: Path) -> 
     ended = run(MIRROR_MAKER, str(file))
     assert ended.returncode == 2
     error = only_error(ended)
-    for word in ("spark.master = local[2]", "raise it to local[8,4]", "tasks.max"):
+    for word in ("spark.master = local[2]", "raise it to local[4,4]", "tasks.max"):
         assert word in error
 
 

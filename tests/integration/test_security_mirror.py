@@ -91,6 +91,7 @@ async def write_shapes(us: KafkaCluster, eu: KafkaCluster) -> None:
     await make_topics(us.bootstrap, {"shape-append": 2}, {"message.timestamp.type": "LogAppendTime"})
     await shapes.make_targets(eu, "us")
     async with topics_of(us.bootstrap) as topics:
+        await shapes.put_huge(topics, "huge-inside")
         await asyncio.gather(shapes.put_all(topics), shapes.put_transactions(us.bootstrap, 0.0))
         for topic in (DENIED, DOOMED):
             await topics.put(topic, shapes.some(10))

@@ -25,13 +25,13 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def read(cluster: KafkaCluster, topic: str):
-    """All records of a topic as a read_committed consumer sees them, by partition and offset; none if it is missing."""
+async def read(cluster: KafkaCluster, topic: str, isolation_level: str = "read_committed"):
+    """All records of a topic as a consumer sees them, by partition and offset; none if it is missing."""
     count = await partition_count(cluster, topic)
     if not count:
         return []
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False
+        bootstrap_servers=cluster.bootstrap, isolation_level=isolation_level, enable_auto_commit=False
     )
     await consumer.start()
     try:

@@ -87,7 +87,7 @@ def soft(count: int) -> list[Record]:
 
 
 async def put_all(topics: Topics) -> None:
-    """Every shape that has to be there before the mirror."""
+    """Every shape but those that have to come later."""
     for first in (0, 60, 120):
         await topics.put("split", some(60, first=first, value_bytes=1000), codec=ZSTD)
     await topics.put("lowered", some(40, value_bytes=1000))
@@ -98,11 +98,14 @@ async def put_all(topics: Topics) -> None:
         await topics.put("plain", soft(50))
     await topics.put("inflated", soft(100), codec=ZSTD)
     await topics.put("inflated", some(20), codec=ZSTD)
-    huge = [Record(i, NOW_MS + i, None, b"%d" % i, []) for i in range(HUGE_RECORDS)]
-    for topic in ("huge", "huge-inside"):
-        await topics.put(topic, huge, codec=ZSTD)
-        await topics.put(topic, some(10, first=HUGE_RECORDS))
+    await put_huge(topics, "huge")
     await put_poison(topics)
+
+
+async def put_huge(topics: Topics, topic: str) -> None:
+    """One batch of 70,000 records and a small one; a mirror begins inside of that of ``huge-inside``."""
+    await topics.put(topic, [Record(i, NOW_MS + i, None, b"%d" % i, []) for i in range(HUGE_RECORDS)], codec=ZSTD)
+    await topics.put(topic, some(10, first=HUGE_RECORDS))
 
 
 async def put_poison(topics: Topics) -> None:
