@@ -97,26 +97,28 @@ class _Gate:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, node_id: int, request: Any, **group: Any) -> Any:
-        if isinstance(request, ProduceRequest):
-            if self._is_shut:
-                raise asyncio.CancelledError
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            connection = await self._client._get_conn(node_id, **group)
-            if connection is None or not connection.connected():
-                raise NodeNotReadyError(f"no connection to node {node_id}")
-            # With a connection the library writes without waiting.
-            self._check()
+        if self._is_shut:
+            raise asyncio.CancelledError
+        if not isinstance(request, ProduceRequest):
+            return await self._send(node_id, request, **group)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        connection = await self._client._get_conn(node_id, **group)
+        if connection is None or not connection.connected():
+            raise NodeNotReadyError(f"no connection to node {node_id}")
+        # With a connection the library writes without waiting.
+        self._check()
         return await self._send(node_id, request, **group)
 
-    def shut(self) -> None:
-        """Send no more records, and cancel the tasks of the library that do: left alone, they connect again or wait for
-        metadata that no task updates."""
+    def shut(self) -> set[asyncio.Task[Any]]:
+        """Send nothing more, and cancel the tasks of the library that send records: left alone, they connect again or
+        wait for metadata that no task updates. Return these tasks."""
         self._is_shut = True
         for task in self._tasks:
             task.cancel()
+        return set(self._tasks)
 
 
 async def cut_off(producer: AIOKafkaProducer) -> None:
@@ -124,13 +126,18 @@ async def cut_off(producer: AIOKafkaProducer) -> None:
     CancelledError of a task of its own."""
     producer._closed = True
     producer._message_accumulator.fail_all(ProducerClosed())
-    producer.client.send.shut()
-    sender = producer._sender.sender_task
-    if sender is not None:
+    ending = producer.client.send.shut()
+    if (sender := producer._sender.sender_task) is not None:
         sender.cancel()
+        ending.add(sender)
     await producer.client.close()
-    if sender is not None:
-        await asyncio.wait([sender], timeout=_END_S)
+    if ending:
+        await asyncio.wait(ending, timeout=_END_S)
+        for task in ending:
+            if task.done() and not task.cancelled():
+                task.exception()  # the library queues again what was given up, which fails
+        # A task that was asking for something else may have connected again meanwhile.
+        await producer.client.close()
     hush(producer)
 
 
