@@ -3,7 +3,7 @@
 A query sees a record with the name of its source topic, and what it makes of that the policy makes a remote name of. A
 transform sees the remote name (Kafka ``MirrorSourceTask.convertRecord``), and what it makes of that is the final one.
 What a ``RegexRouter`` makes of it without a predicate, or with one that looks at the topic alone, is known without any
-record. Where it depends on the record, :mod:`connectors.topic_routes` says which topics there are.
+record. Where it depends on the record, :mod:`connectors.transforms.topic_routes` says which topics there are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import NamedPlugin, NamedStep, TransformationStep
 from connect.core.errors import ConfigError, PermanentError
-from connectors.dataplane.chain import ChainStep, MadePlugin, TransformUnusable, made_step, renamed
 from connectors.dataplane.plan import Ways
-from connectors.topic_routes import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, TopicRoutes
+from connectors.transforms.smt_chain import ChainStep, MadePlugin, TransformUnusable, made_step, renamed
+from connectors.transforms.topic_routes import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, TopicRoutes
 
 ROUTER: Final = "org.apache.kafka.connect.transforms.RegexRouter"
 _BY_TOPIC: Final = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"

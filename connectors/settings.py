@@ -17,15 +17,15 @@ from connectors.access.settings import AccessSettings, access_settings
 from connectors.clients import connector_client, record_producer
 from connectors.config_defs import SOURCE
 from connectors.dataplane.plan import Compression
-from connectors.dataplane.records_query import KEY as QUERY_KEY
-from connectors.dataplane.records_query import RecordsQuery, parse_query
 from connectors.exactly_once import Rhythm, rhythm
 from connectors.filter_classes import make_property_filter, make_topic_filter
 from connectors.filters import should_mirror
 from connectors.gaps import GapPolicy, OnSourceGap, OnTopicRecreated
 from connectors.policies import make_policy
 from connectors.remote_names import RemoteNames, renames_topics, renaming_steps
-from connectors.topic_routes import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, UNCHANGED, TopicRoutes, topic_routes
+from connectors.transforms.sql_query import KEY as QUERY_KEY
+from connectors.transforms.sql_query import RecordsQuery, parse_query
+from connectors.transforms.topic_routes import NO_ROUTES, OTHERS_KEY, TOPIC_KEY, UNCHANGED, TopicRoutes, topic_routes
 
 BYTE_ARRAY_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 CONVERTERS: Final = ("key.converter", "value.converter", "header.converter")

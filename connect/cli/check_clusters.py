@@ -15,8 +15,9 @@ from connect.kafka.admin import NewTopic
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, allowed, group_rights
 from connect.kafka.settings import ConnectionSettings
-from connectors import rights
 from connectors.clients import Side
+from connectors.planning import required_acls
+from connectors.planning.required_acls import Need
 from connectors.settings import MirrorSourceSettings
 from connectors.source.brokers import OF_SOURCE, OF_TARGET, Needed, refuse_old_brokers
 from connectors.source.topology import selected
@@ -66,7 +67,7 @@ async def look_at_flow(sides: Sides, looked: Looked) -> None:
             async with asyncio.timeout(_TIMEOUT_S):
                 topics = await _topics(sides, source, looked)
                 if source is not None and sides.settings is not None:
-                    on_source = list(rights.of_source(sides.settings, topics))
+                    on_source = list(required_acls.of_source(sides.settings, topics))
                     found = await _rights(sides, source, sides.source, on_source, looked)
                     _factors(sides, sides.source, _syncs(sides.settings, on_source=True), found, looked)
                 if target is not None:
@@ -141,11 +142,11 @@ def _remote(sides: Sides, topics: Sequence[str], looked: Looked) -> list[str]:
     return found
 
 
-def _on_target(sides: Sides, remote: Sequence[str]) -> list[rights.Need]:
+def _on_target(sides: Sides, remote: Sequence[str]) -> list[Need]:
     internal = [topic.name for topic in sides.internal]
     if sides.settings is not None:
-        return list(rights.of_target(sides.settings, remote, internal))
-    return list(rights.of_internal(internal))
+        return list(required_acls.of_target(sides.settings, remote, internal))
+    return list(required_acls.of_internal(internal))
 
 
 def _made_on_target(sides: Sides, remote: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -161,9 +162,11 @@ def _syncs(settings: MirrorSourceSettings, *, on_source: bool) -> Iterator[tuple
         yield syncs.topic, syncs.replication_factor
 
 
-async def _rights(sides: Sides, cluster: Cluster, name: str, needs: Sequence[rights.Need], looked: Looked) -> Allowed:
-    found = await allowed(cluster, rights.topics_of(needs))
-    for lack in rights.lacks(needs, found):
+async def _rights(
+    sides: Sides, cluster: Cluster, name: str, needs: Sequence[required_acls.Need], looked: Looked
+) -> Allowed:
+    found = await allowed(cluster, required_acls.topics_of(needs))
+    for lack in required_acls.lacks(needs, found):
         level = Level.ERROR if lack.is_certain and lack.topics else Level.WARNING
         looked.findings.append(Finding(level, f"{sides.flow}, cluster {name}: {lack}", line=sides.line))
     return found

@@ -17,8 +17,8 @@ from connect.cli.plan import chosen_flows, exit_code, groups_of, internal_topics
 from connect.cli.plan_view import change_as_json, plan_rows
 from connect.core.errors import ConfigError, HeliographError
 from connectors.flows import Flow
-from connectors.source.flow_drift import FlowDrift, Left, LeftKind, drift_of_flow
-from connectors.source.flow_plan import FlowPlan, plan_internal
+from connectors.planning.flow_drift import FlowDrift, Left, LeftKind, drift_of_flow
+from connectors.planning.flow_plan import FlowPlan, plan_internal
 from connectors.source.host import looked_at_parts
 from connectors.source.plugin import access_of
 

@@ -44,10 +44,10 @@ def run_with_arguments(arguments: Sequence[str]) -> int:
 
 
 def _settings(parsed: Arguments) -> MirrorSettings:
-    from connectors.dataplane.handling import HandlerPlan, HandlerUnusable
     from connectors.mirror_maker_1.listener import load
     from connectors.mirror_maker_1.settings import Options, mirror_settings
     from connectors.mirror_maker_1.topics import is_lone_asterisk, takes
+    from connectors.repartition.message_handler import HandlerPlan, HandlerUnusable
 
     if is_lone_asterisk(parsed.include):
         logger.warning(

@@ -17,12 +17,12 @@ from connect.core.worker_config import InternalTopic
 from connect.kafka.admin import NewTopic
 from connectors.changes import CreateTopic
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
-from connectors.checkpoint.group_plan import GroupPlan, plan_groups
 from connectors.checkpoint.settings import checkpoint_settings
 from connectors.flows import Connector, Flow, load
 from connectors.heartbeat import topic_of_heartbeats
+from connectors.planning.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow, plan_internal
+from connectors.planning.group_plan import GroupPlan, plan_groups
 from connectors.settings import MirrorSourceSettings
-from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow, plan_internal
 from connectors.source.host import looked_at_parts
 from connectors.source.plugin import access_of
 from connectors.source.sync_topic import topic_of_syncs

@@ -23,7 +23,7 @@ from connectors.changes import (
     DeleteTopic,
     MoveGroup,
 )
-from connectors.source.flow_plan import FlowPlan, Planned
+from connectors.planning.flow_plan import FlowPlan, Planned
 
 #: Of the JSON; it changes where a reader of an older one would misunderstand.
 FORMAT: Final = 1

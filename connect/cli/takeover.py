@@ -17,8 +17,8 @@ from connect.cli.flow_worker import worker_config
 from connect.cli.plan import chosen_flows, exit_code
 from connect.core.errors import ConfigError, HeliographError
 from connectors.flows import Flow, mirrored
+from connectors.planning.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.host import looked_at_parts
-from connectors.source.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 
 #: Of the JSON; it changes where a reader of an older one would misunderstand.
 FORMAT: Final = 1

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from connect.wire.records import Record
-from connectors.dataplane.chain import Chain
-from connectors.dataplane.outcomes import Done, Outcome
 from connectors.dataplane.plan import PartitionPlan
+from connectors.transforms.smt_chain import Chain, Done, Outcome
 
 #: So long transforms keep the loop to themselves.
 _TURN_S: Final = 0.01

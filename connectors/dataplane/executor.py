@@ -22,8 +22,6 @@ import pyarrow as pa
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import ConnectionSettings
-from connectors.dataplane.by_key import ByKey, KeyedPartition
-from connectors.dataplane.chain import Chain, ChainPlan
 from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.leaders import Leaders
@@ -45,6 +43,8 @@ from connectors.dataplane.source import SourceReader
 from connectors.dataplane.target import TargetWriter
 from connectors.dataplane.telling import telling
 from connectors.dataplane.transactional import Filling, TransactionalCopier
+from connectors.repartition.copier import ByKey, KeyedPartition
+from connectors.transforms.smt_chain import Chain, ChainPlan
 
 log = logging.getLogger(__name__)
 

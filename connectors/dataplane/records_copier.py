@@ -17,16 +17,18 @@ from connect.wire import records
 from connectors.dataplane import codes, shape
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import cut
-from connectors.dataplane.outcomes import Outcome, Submit, Unfit
 from connectors.dataplane.plan import QUARANTINED, PartitionPlan, Skip
 from connectors.dataplane.refusals import add_skip
 from connectors.dataplane.transactional import TransactionalCopier
+from connectors.transforms.smt_chain import Done, Outcome, Unfit
 
 log = logging.getLogger(__name__)
 
 #: What a partition that met such a record is stopped by.
 UNFIT: Final = "not-transformed"
 _ANY_SIZE: Final = wire.SEQUENCE_MODULUS
+#: Gets records of a partition, and what takes their outcome, after those of all calls before.
+Submit = Callable[[PartitionPlan, Sequence[records.Record], Done], None]
 #: Of a record's objects, beside what is in them: measured.
 _RECORD_BYTES: Final = 300
 

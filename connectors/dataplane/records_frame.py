@@ -13,7 +13,7 @@ import re
 from typing import Any, Final
 
 from connect.core.errors import ConfigError
-from connectors.dataplane.records_query import CHANGEABLE, COLUMNS, KEY, PLACE, VIEW, RecordsQuery, parse_query
+from connectors.transforms.sql_query import CHANGEABLE, COLUMNS, KEY, PLACE, VIEW, RecordsQuery, parse_query
 
 #: Spark cuts what goes to Python into batches of so many rows, and hands none over before it is full.
 ARROW_ROWS_KEY: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -11,10 +11,10 @@ import pyarrow as pa
 from connect.wire.header_keys import bytes_of, is_text, key_of
 from connect.wire.plain_records import Headers
 from connect.wire.records import NO_TIMESTAMP, Record
-from connectors.dataplane.outcomes import Unfit
 from connectors.dataplane.plan import PartitionPlan, TopicPartition
-from connectors.dataplane.records_query import KEY
-from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+from connectors.transforms.smt_chain import Unfit
+from connectors.transforms.sql_query import KEY
+from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY, told
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 #: As ``records_frame.STAGE_DDL``.

@@ -29,9 +29,9 @@ import pyarrow as pa
 from connect.core.errors import RetriableError
 from connect.wire.records import Record
 from connectors.dataplane.link import Message
-from connectors.dataplane.outcomes import Done, Outcome
 from connectors.dataplane.plan import PartitionPlan
 from connectors.dataplane.records_rows import UNFIT, notes_of, outcome_by, rows_of
+from connectors.transforms.smt_chain import Done, Outcome
 
 _LENGTH: Final = struct.Struct(">I")
 _PADDING: Final = -1

@@ -18,7 +18,15 @@ from typing import Final
 
 PACKAGES: Final = ("connect", "connectors")
 #: Where a slice's code lies, where it is installed. A worker may differ in all else.
-_SLICE: Final = ("connect.api", "connect.kafka", "connect.plugins", "connect.wire", "connectors.dataplane")
+_SLICE: Final = (
+    "connect.api",
+    "connect.kafka",
+    "connect.plugins",
+    "connect.wire",
+    "connectors.dataplane",
+    "connectors.repartition",
+    "connectors.transforms",
+)
 _DISTRIBUTION: Final = "heliograph"
 #: The oldest that a zip file can say; the same bytes on every machine and day.
 _NO_TIME: Final = (1980, 1, 1, 0, 0, 0)

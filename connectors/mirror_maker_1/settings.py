@@ -18,11 +18,11 @@ from connect.kafka.keys import BOOTSTRAP_SERVERS, SUPPORTED_SECURITY
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.wire.batch import CODEC_NAMES
-from connectors.dataplane.handling import HandlerPlan
 from connectors.dataplane.plan import Compression
 from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
 from connectors.mirror_maker_1.old_keys import Side, old_key, translated
 from connectors.mirror_maker_1.topics import TopicList
+from connectors.repartition.message_handler import HandlerPlan
 
 _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.bytes": "fetch_max_bytes",

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.transformations import NamedPlugin, NamedStep
 from connect.core.errors import ConfigError, PermanentError
-from connectors.dataplane.chain import Chain, ChainPlan, ChainStep, MadePlugin, TransformUnusable
-from connectors.dataplane.records_query import KEY as QUERY_KEY
 from connectors.remote_names import ROUTER, RemoteNames, renames_topics
-from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY
+from connectors.transforms.smt_chain import Chain, ChainPlan, ChainStep, MadePlugin, TransformUnusable
+from connectors.transforms.sql_query import KEY as QUERY_KEY
+from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY
 
 #: Finds a plugin of a worker by its kinds, its name and a range of versions.
 FindPlugin = Callable[[Sequence[PluginKind], str, str | None], PluginDescription]

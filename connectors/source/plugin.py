@@ -24,9 +24,7 @@ from connectors.access.rules import Names
 from connectors.access.sync import AccessFlow, AccessSync
 from connectors.clients import FlowClients, Kind, Side, flow_clients
 from connectors.config_defs import SOURCE
-from connectors.dataplane.chain import ChainPlan
 from connectors.dataplane.plan import SliceSettings
-from connectors.dataplane.records_query import KEY as QUERY_KEY
 from connectors.exactly_once import exactly_once_support, support_errors
 from connectors.offset_checks import require_offset, require_partition, require_string
 from connectors.partition_states import PARTITION_STATES
@@ -43,6 +41,8 @@ from connectors.source.sync_writer import sync_writer, syncs_topic
 from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.topology import ASSIGNED_PARTITIONS, decode_partitions
+from connectors.transforms.smt_chain import ChainPlan
+from connectors.transforms.sql_query import KEY as QUERY_KEY
 
 log = logging.getLogger(__name__)
 

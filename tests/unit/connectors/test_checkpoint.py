@@ -16,12 +16,12 @@ from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, Gro
 from connectors.checkpoint import groups as finding
 from connectors.checkpoint.connector import MirrorCheckpointConnector
 from connectors.checkpoint.emission import Checkpoints, Found
-from connectors.checkpoint.group_plan import groups_left
 from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import AHEAD, GroupOffsetSync, to_move, why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
+from connectors.planning.group_plan import groups_left
 from tests.kit import virtual_time
 
 CHECKPOINT = {

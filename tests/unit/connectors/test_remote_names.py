@@ -15,7 +15,7 @@ from connectors.dataplane.plan import Ways
 from connectors.mapping_policy import make_mapping_policy
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
 from connectors.remote_names import RemoteNames, renaming_steps
-from connectors.topic_routes import TopicRoutes
+from connectors.transforms.topic_routes import TopicRoutes
 
 SHORT = {
     "transforms.short.type": "RegexRouter",

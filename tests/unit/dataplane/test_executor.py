@@ -11,13 +11,13 @@ import pytest
 
 from connect.kafka.cluster import ClusterMetadata
 from connectors.dataplane import executor
-from connectors.dataplane.by_key import KeyedPartition
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.executor import LeaseOver, Slice
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.link import Link
-from connectors.dataplane.outcomes import Outcome
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.repartition.copier import KeyedPartition
+from connectors.transforms.smt_chain import Outcome
 from tests.kit.logs import source_batch
 
 

@@ -9,7 +9,6 @@ import pytest
 from connect.wire import batch as wire
 from connect.wire.records import Record
 from connectors.dataplane import codes
-from connectors.dataplane.outcomes import Outcome, Unfit
 from connectors.dataplane.plan import (
     QUARANTINED,
     STOPPED,
@@ -23,6 +22,7 @@ from connectors.dataplane.records_copier import UNFIT, RecordsCopier, Transactio
 from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.transactional import Filling
 from connectors.gaps import Gap, GapKind
+from connectors.transforms.smt_chain import Outcome, Unfit
 from tests.kit.logs import TargetPartition, source_batch
 
 SOURCE = TopicPartition("orders", 0)

@@ -12,9 +12,9 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.wire.records import NO_TIMESTAMP, Record
 from connectors.dataplane.chain_stage import outcome_of
-from connectors.dataplane.outcomes import Outcome, Unfit
 from connectors.dataplane.plan import PartitionPlan, TopicPartition, Ways
 from connectors.dataplane.records_stage import RecordStage, StageBroken, first_half, second_half
+from connectors.transforms.smt_chain import Outcome, Unfit
 
 PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
 BALANCE = pa.RecordBatch.from_pydict({"topic": ["orders"], "records": [3]})

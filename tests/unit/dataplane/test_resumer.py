@@ -20,10 +20,10 @@ from connect.wire import records
 from connectors.dataplane import codes, lost, reading, resumer
 from connectors.dataplane.chain_stage import Stage
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.outcomes import Done
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings
 from connectors.dataplane.resume import Resumed
 from connectors.dataplane.resumer import Resumer
+from connectors.transforms.smt_chain import Done
 from tests.kit import virtual_time
 from tests.kit.logs import TargetPartition
 from tests.unit.dataplane.test_copier import plan

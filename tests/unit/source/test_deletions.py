@@ -33,7 +33,7 @@ from connectors.source.deletions import (
     is_copied_cluster,
     plan_deletions,
 )
-from connectors.topic_routes import TopicRoutes
+from connectors.transforms.topic_routes import TopicRoutes
 
 DEFAULT = DefaultReplicationPolicy()
 ID, OTHER_ID = UUID(int=1), UUID(int=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, Operations, release_of
-from connectors.rights import Need, lacks, of_internal
+from connectors.planning.required_acls import Need, lacks, of_internal
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 

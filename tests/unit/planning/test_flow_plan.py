@@ -13,9 +13,9 @@ from connect.core.errors import RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
 from connectors.changes import AlterConfig, CreateTopic
+from connectors.planning import flow_plan
+from connectors.planning.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow
 from connectors.settings import source_settings
-from connectors.source import flow_plan
-from connectors.source.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow
 
 COMPACTED = TopicConfig("compact", ConfigSource.TOPIC)
 SETTINGS = source_settings(

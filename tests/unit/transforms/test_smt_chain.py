@@ -15,14 +15,13 @@ from connect.api.transformations import named_steps
 from connect.core.errors import ConfigError
 from connect.runtime.plugins import Plugins
 from connect.wire.records import Record
-from connectors.dataplane.chain import Chain, ChainPlan, ChainStep, MadePlugin, TransformUnusable
 from connectors.dataplane.chain_stage import ChainStage, outcome_of
-from connectors.dataplane.outcomes import Outcome, Unfit
 from connectors.dataplane.plan import PartitionPlan, TopicPartition, Ways
 from connectors.policy import DefaultReplicationPolicy
 from connectors.remote_names import RemoteNames
 from connectors.source.chain_plan import chain_plan, check_chain
-from connectors.topic_routes import TopicRoutes
+from connectors.transforms.smt_chain import Chain, ChainPlan, ChainStep, MadePlugin, Outcome, TransformUnusable, Unfit
+from connectors.transforms.topic_routes import TopicRoutes
 
 PLAN = PartitionPlan(
     TopicPartition("orders", 3), None, TopicPartition("us.orders", 3), None, 0, -1, 0, 0, pipelined=False

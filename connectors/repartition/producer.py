@@ -19,9 +19,9 @@ from connect.kafka.settings import ConnectionSettings
 from connect.wire import records as wire_records
 from connect.wire.records import Record
 from connectors.dataplane import codes, refusals
-from connectors.dataplane.handling import NoTarget
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import Compression, TopicPartition
+from connectors.repartition.message_handler import NoTarget
 
 log = logging.getLogger(__name__)
 

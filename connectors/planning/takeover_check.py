@@ -25,6 +25,7 @@ from connectors.gaps import GapKind
 from connectors.map_reader import MapReader
 from connectors.offset_map import Pair as MapPair
 from connectors.offset_map import Run
+from connectors.planning.takeover_findings import Met, judged, met_at_start, met_by_reading
 from connectors.positions import Position, StoredPosition
 from connectors.settings import MirrorSourceSettings
 from connectors.source.config_sync import ConfigSync
@@ -33,7 +34,6 @@ from connectors.source.host import FlowParts
 from connectors.source.ledger import Entry
 from connectors.source.store import Start, read_offsets, start_of
 from connectors.source.takeover import begin_at
-from connectors.source.takeover_gaps import Met, judged, met_at_start, met_by_reading
 from connectors.source.topic_plan import TopicPlan, plan_topics
 from connectors.stored_offsets import read_stored_positions
 

@@ -8,7 +8,7 @@ to a topic which others fill are dropped.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -18,13 +18,29 @@ from connect.api.transformations import TransformationStep
 from connect.core.errors import HeliographError, PermanentError
 from connect.wire.header_keys import is_text, readable
 from connect.wire.records import NO_TIMESTAMP, Record
-from connectors.dataplane.outcomes import Unfit
 from connectors.dataplane.plan import PartitionPlan
-from connectors.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY, told
 
 
 class TransformUnusable(PermanentError):
     """A transform cannot be made where records are copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A record that could not be transformed: ``reason`` for people, without what stands in the record but for
+    a topic that is made of it.
+
+    ``stops``: it is not to be left out, whatever ``errors.tolerance`` says.
+    """
+
+    reason: str
+    stops: bool = False
+
+
+#: Of the records of one call, in their order; None for each that is dropped.
+Outcome = list[Record | Unfit | None]
+Done = Callable[[Outcome], None]
 
 
 @dataclass(frozen=True, slots=True)

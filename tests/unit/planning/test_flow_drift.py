@@ -11,10 +11,10 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.access.plan import plan_access
 from connectors.access.rules import Wanted
 from connectors.filters import DefaultConfigPropertyFilter
+from connectors.planning import flow_drift
+from connectors.planning.flow_drift import Left, LeftKind
 from connectors.positions import Position
 from connectors.settings import source_settings
-from connectors.source import flow_drift
-from connectors.source.flow_drift import Left, LeftKind
 from connectors.source.remote_topics import Naming
 from connectors.source.topic_plan import TopicPlan
 

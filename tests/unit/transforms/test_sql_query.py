@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connect.core.errors import ConfigError
-from connectors.dataplane.records_query import parse_query
+from connectors.transforms.sql_query import parse_query
 
 EXAMPLE = "SELECT key, regexp_replace(value, '[0-9]{16}', '****') AS value FROM records WHERE topic <> 'orders.test'"
 

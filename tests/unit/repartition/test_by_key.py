@@ -21,8 +21,7 @@ from connect.kafka.settings import connection_settings
 from connect.wire import batch as wire
 from connect.wire import records as wire_records
 from connect.wire.records import Record
-from connectors.dataplane import by_key, codes, keyed_target, lost
-from connectors.dataplane.by_key import ByKey, KeyedPartition
+from connectors.dataplane import codes, lost
 from connectors.dataplane.executor import LeaseOver
 from connectors.dataplane.plan import (
     QUARANTINED,
@@ -33,6 +32,8 @@ from connectors.dataplane.plan import (
     SliceSettings,
     TopicPartition,
 )
+from connectors.repartition import copier, producer
+from connectors.repartition.copier import ByKey, KeyedPartition
 from tests.kit.members import until
 
 WITHIN_S = 30.0
@@ -182,12 +183,12 @@ class Scene:
         async def reader(*_: object, **__: object) -> AsyncIterator[Log]:
             yield self.source
 
-        monkeypatch.setattr(by_key, "reader", reader)
-        monkeypatch.setattr(by_key, "check_reads", lambda *_: None)
-        monkeypatch.setattr(keyed_target, "make_producer", lambda *args, **_: Producer(target, args[2]))
-        monkeypatch.setattr(keyed_target, "cut_off", Producer.cut_off)
-        monkeypatch.setattr(keyed_target, "_APPEAR_S", 0.05)
-        monkeypatch.setattr(keyed_target, "_RETRY_S", 0.001)
+        monkeypatch.setattr(copier, "reader", reader)
+        monkeypatch.setattr(copier, "check_reads", lambda *_: None)
+        monkeypatch.setattr(producer, "make_producer", lambda *args, **_: Producer(target, args[2]))
+        monkeypatch.setattr(producer, "cut_off", Producer.cut_off)
+        monkeypatch.setattr(producer, "_APPEAR_S", 0.05)
+        monkeypatch.setattr(producer, "_RETRY_S", 0.001)
         monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0.001)
 
     @asynccontextmanager

@@ -17,10 +17,11 @@ from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_index import ChunkPlace
 from connectors.offset_map import Pair, Run, RunList
+from connectors.planning import takeover_check
+from connectors.planning.takeover_check import PartitionStart, Stored, TakeoverCheck, check_takeover
 from connectors.positions import Position, StoredPosition
 from connectors.settings import MirrorSourceSettings, source_settings
-from connectors.source import takeover_check, topic_plan
-from connectors.source.takeover_check import PartitionStart, Stored, TakeoverCheck, check_takeover
+from connectors.source import topic_plan
 
 OF_SOURCE, OF_TARGET, ANOTHER = UUID(int=1), UUID(int=2), UUID("1c9bd204-0000-4000-8000-000000000000")
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)

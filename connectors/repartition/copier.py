@@ -28,8 +28,6 @@ from connect.kafka.settings import ConnectionSettings
 from connect.kafka.topiclog import check_reads, reader, reading
 from connect.wire.records import NO_TIMESTAMP, Record
 from connectors.dataplane import codes
-from connectors.dataplane.handling import HandlerPlan, NoTarget, answers
-from connectors.dataplane.keyed_target import Destinations, Refused, Sender
 from connectors.dataplane.outgoing import halves
 from connectors.dataplane.plan import (
     QUARANTINED,
@@ -42,6 +40,8 @@ from connectors.dataplane.plan import (
 )
 from connectors.dataplane.records_copier import UNFIT
 from connectors.dataplane.refusals import add_skip
+from connectors.repartition.message_handler import HandlerPlan, NoTarget, answers
+from connectors.repartition.producer import Destinations, Refused, Sender
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """What differs between what a flow would set and what is there, and what of it a run would not change.
 
-The first is the flow's plan (:mod:`connectors.source.flow_plan`). Here is added what no run changes: somebody made it
+The first is the flow's plan (:mod:`connectors.planning.flow_plan`). Here is added what no run changes: somebody made it
 by hand, or a setting of the flow leaves it alone.
 """
 
@@ -19,9 +19,9 @@ from connect.kafka.topic_configs import ConfigSource, TopicConfigs, describe
 from connectors.access.plan import AccessPlan
 from connectors.access.sync import AccessSync
 from connectors.changes import DeleteTopic
+from connectors.planning.flow_plan import FlowPlan, InternalTopics, look_at_flow
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
-from connectors.source.flow_plan import FlowPlan, InternalTopics, look_at_flow
 from connectors.source.host import FlowParts
 from connectors.source.remote_configs import alterations, wanted_configs
 from connectors.source.topic_plan import TopicPlan
@@ -77,7 +77,7 @@ async def drift_of_flow(
     settings: MirrorSourceSettings, parts: FlowParts, access: AccessSync | None, internal: InternalTopics
 ) -> FlowDrift:
     """Look at both clusters of a flow that mirrors; nothing is changed. Raises as
-    :func:`connectors.source.flow_plan.look_at_flow`."""
+    :func:`connectors.planning.flow_plan.look_at_flow`."""
     look = await look_at_flow(settings, parts, access, internal)
     unknown: list[str] = []
     cluster, topics = settings.target_alias, look.topics

@@ -1,6 +1,6 @@
 """What a run of one flow would change on its clusters, as a whole: asked with the connector's own planners, never done.
 
-Of the offsets of groups see :mod:`connectors.checkpoint.group_plan`.
+Of the offsets of groups see :mod:`connectors.planning.group_plan`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What transform settings say. Configurations and slices use it."""
