@@ -1,22 +1,34 @@
-"""Documents of YAML whose every field knows its line, so that what is said of one can be found."""
+"""YAML as Kubernetes reads it, every field with its line: by the rules of go-yaml v2 (``resolve.go`` of
+``sigs.k8s.io/yaml``), for which a date is text and a number has no base 60."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Any, Final
 
 import yaml
+from yaml.composer import ComposerError
 
 from connect.core.errors import ConfigError
-from connectors.strimzi.scalars import MAX_DEPTH, KubernetesLoader, too_deep
 
-#: Aliases can make a small text very large.
-_MAX_FIELDS: Final = 100_000
+#: No resource is nested as deep; what reads one goes a level down for each.
+MAX_DEPTH: Final = 100
 #: From here on JSON has a number with an exponent; below, one without a fraction is written as an integer.
 _WITH_EXPONENT: Final = 1e21
-#: What a key may be: text, or ``<<``, which takes the fields of another mapping in.
-_KEYS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+#: What Python converts under any limit; no number of Go's has as many.
+_MAX_DIGITS: Final = 640
+#: As they are written in small letters, with a capital, or in capitals.
+_WORDS: Final[Mapping[str, bool | None]] = {
+    **dict.fromkeys(("y", "yes", "true", "on"), True),
+    **dict.fromkeys(("n", "no", "false", "off"), False),
+    **dict.fromkeys(("", "~", "null"), None),
+}
+_INTEGER: Final = re.compile(r"[-+]?(0[bB][01]+|0[oO][0-7]+|0[xX][0-9a-fA-F]+|(?P<octal>0[0-7]+)|0|[1-9][0-9]*)")
+_DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -109,64 +121,91 @@ class Node:
 
 
 def read_documents(text: str, file: str) -> list[Node]:
-    """The documents of a text that are not empty.
+    """Return the documents of a text that are not empty.
 
     Raises:
-        ConfigError: It is no YAML, holds a key twice or a tag of its own, or becomes far too large or deep.
+        ConfigError: It is not YAML, has a key twice, an alias or a tag, or is nested too deeply.
     """
+    found = []
     try:
-        loader = KubernetesLoader(text, file)
-    except yaml.YAMLError:
-        raise ConfigError("this is not YAML: it holds characters that are not allowed", file=file) from None
-    try:
-        found = []
-        while loader.check_node():
-            root = loader.get_node()
+        for root in yaml.compose_all(text, Loader=_Loader):
             lines: dict[str, int] = {}
-            if root is None:
-                break
-            _walk(root, "", file, lines, [0], ())
-            value = loader.construct_document(root)
-            if value is not None:
+            if (value := _read(root, "", file, lines, 1)) is not None:
                 found.append(Node(value, "", file, lines))
-        return found
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError(f"this is not YAML: {error.problem}", None, file, line) from None
+    except yaml.YAMLError:
+        raise ConfigError("this is not YAML: it holds characters that are not allowed", file=file) from None
     except (ValueError, OverflowError):
-        line = loader.get_mark().line + 1
-        raise ConfigError("this is not YAML: an escape stands for no character", None, file, line) from None
-    finally:
-        loader.dispose()
+        raise ConfigError("this is not YAML: an escape stands for no character", file=file) from None
+    except RecursionError:
+        raise _too_deep(file, None) from None
+    return found
 
 
-def _walk(
-    node: yaml.Node, path: str, file: str, lines: dict[str, int], seen: list[int], above: tuple[yaml.Node, ...]
-) -> None:
-    """Note the line of every field. ``above`` are the nodes that hold this one."""
-    if node in above:
-        line = node.start_mark.line + 1
-        raise ConfigError(f"{path} refers to what it stands in", path, file, line)
-    # The loader sees to what is written so; aliases make it deeper.
-    if len(above) >= MAX_DEPTH:
-        raise too_deep(file, node.start_mark.line + 1)
-    above = (*above, node)
-    seen[0] += 1
-    if seen[0] > _MAX_FIELDS:
-        raise ConfigError(f"has more than {_MAX_FIELDS} fields; is it a resource?", file=file)
-    lines.setdefault(path, node.start_mark.line + 1)
+class _Loader(yaml.BaseLoader):
+    """Refuses what resources do without, and what can make a small text very large."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            raise ComposerError(None, None, "aliases and tags are not read here; write the value", event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _read(node: yaml.Node, path: str, file: str, lines: dict[str, int], depth: int) -> Any:
+    """Return the value of a node, and note the line of every field."""
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, path, file)
+    if depth > MAX_DEPTH:
+        raise _too_deep(file, line)
     if isinstance(node, yaml.SequenceNode):
-        for at, each in enumerate(node.value):
-            _walk(each, f"{path}[{at}]", file, lines, seen, above)
-    elif isinstance(node, yaml.MappingNode):
-        names = set()
-        for key, each in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEYS:
-                raise ConfigError("a key should be text", path or None, file, line)
-            below = f"{path}.{key.value}" if path else key.value
-            if key.value in names:
-                raise ConfigError(f"{below} is written twice", below, file, line)
-            names.add(key.value)
-            lines.setdefault(below, line)
-            _walk(each, below, file, lines, seen, above)
+        return [_read(each, f"{path}[{at}]", file, lines, depth + 1) for at, each in enumerate(node.value)]
+    found: dict[str, Any] = {}
+    for key, each in node.value:
+        line = key.start_mark.line + 1
+        name = _scalar(key, path, file) if isinstance(key, yaml.ScalarNode) else None
+        if name is None or (name == "<<" and key.style is None):
+            raise ConfigError("a key should be text", path or None, file, line)
+        # As JSON has them: what reads as a number or as true is its text.
+        name = name if isinstance(name, str) else json.dumps(name)
+        below = f"{path}.{name}" if path else name
+        if name in found:
+            raise ConfigError(f"{below} is written twice", below, file, line)
+        lines.setdefault(below, line)
+        found[name] = _read(each, below, file, lines, depth + 1)
+    return found
+
+
+def _scalar(node: yaml.ScalarNode, path: str, file: str) -> Any:
+    text = str(node.value)
+    if node.style is None:
+        return _resolved(text)
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        line = node.start_mark.line + 1
+        raise ConfigError("this is not YAML: an escape stands for half a character", path or None, file, line)
+    return text
+
+
+def _resolved(text: str) -> Any:
+    """Return the value of what is written without quotes."""
+    lower = text.lower()
+    if lower in _WORDS and text in (lower, lower.capitalize(), lower.upper()):
+        return _WORDS[lower]
+    # Underscores among digits mean nothing.
+    plain = text.replace("_", "") if text[0] in "+-0123456789" else text
+    if integer := _INTEGER.fullmatch(plain):
+        if len(plain) <= _MAX_DIGITS:
+            return int(plain, 8 if integer["octal"] else 0)
+    elif _DECIMAL.fullmatch(plain) and not isinf(float(plain)):
+        return float(plain)
+    return text
+
+
+def _too_deep(file: str, line: int | None) -> ConfigError:
+    return ConfigError(
+        f"holds more than {MAX_DEPTH} mappings and lists in one another; is it a resource?", None, file, line
+    )

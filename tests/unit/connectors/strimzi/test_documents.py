@@ -30,34 +30,21 @@ def test_scalars_are_written_as_java_writes_them() -> None:
         ("? [a]\n: 1\n", 1, "a key should be text"),
         ("a:\n  ~: x\n", 2, "a key should be text"),
         ('a:\n  1: x\n  "1": y\n', 3, "a.1 is written twice"),
-        ("a: &a\n  - *a\n", 1, "a.* refers to what it stands in"),
-        ("a:\n  b: !!bool foo\n", 2, "what is marked as !!bool is none"),
-        ("a: !!int ''\n", 1, "what is marked as !!int is none"),
-        ("a: !!null foo\n", 1, "what is marked as !!null is none"),
-        ("a: !!timestamp foo\n", 1, "no resource has a tag !!timestamp"),
-        ('a: 1\nb: "\\UFFFFFFFF"\n', 2, "an escape stands for no character"),
+        ("a: &a\n  - *a\n", 2, "aliases and tags are not read here"),
+        ("a: &a {b: 1}\nc: {<<: *a, d: 2}\n", 2, "aliases and tags are not read here"),
+        ("a: {<<: {b: 1}}\n", 1, "a key should be text"),
+        ("a:\n  b: !!bool foo\n", 2, "aliases and tags are not read here"),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', None, "an escape stands for no character"),
         ('a: 1\nb: "\\ud800"\n', 2, "an escape stands for half a character"),
         ("a: \x01\n", None, "characters that are not allowed"),
-        (f"a:\n  {'[' * 5000}", 2, "more than 100 mappings and lists in one another"),
+        (f"a:\n  {'[' * 101}{']' * 101}", 2, "more than 100 mappings and lists in one another"),
+        (f"a:\n  {'[' * 5000}", None, "more than 100 mappings and lists in one another"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         read_documents(text, "f.yaml")
     assert (error.value.file, error.value.line) == ("f.yaml", line)
-
-
-def test_aliases_that_grow_without_end_are_refused() -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 10)}]" for at in range(1, 9)]
-    with pytest.raises(ConfigError, match="more than 100000 fields"):
-        read_documents("\n".join(lines), "f.yaml")
-
-
-def test_aliases_that_lie_too_deep_in_one_another_are_refused() -> None:
-    lines = ["a0: &a0 [x]", *(f"a{at}: &a{at} [*a{at - 1}]" for at in range(1, 1000))]
-    with pytest.raises(ConfigError, match="more than 100 mappings and lists in one another"):
-        read_documents("\n".join(lines), "f.yaml")
 
 
 def test_as_deep_as_is_allowed() -> None:
@@ -83,7 +70,7 @@ def test_as_deep_as_is_allowed() -> None:
             ("-0b1", "-1"),
         ),
         *(("5.0", "5"), ("3600e3", "3600000"), (".5", "0.5"), ("08", "8"), ("1e300", "1e+300")),
-        *(("!!str 10", "10"), ("!!float 10", "10"), ("'10:30'", "10:30"), ("<<", "<<")),
+        *(("'10'", "10"), ("'10:30'", "10:30"), ("<<", "<<")),
         *(("", None), ("~", None), ("Null", None), ("nULL", "nULL")),
     ],
 )
@@ -100,11 +87,6 @@ def test_a_field_of_another_shape_is_refused(text: str, words: str) -> None:
     (found,) = read_documents(text, "f.yaml")
     with pytest.raises(ConfigError, match=words):
         found.field("a").required("b")
-
-
-def test_fields_of_another_mapping_can_be_taken_in() -> None:
-    (found,) = read_documents("a: &a {b: 1}\nc: {<<: *a, d: 2}\n", "f.yaml")
-    assert found.field("c").settings() == {"b": "1", "d": "2"}
 
 
 @pytest.mark.parametrize(
