@@ -8,13 +8,10 @@ from enum import Enum
 from typing import Final
 
 from fastapi import APIRouter, FastAPI
-from starlette.requests import Request
-from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from rest import errors
 from rest.calls import REQUEST_TIMEOUT_S
-from rest.docs_page import docs_page
 from rest.forward import Forwarder
 from rest.routes import connectors, internal, life, loggers, offsets, plugins, reports, root
 from rest.settings import Metrics, RestSettings
@@ -53,12 +50,11 @@ def create_app(
     part: Part, settings: RestSettings, forwarder: Forwarder, metrics: Metrics, limits: Limits | None = None
 ) -> FastAPI:
     """An application for any herder: that of a request stands in its scope (:data:`rest.calls.HERDER`)."""
-    documented = part in (Part.ALL, Part.WITHOUT_LOGGERS)
     app = FastAPI(
         title="Kafka Connect REST API of Heliograph",
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json" if documented else None,
+        openapi_url="/openapi.json" if part in (Part.ALL, Part.WITHOUT_LOGGERS) else None,
         redirect_slashes=False,
     )
     limits = limits or Limits()
@@ -67,8 +63,6 @@ def create_app(
     routers: Sequence[APIRouter] = part.value
     for each in routers:
         app.include_router(each)
-    if documented:
-        app.add_route("/docs", _docs, include_in_schema=False)
     errors.install(app, [route for each in routers for route in each.routes if isinstance(route, Route)])
     _prepare_routes(app)
     return app
@@ -79,8 +73,3 @@ def _prepare_routes(app: FastAPI) -> None:
     nowhere = {"type": "http", "method": "GET", "path": "/ ", "root_path": "", "headers": ()}
     for each in app.routes:
         each.matches(nowhere)
-
-
-async def _docs(request: Request) -> HTMLResponse:
-    app: FastAPI = request.app
-    return HTMLResponse(docs_page(app.openapi(), request.scope.get("root_path", "")))

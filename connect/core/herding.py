@@ -124,7 +124,7 @@ class ConfigKeyInfo:
     importance: str
     documentation: str
     group: str | None
-    order: int
+    order_in_group: int
     width: str
     display_name: str
     dependents: tuple[str, ...] = ()
@@ -161,10 +161,10 @@ class ConfigInfos:
 
 @dataclass(frozen=True, slots=True)
 class LoggerLevel:
-    """A logger's level by Java's name; ``last_modified_ms`` is None where nobody changed it through REST."""
+    """A logger's level by Java's name, and when REST last changed it, in milliseconds; None: never."""
 
     level: str
-    last_modified_ms: int | None
+    last_modified: int | None
 
 
 class Herder(Protocol):

@@ -7,8 +7,8 @@ import logging
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from connect.core.herding import BadRequest
-from rest import bodies, schemas
+from connect.core.herding import BadRequest, LoggerLevel
+from rest import bodies
 from rest.calls import Calling, Name, json_answered, json_asked
 from rest.schemas import json_response
 
@@ -19,16 +19,16 @@ router = APIRouter(
 )
 
 
-@router.get("", response_model=dict[str, schemas.LoggerLevel])
+@router.get("", response_model=dict[str, LoggerLevel])
 async def list_loggers(call: Calling) -> Response:
     """All loggers of this worker and their levels."""
-    return json_response({name: schemas.logger_level(level) for name, level in call.herder.loggers().items()})
+    return json_response(dict(call.herder.loggers()))
 
 
-@router.get("/{logger}", response_model=schemas.LoggerLevel)
+@router.get("/{logger}", response_model=LoggerLevel)
 async def get_logger(call: Calling, logger: Name) -> Response:
     """The level of a logger."""
-    return json_response(schemas.logger_level(call.herder.logger(logger)))
+    return json_response(call.herder.logger(logger))
 
 
 @router.put("/{logger}", response_model=list[str], openapi_extra=bodies.schema(bodies.CONFIG))

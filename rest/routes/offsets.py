@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
@@ -22,9 +24,9 @@ router = APIRouter(
 @router.get("", response_model=schemas.Offsets)
 async def get_offsets(call: Calling, connector: Name) -> Response:
     """How far a connector has come."""
-    offsets = schemas.offsets(await call.within_time(call.herder.connector_offsets(connector)))
+    offsets = [asdict(each) for each in await call.within_time(call.herder.connector_offsets(connector))]
     # Numbers of any size, and as Java writes them: what is read here may be sent back to alter them.
-    return Response(json_text(offsets), media_type=JSON)
+    return Response(json_text({"offsets": offsets}), media_type=JSON)
 
 
 @router.patch("", response_model=schemas.Message, openapi_extra=bodies.schema(bodies.OFFSETS))

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from connect.core.herding import BadRequest
+from connect.core.herding import BadRequest, ConfigInfos, ConfigKeyInfo
 from rest import bodies, schemas
 from rest.calls import Calling, Name, TrueFlag, json_answered, json_asked
 from rest.errors import RestError
@@ -26,13 +26,13 @@ async def list_plugins(call: Calling, connectorsOnly: TrueFlag = True) -> Respon
     return json_response([schemas.plugin(each) for each in call.herder.plugins(connectors_only=connectorsOnly)])
 
 
-@router.get("/{plugin}/config", response_model=list[schemas.ConfigKey])
+@router.get("/{plugin}/config", response_model=list[ConfigKeyInfo])
 async def get_plugin_config(call: Calling, plugin: Name, version: str | None = None) -> Response:
     """The settings of a plugin."""
-    return json_response([schemas.config_key(each) for each in call.herder.plugin_config(plugin, version)])
+    return json_response(list(call.herder.plugin_config(plugin, version)))
 
 
-@router.put("/{plugin}/config/validate", response_model=schemas.ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG))
+@router.put("/{plugin}/config/validate", response_model=ConfigInfos, openapi_extra=bodies.schema(bodies.CONFIG))
 async def validate(call: Calling, plugin: Name) -> Response:
     """Check a connector's config; what is wrong with a key stands beside it."""
     config = await call.json(bodies.CONFIG)
@@ -44,7 +44,7 @@ async def validate(call: Calling, plugin: Name) -> Response:
     except BadRequest as error:
         # So does Java, whose validation runs in a thread of its own and loses what kind of error it was.
         raise RestError(500, str(error)) from error
-    return json_response(schemas.config_infos(infos))
+    return json_response(infos)
 
 
 def _alias(plugin: str) -> str:

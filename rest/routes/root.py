@@ -8,8 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from connect.core.herding import Herder
-from rest import schemas
+from connect.core.herding import Herder, WorkerInfo
 from rest.calls import Calling, json_answered
 from rest.schemas import WorkerStatus, json_response
 from rest.settings import Metrics
@@ -20,10 +19,10 @@ router = APIRouter(tags=["worker"])
 _json = [Depends(json_answered)]
 
 
-@router.get("/", response_model=schemas.ServerInfo, dependencies=_json)
+@router.get("/", response_model=WorkerInfo, dependencies=_json)
 async def server_info(call: Calling) -> Response:
     """Details about this worker and the Kafka cluster it is connected to."""
-    return json_response(schemas.server_info(call.herder.worker_info()))
+    return json_response(call.herder.worker_info())
 
 
 @router.get("/health", response_model=WorkerStatus, dependencies=_json)

@@ -118,7 +118,7 @@ def test_settings_are_javas(name: str) -> None:
             each.default_value,
             each.importance,
             each.group,
-            each.order,
+            each.order_in_group,
             each.width,
             each.display_name,
             list(each.dependents),

@@ -29,7 +29,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest")
         self._thread.start()
-        self._server = RestServer(RestSettings((Listener("http", "127.0.0.1", 0),)))
+        self._server = RestServer(RestSettings((Listener("http", "127.0.0.1", 0),)), metrics=lambda: b"m 1\n")
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(30)
         self.url = self._server.advertised_url
 
@@ -217,7 +217,7 @@ def test_what_answers_may_be_no_worker(served: Served, herder: DictHerder) -> No
         RestClient(served.url) as client,
         pytest.raises(WorkerUnreachable, match=r"is no Connect worker, .*status 200"),
     ):
-        client.ask("GET", "/docs")
+        client.ask("GET", "/metrics")
 
 
 def test_a_replaced_connector_keeps_its_state(herder: DictHerder, tmp_path: Path) -> None:

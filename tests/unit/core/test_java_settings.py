@@ -66,7 +66,7 @@ def row(name: str, info: ConfigKeyInfo) -> list[str]:
         default,
         info.importance,
         info.group or "-",
-        str(info.order),
+        str(info.order_in_group),
         info.width,
         info.display_name,
     ]

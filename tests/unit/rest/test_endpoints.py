@@ -287,10 +287,12 @@ async def test_the_api_documents_itself(port: int) -> None:
     assert "/connectors/{connector}/config" in document["paths"]
     assert "/connectors/{connector}/fence" not in document["paths"]
     assert "requestBody" in document["paths"]["/connectors"]["post"]
-    page = await ask(port, "GET", "/docs", headers={"Accept": "text/html"})
-    assert page.status == 200 and b"/openapi.json" in page.body
-    assert b"/connectors/{connector}/config</code>" in page.body
-    assert b"<script" not in page.body and b"//" not in page.body, "it loads nothing from other places"
+    assert document["components"]["schemas"]["ConnectorInfo"]["properties"].keys() == {
+        "name",
+        "config",
+        "tasks",
+        "type",
+    }
 
 
 async def test_what_a_connector_tells_beyond_javas_api(port: int, herder: DictHerder) -> None:

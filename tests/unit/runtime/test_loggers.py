@@ -33,8 +33,8 @@ def test_a_level_is_set_for_all_that_begins_with_a_name(loggers: Loggers, name: 
     assert loggers.set(f"{name}.a", "debug") == [f"{name}.a", f"{name}.a.b", f"{name}.ab"]
     assert logging.getLogger(f"{name}.a.b").level == logging.DEBUG
     assert logging.getLogger(f"{name}.c").level == logging.NOTSET
-    assert loggers.one(f"{name}.a").last_modified_ms == 1_700_000_000_000
-    assert loggers.one(f"{name}.c").last_modified_ms is None
+    assert loggers.one(f"{name}.a").last_modified == 1_700_000_000_000
+    assert loggers.one(f"{name}.c").last_modified is None
 
 
 def test_what_has_the_level_already_did_not_change(loggers: Loggers, name: str) -> None:

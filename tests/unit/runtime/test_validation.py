@@ -138,7 +138,7 @@ async def test_a_good_config() -> None:
     speed = info(infos, "speed").definition
     assert speed is not None
     assert (speed.type, speed.required, speed.default_value, speed.importance) == ("INT", True, None, "HIGH")
-    assert (speed.group, speed.order, speed.width, speed.display_name) == ("Test", 1, "NONE", "speed")
+    assert (speed.group, speed.order_in_group, speed.width, speed.display_name) == ("Test", 1, "NONE", "speed")
 
 
 async def test_mistakes_are_counted_and_told_all_at_once() -> None:
@@ -241,7 +241,11 @@ async def test_aliases_bring_their_settings() -> None:
     assert errors(infos) == {}
     type_ = info(infos, "transforms.t.type")
     assert type_.definition is not None
-    assert (type_.definition.group, type_.definition.order, type_.definition.type) == ("Transforms: t", 0, "CLASS")
+    assert (type_.definition.group, type_.definition.order_in_group, type_.definition.type) == (
+        "Transforms: t",
+        0,
+        "CLASS",
+    )
     assert (type_.value.value, type_.value.recommended_values) == ("x.y.Hoist", ("x.y.Hoist",))
     assert info(infos, "transforms.t.field").value.value == "f"
     assert info(infos, "predicates.p.pattern").value.value == "x"
