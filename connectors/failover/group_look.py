@@ -27,6 +27,7 @@ from connectors.failover.log_starts import readable, without_empty_steps
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place, move_of
 from connectors.failover.places import Places
 from connectors.mirror_records import Checkpoint, MalformedRecord
+from connectors.settings import MirrorSourceSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class GroupsLook:
         checkpoints_topic: On the target.
         at_ms: Positions by time, in milliseconds since 1970, instead of by offset; None for none.
         named: Groups that are looked for whether anything tells of them or not; ``topics`` are remote ones they read.
+        others: Aliases of clusters that are neither the source nor the target.
         leaves_topics: Groups may read topics that no flow carries.
         trusts_checkpoints: Those that lie beyond the copy, too, are of the topics that are there.
         skips_deleted: Groups may pass over what the target has deleted and the source has not.
@@ -64,6 +66,7 @@ class GroupsLook:
         *,
         named: Collection[str] = (),
         topics: Collection[str] = (),
+        others: Collection[str] = (),
         leaves_topics: bool = False,
         trusts_checkpoints: bool = False,
         skips_deleted: bool = False,
@@ -76,6 +79,7 @@ class GroupsLook:
         self._at_ms = at_ms
         self._named = named
         self._topics = topics
+        self._others = others
         self._leaves_topics = leaves_topics
         self._trusts_checkpoints = trusts_checkpoints
         self._skips_deleted = skips_deleted
@@ -135,15 +139,9 @@ class GroupsLook:
                 elif self._places.is_mirrored(topic):
                     why = f"nothing is known of where offset {at.offset} of {topic}-{partition} is on the target"
                     left.append(Left(group, "", why))
-                elif sibling := await self._places.sibling(topic, partition, at.offset):
-                    if self._at_ms is None:
-                        left.append(Left(group, "", sibling.why, is_obstacle=not self._leaves_topics))
-                    else:
-                        by_time = Place(*sibling.target, 0, How.TIME)
-                        moves.append(move_of(group, (topic, partition), at, by_time, present))
                 else:
                     lost.add(topic)
-                    why = _not_mirrored(topic, source, self._target)
+                    why = why_not_mirrored(topic, self._places.flow, self._others)
                     not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
         return await self._by_time(moves), [*left, *not_mirrored.values()], tuple(sorted(lost))
 
@@ -231,10 +229,17 @@ class GroupsLook:
         return [replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves]
 
 
-def _not_mirrored(topic: str, source: Cluster, target: Cluster) -> str:
+def why_not_mirrored(topic: str, flow: MirrorSourceSettings, others: Collection[str]) -> str:
+    """Why a group gets no offset of ``topic`` at the target, and what to do; ``others``: aliases of third clusters."""
+    origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
+    if origin not in others:
+        return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there; --accept not-mirrored"
+    here, there = f"{origin}->{flow.source_alias}", f"{origin}->{flow.target_alias}"
     return (
-        f"reads {topic}, which is not mirrored from cluster {source.name} to {target.name}, nor is it of a third one "
-        "that sends it to both: it gets no offset there; --accept not-mirrored"
+        f"reads {topic}, which {here} copies from cluster {origin}: failover does not move groups there. Look up its "
+        f"offset of each partition (heliograph map --flow '{here}' --topic {upstream} --reverse) and then where that "
+        f"is on cluster {flow.target_alias} (heliograph map --flow '{there}' --topic {upstream}), set it there with "
+        "kafka-consumer-groups.sh --reset-offsets, and --accept not-mirrored"
     )
 
 

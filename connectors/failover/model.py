@@ -29,14 +29,6 @@ class How(StrEnum):
     MOVED = "moved before"  # by a run that was interrupted, and knew more
 
 
-class BothCopied(NamedTuple):
-    """Both copies of a topic are from a third cluster. ``flow``: who fills the target's; ``changed_by``: who changes
-    records of either on their way, in words, empty for nobody."""
-
-    flow: str
-    changed_by: str = ""
-
-
 class Place(NamedTuple):
     """The next record to read on the target."""
 
@@ -44,7 +36,6 @@ class Place(NamedTuple):
     partition: int
     offset: int
     how: How
-    third: BothCopied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,6 @@ class GroupMove:
     after: int
     metadata: str
     how: How
-    third: BothCopied | None = None
 
     @property
     def is_done(self) -> bool:
@@ -93,7 +83,6 @@ def move_of(
         after=place.offset,
         metadata=at.metadata,
         how=place.how,
-        third=place.third,
     )
 
 

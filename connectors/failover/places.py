@@ -1,10 +1,9 @@
 """Where an offset of one cluster is on the other: by the map of the flow to there, or by that of the flow from there,
-read the other way. Which of the two knows is decided by offset, as a topic that keeps its name holds both kinds. What a
-third cluster sent to both is known by the maps of its flows."""
+read the other way. Which of the two knows is decided by offset, as a topic that keeps its name holds both kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 from connect.kafka.cluster import Cluster
@@ -15,8 +14,6 @@ from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import How, Place
-from connectors.failover.siblings import Sibling, Siblings
-from connectors.failover.third import Third
 from connectors.map_reader import MapReader
 from connectors.offset_map import Pair, Translation
 from connectors.offset_map import Place as Lies
@@ -35,7 +32,6 @@ class Places:
         flow: To where a reader goes.
         back: The flow the other way; it need not be enabled, and then its map need not be there to be seen.
         target: Where the reader goes; ``source`` None where it is gone.
-        thirds: Clusters whose topics may be copied to both.
     """
 
     def __init__(
@@ -45,9 +41,8 @@ class Places:
         checkpoints: CheckpointSettings,
         source: Cluster | None,
         target: Cluster,
-        thirds: Sequence[Third] = (),
     ) -> None:
-        self._flow = flow
+        self.flow = flow
         self._source = source
         self._target = target
         self._checkpoints = checkpoints
@@ -59,7 +54,6 @@ class Places:
             else MapReader(source, back.map_topic, connector=back.name, must_be_seen=back.enabled)
         )
         self._back_flow = back.flow
-        self._siblings = None if source is None else Siblings(thirds, source, target)
         self._by_syncs: Translator | None = None
         self._ids: dict[tuple[Cluster, str], UUID | None] = {}
 
@@ -90,7 +84,7 @@ class Places:
 
     def is_mirrored(self, topic: str) -> bool:
         """Whether a topic of the source is carried to the target, or came from there."""
-        if self._flow.should_mirror(topic):
+        if self.flow.should_mirror(topic):
             return True
         back = self.back
         return back is not None and any(pair.target_topic == topic for pair in self._current(back))
@@ -101,18 +95,6 @@ class Places:
 
     async def place(self, topic: str, partition: int, offset: int) -> Place | None:
         """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
-        place = await self._by_own(topic, partition, offset)
-        if place is not None or self.is_mirrored(topic):
-            return place
-        sibling = await self.sibling(topic, partition, offset)
-        return None if sibling is None else sibling.place
-
-    async def sibling(self, topic: str, partition: int, offset: int) -> Sibling | None:
-        """Of a topic that is not mirrored, the target's copy from the third cluster that it came from; see
-        :meth:`Siblings.find`."""
-        return None if self._siblings is None else await self._siblings.find(topic, partition, offset)
-
-    async def _by_own(self, topic: str, partition: int, offset: int) -> Place | None:
         source = TopicPartition(topic, partition)
         found = [one for one in (await self._forward(source, offset), await self._reverse(source, offset)) if one]
         best = max(found, key=lambda one: one[0])[1] if found else None
@@ -142,15 +124,13 @@ class Places:
             if one
         ]
         inside = [one for one in found if one.place is not Lies.BELOW]
-        if not found and self._siblings is not None:
-            return await self._siblings.first_there(log, target, offset)
         return max((one.offset for one in inside or found), default=None)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
         """The setting by which the flow may have left out records of ``log``, on the source, that lie before all it
         has copied into ``target``. Empty where none does, and where it did not begin at the first: which of them it
         left out and which it never saw nobody can tell then."""
-        flow, pair = self._flow, self.there.current(TopicPartition(*log))
+        flow, pair = self.flow, self.there.current(TopicPartition(*log))
         if pair is None or (pair.target_topic, pair.target_partition) != target:
             return ""
         if flow.auto_offset_reset == "latest" or flow.initial_offsets_group:

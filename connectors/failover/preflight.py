@@ -20,7 +20,6 @@ from connectors.failover.group_look import GroupsLook, still_there
 from connectors.failover.holding import is_held_at
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
-from connectors.failover.siblings import beside_the_lost
 from connectors.failover.site import Site
 from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
@@ -90,7 +89,7 @@ async def look(
     notes, unknown = list[str](), list[str]()
     if wish.is_gone and not source_error:
         notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
-    places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.thirds)
+    places = Places(site.flow, site.back, site.checkpoints, source, site.target)
     await places.begin()
     notes += places.notes()
     if not places.there.sources():
@@ -99,14 +98,12 @@ async def look(
         )
     if wish.is_gone:
         notes += await _not_in_checkpoints(site, places)
-        notes += await _not_in_siblings(site)
     look_at = _groups_look(site, wish, source, places)
     groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
     try:
         groups, not_mirrored = await look_at.plan()
     except HeliographError as error:
         unknown.append(str(error))
-    notes += site.unusable if not_mirrored else ()
     notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
@@ -144,24 +141,34 @@ async def look(
 
 
 async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
-    """Topics of the target's own: the flow back wrote the checkpoints of groups that read their copies to the source,
-    with which they are gone."""
-    if not site.back.enabled:
-        return []
-    filled = places.filled()
-    own = sorted(
+    """Topics of the target without checkpoints there: its own, because the flow back wrote the checkpoints of their
+    copies to the source, which is gone, and those of other clusters, because checkpoints are of the flow alone."""
+    filled, back = places.filled(), site.back
+    names = sorted((await site.target.metadata(None)).topics)
+    own = [
         name
-        for name in (await site.target.metadata(None)).topics
-        if name not in filled and site.back.should_mirror(name) and not site.back.policy.is_heartbeats_topic(name)
-    )
-    return [_nobody_knows(f"{site.back.flow} mirrors {_named(own)}", site)] if own else []
-
-
-async def _not_in_siblings(site: Site) -> list[str]:
-    """Topics of the target whose like the source had, from third clusters: checkpoints are of the flow alone."""
-    beside = await beside_the_lost(site.thirds, site.target)
-    gone = f"cluster {site.flow.source_alias}"
-    return [_nobody_knows(f"other clusters sent to {gone}, too, what {_named(beside)} holds", site)] if beside else []
+        for name in names
+        if back.enabled
+        and name not in filled
+        and back.should_mirror(name)
+        and not back.policy.is_heartbeats_topic(name)
+    ]
+    policy = site.flow.policy
+    others = [
+        name
+        for name in names
+        if policy.topic_source(name) in site.others
+        and not policy.is_heartbeats_topic(name)
+        and not policy.is_internal_topic(name)
+    ]
+    return [
+        *([_not_known(f"{back.flow} mirrors {_named(own)}", site)] if own else ()),
+        *(
+            [_not_known(f"cluster {site.flow.source_alias} may have copies of {_named(others)}", site)]
+            if others
+            else ()
+        ),
+    ]
 
 
 def _named(topics: Sequence[str]) -> str:
@@ -169,10 +176,10 @@ def _named(topics: Sequence[str]) -> str:
     return f"{', '.join(topics[:_NAMED])}{more}"
 
 
-def _nobody_knows(what: str, site: Site) -> str:
+def _not_known(what: str, site: Site) -> str:
     return (
-        f"{what}: where groups of cluster {site.flow.source_alias} stood in the copies nobody knows, and --at does not "
-        "move them there: set them by hand"
+        f"{what}: no checkpoint has the offsets of groups of cluster {site.flow.source_alias} in the copies there, and "
+        "--at does not move them: set them by hand"
     )
 
 
@@ -265,7 +272,7 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> GroupsPlan:
     """Where the groups stand at the source now, and go. Raises as the clusters."""
-    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target, site.thirds)
+    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
     await places.begin()
     plan, _ = await _groups_look(site, wish, site.source, places).plan()
     return plan
@@ -281,6 +288,7 @@ def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places)
         wish.at_ms,
         named=wish.named,
         topics={site.flow.remote_topic(one) for one in wish.topics},
+        others=site.others,
         leaves_topics=NOT_MIRRORED in wish.accepts,
         trusts_checkpoints=CHECKPOINTS in wish.accepts,
         skips_deleted=DELETED in wish.accepts,

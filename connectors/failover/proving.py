@@ -16,10 +16,8 @@ from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
-from connectors.failover.around import settle
-from connectors.failover.cleaned import CREATE_TIME, Identity, Sample, Verdict, identity
 from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
-from connectors.failover.unchanged import Unchanged
+from connectors.failover.site import Site
 
 #: Of which nothing can be said by comparing.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
@@ -30,83 +28,59 @@ _SILENCE_S: Final = 15.0
 _FETCH_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 200
 _POSITION_S: Final = 0.05
-#: So long, all in all, targets are read around places that their samples do not settle.
-_LOOK_S: Final = 60.0
+#: A record has the time that its producer gave it.
+_CREATE_TIME: Final = 0
+_Identity = tuple[Any, ...]
 
 
-async def prove(
-    source: Cluster | None,
-    target: Cluster,
-    moves: Sequence[GroupMove],
-    count: int,
-    *,
-    read_committed: bool,
-    unchanged: Unchanged,
-) -> list[Proof]:
-    """Compare the next ``count`` records of every move, as far as they are ``unchanged``.
+async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[Proof]:
+    """Compare the next ``count`` records of every move, unless the source ``is_gone``.
 
-    Args:
-        read_committed: How the flow reads the source.
-
-    Raises as the clusters.
+    Records that either flow changes are not compared, nor are those of compacted topics, because the cleaner may have
+    removed other records on each side. Raises as the clusters.
     """
-    if source is None or not count:
-        return [_proof(one, 0, NOT_COMPARED, "--sample 0" if source else "the source is gone") for one in moves]
-    await unchanged.begin()
-    cleaned = await compacted(target, {one.target[0] for one in moves})
-    cleaned_there = await compacted(source, {one.source[0] for one in moves}, in_doubt=False)
-    found = [_proof(one, 0, NOT_COMPARED, f"its place is by {one.how}") for one in moves if one.how in _BY_GUESS]
-    known = [one for one in moves if one.how not in _BY_GUESS]
-    begins, _ = await told_offsets(source, {one.source for one in known}, EARLIEST)
-    # A consumer would be reset to what is not the group's next record.
-    deleted = [one for one in known if one.source_offset < begins.get(one.source, 0)]
-    found += [
-        _proof(one, 0, NOT_COMPARED, f"the source begins at {begins[one.source]}: its next record is deleted there")
-        for one in deleted
+    if why := "the source is gone" if is_gone else "" if count else "--sample 0":
+        return [_proof(one, 0, NOT_COMPARED, why) for one in moves]
+    changing = [
+        f"{one.flow} changes records ({one.changing_key})" for one in (site.flow, site.back) if one.changing_key
     ]
-    clock = asyncio.get_running_loop().time
-    left_s = _LOOK_S
-    for some in _rounds([one for one in known if one not in deleted]):
+    if changing:
+        return [_proof(one, 0, NOT_COMPARED, ", ".join(changing)) for one in moves]
+    source, target = site.source, site.target
+    whys = await _not_comparable(source, target, moves)
+    found = [_proof(one, 0, NOT_COMPARED, why) for one, why in zip(moves, whys, strict=True) if why]
+    for some in _rounds([one for one, why in zip(moves, whys, strict=True) if not why]):
         ours, theirs = await asyncio.gather(
-            _next_records(source, {one.source: one.source_offset for one in some}, count, read_committed),
+            _next_records(source, {one.source: one.source_offset for one in some}, count, site.flow.read_committed),
             _next_records(target, {one.target: one.after for one in some}, count, True),
         )
-        until_s = clock() + left_s
         for one in some:
             if why := _not_read(one, ours, theirs):
                 found.append(_proof(one, 0, NOT_COMPARED, why))
-                continue
-            is_compacted = one.target[0] in cleaned or one.source[0] in cleaned_there
-            mine, other, why = await _comparable(unchanged, one, ours[one.source], theirs[one.target], is_compacted)
-            if why or not mine:
-                found.append(_proof(one, 0, NOT_COMPARED, why or _nothing_follows(other)))
-            elif is_compacted:
-                found.append(await _compare_cleaned(target, one, mine, other, until_s))
+            elif not ours[one.source]:
+                found.append(_proof(one, 0, NOT_COMPARED, _nothing_follows(theirs[one.target])))
             else:
-                found.append(compare(one, mine, other))
-        left_s = until_s - clock()
+                found.append(compare(one, ours[one.source], theirs[one.target]))
     return sorted(found, key=lambda one: (one.group, one.source))
 
 
-async def _comparable(
-    unchanged: Unchanged, move: GroupMove, ours: list[Any], theirs: list[Any], is_compacted: bool
-) -> tuple[list[Any], list[Any], str]:
-    """Those of both sides that no flow has changed, or why there are none."""
-    if move.third is not None:
-        return ours, theirs, move.third.changed_by
-    by = unchanged.changed_by(move)
-    if not by or not ours:
-        return ours, theirs, ""
-    mine = await unchanged.of_source(move, ours)
-    if is_compacted:
-        return mine, theirs, "" if mine else by
-    other = await unchanged.of_target(move, theirs)
-    # One side ends at what a flow has changed, and so the other: but what the target lacks is missing there.
-    if len(mine) < len(ours):
-        other = other[: len(mine)]
-    if len(other) < len(theirs):
-        mine = mine[: len(other)]
-    return mine, other, "" if mine else by
+async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[GroupMove]) -> list[str]:
+    """Why each move cannot be compared; empty if it can."""
+    compacted_there = await compacted(target, {one.target[0] for one in moves})
+    compacted_here = await compacted(source, {one.source[0] for one in moves}, in_doubt=False)
+    begins, _ = await told_offsets(source, {one.source for one in moves}, EARLIEST)
+
+    def why(one: GroupMove) -> str:
+        if one.how in _BY_GUESS:
+            return f"its place is by {one.how}"
+        begin = begins.get(one.source, 0)
+        if one.source_offset < begin:  # a consumer would be reset to what is not the group's next record
+            return f"the source begins at {begin}: its next record is deleted there"
+        if one.target[0] in compacted_there or one.source[0] in compacted_here:
+            return "the topic is compacted, or its cleanup.policy cannot be read"
+        return ""
+
+    return [why(one) for one in moves]
 
 
 def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proof:
@@ -125,21 +99,17 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
     for at in range(shared):
         if mine[at] != other[begin + at]:
             return _proof(move, at, DIFFERS, _difference(ours[at], theirs[begin + at]))
-    if len(mine) > shared and move.third is not None:
-        return _proof(
-            move, shared, SAME if shared else NOT_COMPARED, f"{move.third.flow} has still to copy what follows"
-        )
     if len(mine) > shared:
         return _proof(move, shared, DIFFERS, f"the source goes on with {len(mine) - shared} records or more")
     surplus = len(other) - begin - shared
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
 
 
-def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[Identity], list[Identity]]:
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[_Identity], list[_Identity]]:
     """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
     a log has stamped any itself, or has none."""
-    both = [[identity(one) for one in some] for some in (ours, theirs)]
-    if all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
+    both = [[_identity(one) for one in some] for some in (ours, theirs)]
+    if all(one.timestamp_type == _CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
         both = [
             [(*what, one.timestamp) for what, one in zip(identities, some, strict=True)]
             for identities, some in zip(both, (ours, theirs), strict=True)
@@ -148,21 +118,15 @@ def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[Identi
 
 
 def _difference(ours: Any, theirs: Any) -> str:
-    if identity(ours) == identity(theirs):
+    if _identity(ours) == _identity(theirs):
         return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
     return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
 
 
-async def _compare_cleaned(
-    target: Cluster, move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any], until_s: float
-) -> Proof:
-    """The same of a compacted topic: see :mod:`connectors.failover.cleaned`. Raises as the target."""
-    try:
-        async with asyncio.timeout_at(until_s):
-            verdict = await settle(target, move, Sample(ours, theirs))
-    except TimeoutError:
-        verdict = Verdict(0, NOT_COMPARED, "the target could not be read around the place in time")
-    return _proof(move, *verdict)
+def _identity(record: Any) -> _Identity:
+    """What a copy has in common with its record, whatever its topic."""
+    headers = tuple((name, None if value is None else bytes(value)) for name, value in record.headers)
+    return record.key, record.value, headers
 
 
 def _not_read(move: GroupMove, ours: Collection[Partition], theirs: Collection[Partition]) -> str:
@@ -202,11 +166,11 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
 
 
 async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
-    """Those whose cleaner takes older values and, ``in_doubt``, those that do not tell. Raises as the cluster."""
+    """Return the topics that are compacted and, ``in_doubt``, those whose ``cleanup.policy`` cannot be read. Raises as
+    the cluster."""
     found = set()
     for topic, configs in (await describe(cluster, topics)).items():
         policy = None if isinstance(configs, HeliographError) else configs.get("cleanup.policy")
-        # Who may not look takes the milder comparison.
         if in_doubt if policy is None or policy.value is None else "compact" in policy.value:
             found.add(topic)
     return found

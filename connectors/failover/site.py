@@ -10,7 +10,6 @@ from connect.core.errors import ConfigError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.settings import CheckpointSettings, checkpoint_settings
-from connectors.failover.third import Third, third_clusters
 from connectors.flows import Connector, Flow, MirrorMakerConfig
 from connectors.settings import MirrorSourceSettings
 
@@ -29,9 +28,8 @@ class Site:
     #: The groups of the workers that run either flow.
     flow_workers: str
     back_workers: str
-    #: Whose topics may be copied to both; and why other clusters of the file are not among them.
-    thirds: tuple[Third, ...] = ()
-    unusable: tuple[str, ...] = ()
+    #: Aliases of the file's other clusters.
+    others: tuple[str, ...] = ()
 
     def turned(self) -> Site:
         """The same for who goes the other way. ``checkpoints`` stay, which only say where groups stand."""
@@ -45,7 +43,6 @@ class Site:
             source_admin=self.target_admin,
             flow_workers=self.back_workers,
             back_workers=self.flow_workers,
-            thirds=tuple(one.turned() for one in self.thirds),
         )
 
 
@@ -63,7 +60,6 @@ async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIter
     if not flow.enabled and not back.enabled:
         raise ConfigError(f"it mirrors neither {flow} nor {back}", f"{flow}.enabled", config.file)
     clients = flow.clients()
-    thirds, unusable = third_clusters(config, source, target)
     async with AsyncExitStack() as closing:
         ends = Cluster(clients.source_admin(), source), Cluster(clients.target_admin(), target)
         admins = Admin(clients.source_admin(), source), Admin(clients.target_admin(), target)
@@ -79,6 +75,5 @@ async def site(config: MirrorMakerConfig, source: str, target: str) -> AsyncIter
             target_admin=admins[1],
             flow_workers=flow.worker_config()["group.id"],
             back_workers=back.worker_config()["group.id"],
-            thirds=thirds,
-            unusable=unusable,
+            others=tuple(alias for alias in config.clusters if alias not in (source, target)),
         )

@@ -30,7 +30,6 @@ from connectors.failover.preflight import Wish
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
 from connectors.failover.starting import store_starts
-from connectors.failover.unchanged import Unchanged
 from connectors.failover.undo import Undo
 from connectors.failover.way_back import way_back
 from connectors.lag_reader import LagReader
@@ -148,15 +147,7 @@ class Failover:
         if not wish.is_gone:
             await self._check_left(looked)
         await self._step(lease, "prove")
-        source = None if wish.is_gone else site.source
-        proofs = await prove(
-            source,
-            site.target,
-            looked.groups.moves,
-            wish.sample,
-            read_committed=site.flow.read_committed,
-            unchanged=Unchanged(site),
-        )
+        proofs = await prove(site, looked.groups.moves, wish.sample, is_gone=wish.is_gone)
         await self._step(lease, "done")
         replace(record, is_finished=True).write()
         return Outcome(looked, tuple(proofs), lease.other_undo_files(self._file))

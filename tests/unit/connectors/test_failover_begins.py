@@ -247,5 +247,4 @@ async def test_of_two_maps_the_one_that_reaches_so_far_tells(
 
         monkeypatch.setattr(Places, name, tells)
     of_two = object.__new__(Places)
-    of_two._siblings = None
     assert await of_two.first_there(SOURCE, TARGET, 57) == first

@@ -39,7 +39,7 @@ from connectors.failover import (
 from connectors.failover.appended import HEADER
 from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.group_look import why_doubted
+from connectors.failover.group_look import why_doubted, why_not_mirrored
 from connectors.failover.logs import Fate, Log, became
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on, with_rewinds
 from connectors.failover.own import Own, merged, own_ranges
@@ -173,19 +173,45 @@ def test_a_checkpoint_of_a_topic_that_was_there_before_is_doubted(
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named(is_enabled: bool) -> None:
-    there = dict.fromkeys(("payments", "us.orders", "orders", "heartbeats", *(f"t{at}" for at in range(9))))
+    names = ("payments", "us.orders", "orders", "heartbeats", *(f"t{at}" for at in range(9)))
+    of_others = ("ap.orders", "xx.orders", "ap.heartbeats", "ap.checkpoints.internal")
+    there = dict.fromkeys((*names, *of_others))
 
     async def metadata(_: None) -> Any:
         return SimpleNamespace(topics=there)
 
     site = place(enabled=is_enabled, policy=DefaultReplicationPolicy())
-    site.back.should_mirror = lambda name: not name.startswith("us.")
+    site.back.should_mirror = lambda name: "." not in name
+    site.others = ("ap",)
     site.target = SimpleNamespace(metadata=metadata)
     places: Any = SimpleNamespace(filled=lambda: {"orders"})
     notes = await preflight._not_in_checkpoints(site, places)
-    assert len(notes) == is_enabled
-    for note in notes:
-        assert note.startswith("eu->us mirrors payments, t0, t1, t2, t3 and 5 more: where groups of cluster us stood")
+    *own, of_ap = notes
+    assert of_ap.startswith("cluster us may have copies of ap.orders: no checkpoint has the offsets of groups")
+    assert len(own) == is_enabled
+    for note in own:
+        assert note.startswith("eu->us mirrors payments, t0, t1, t2, t3 and 5 more: no checkpoint has the offsets")
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("mail", ["reads mail, which us->eu does not mirror", "--accept not-mirrored"]),
+        ("xx.mail", ["reads xx.mail, which us->eu does not mirror", "--accept not-mirrored"]),
+        (
+            "ap.mail",
+            [
+                "reads ap.mail, which ap->us copies",
+                "heliograph map --flow 'ap->us' --topic mail --reverse",
+                "heliograph map --flow 'ap->eu' --topic mail)",
+                "--accept not-mirrored",
+            ],
+        ),
+    ],
+)
+def test_a_topic_of_a_third_cluster_is_refused_with_the_two_look_ups(topic: str, words: list[str]) -> None:
+    why = why_not_mirrored(topic, place().flow, ("ap",))
+    assert all(one in why for one in words), why
 
 
 def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:

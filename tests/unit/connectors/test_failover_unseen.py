@@ -18,7 +18,6 @@ from connectors.failover.draining import CopiedEnd
 from connectors.failover.model import GroupsPlan
 from connectors.failover.places import Places
 from connectors.failover.preflight import Wish
-from connectors.failover.unchanged import Unchanged
 from connectors.lag import FlowLag
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
@@ -47,7 +46,7 @@ class Eu(Us):
     name = "eu"
 
 
-def flow(source: str, target: str, *, enabled: bool, changing_key: str = "") -> Any:
+def flow(source: str, target: str, *, enabled: bool) -> Any:
     return SimpleNamespace(
         flow=f"{source}->{target}",
         name="MirrorSourceConnector",
@@ -57,16 +56,15 @@ def flow(source: str, target: str, *, enabled: bool, changing_key: str = "") -> 
         map_topic=f"mm2-offset-map.{source}.internal",
         offsets_topic=f"mm2-offsets.{source}.internal",
         enabled=enabled,
-        changing_key=changing_key,
         should_mirror=lambda _: True,
         remote_topic=lambda topic: topic,
     )
 
 
-def site(*, enabled: bool, changing_key: str = "") -> Any:
+def site(*, enabled: bool) -> Any:
     """Topics keep their names."""
     return SimpleNamespace(
-        flow=flow("us", "eu", enabled=True, changing_key=changing_key),
+        flow=flow("us", "eu", enabled=True),
         back=flow("eu", "us", enabled=enabled),
         source=Us(),
         target=Eu(),
@@ -101,7 +99,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     of = site(enabled=False)
-    of.checkpoints, of.thirds, of.unusable = None, (), ()
+    of.checkpoints, of.others = None, ()
     for name in ("still_there", "not_copied", "_refused", "_in_the_way"):
         monkeypatch.setattr(preflight, name, answers({}))
     monkeypatch.setattr(preflight, "_first_rules", answers(FirstRules()))
@@ -117,12 +115,6 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_that_of_one_that_is_enabled_has_to_be() -> None:
     with pytest.raises(NotAuthorized, match=f"grant DESCRIBE on topic {BACK_MAP}"):
         await places(site(enabled=True)).begin()
-
-
-async def test_nor_are_records_compared_by_it() -> None:
-    await Unchanged(site(enabled=False, changing_key="transforms")).begin()
-    with pytest.raises(NotAuthorized):
-        await Unchanged(site(enabled=True, changing_key="transforms")).begin()
 
 
 @pytest.mark.parametrize("target_topic", ["us.orders", "orders"])
