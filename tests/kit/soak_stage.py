@@ -55,7 +55,7 @@ class SoakStage:
         target_nodes: int,
     ) -> None:
         self._directory = directory
-        self._share = records_per_s / len(feeds)
+        self.records_per_s_of_topic = records_per_s / len(feeds)
         self._seed = seed
         self._properties = EXACTLY_ONCE if exactly_once else {}
         self._target_nodes = target_nodes
@@ -142,7 +142,7 @@ class SoakStage:
             await make_topics(self.eu.bootstrap, {feed.remote: count}, feed.target_configs, replicas)
         await self._follow(feed.topic, count)
         feeder = self.feeders[feed.topic] = Feeder(
-            self.us.bootstrap, feed, self._share, f"{self._seed}/{len(self.lives[feed.topic])}"
+            self.us.bootstrap, feed, self.records_per_s_of_topic, f"{self._seed}/{len(self.lives[feed.topic])}"
         )
         feeder.partitions = count
         if feed.target_configs is None:
