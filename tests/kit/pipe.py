@@ -19,6 +19,8 @@ KEPT_BYTES_LIMIT = 128 * 1024 * 1024
 _RATE_STEP_S = 0.02
 #: What a rate-limited link queues before it pushes back on its sender.
 _SLOW_LINK_BYTES = 64 * 1024
+#: A timer that fires late on a busy machine must not make the link slower; more than this is not made up for.
+_LATE_S = 1.0
 
 
 class Direction(enum.Enum):
@@ -146,7 +148,7 @@ class Pipe:
             self._queue.appendleft((due, data[count:]))
             data = data[:count]
         if rate is not None:
-            self._next_free_at = now + count / rate
+            self._next_free_at = max(self._next_free_at, due, now - _LATE_S) + count / rate
         self.kept_bytes -= count
         self.passed_bytes += count
         if self.target is not None and not self.target.is_closing():
