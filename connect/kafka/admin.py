@@ -159,6 +159,9 @@ class Admin:
     async def close(self) -> None:
         """Close the client, if one was made."""
         self._closed = True
+        await self._drop_client()
+
+    async def _drop_client(self) -> None:
         async with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -169,6 +172,10 @@ class Admin:
             try:
                 client = await self._connected()
                 return await asyncio.wait_for(asyncio.to_thread(ask, client), _CALL_TIMEOUT_S)
+            except kafka.errors.UnknownBrokerIdError as error:
+                # The library's metadata has no address of a broker that it names: ask again with fresh metadata.
+                await self._drop_client()
+                raise RetriableError(f"cluster {self.name}: cannot {what}: node {error} is not known now") from error
             except kafka.errors.KafkaError as error:
                 raise self._translated(what, error) from error
             except TimeoutError as error:
