@@ -231,9 +231,6 @@ class Slice:
             await self._go(message)
         elif kind == "add":
             self._add(message)
-        elif kind == "remove":
-            leaving = {TopicPartition(*one) for one in message["partitions"]}
-            self._do_beside(self._remove(leaving), "remove partitions")
         elif kind == "hold":
             assert self._reader, "«hold» before «go»"
             self._reader.hold(is_held=message["is_held"])
@@ -330,7 +327,7 @@ class Slice:
         self._started = True
 
     def _add(self, message: Message) -> None:
-        """Copy these partitions as well."""
+        """Copy these partitions as well: a list of them is sent in pieces."""
         assert self._producer and self._settings, "«add» before «go»"
         added = self._made(message["plans"], self._producer, self._settings)
         self._copiers += added
@@ -343,20 +340,6 @@ class Slice:
         self._reader.start(copiers, of_source)
         if self._filling is not None:
             self._filling.add([copier for copier in copiers if isinstance(copier, TransactionalCopier)])
-
-    async def _remove(self, sources: Collection[TopicPartition]) -> None:
-        """Drain these partitions and let go of them; the others are copied on meanwhile."""
-        leaving = [copier for copier in self._copiers if copier.plan.source in sources]
-        if self._reader is not None:
-            self._reader.remove(leaving)
-        unclean = await self._settled(leaving)
-        self._report()
-        self._copiers = [copier for copier in self._copiers if copier not in leaving]
-        for copier in leaving:
-            copier.stop("it was taken out of its slice")
-        if self._writer is not None:
-            self._writer.remove(leaving)
-        self._link.send({"type": "removed", "partitions": sorted(map(list, sources)), "unclean": unclean})
 
     def _made(
         self, plans: Iterable[dict[str, Any]], producer: ProducerIdentity, settings: SliceSettings

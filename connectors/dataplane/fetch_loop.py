@@ -71,11 +71,6 @@ class FetchLoop:
         self._ask_for(copier)
         self.wake.set()
 
-    def remove(self, copier: PartitionCopier) -> None:
-        self._drop(copier)
-        self._epochs.pop(copier, None)
-        self._corrupt.pop(copier, None)
-
     async def finish(self) -> bool:
         """Fetch no more, but take an answer of which a part has arrived: on a slow link it took seconds.
 

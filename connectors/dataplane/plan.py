@@ -12,7 +12,7 @@ from uuid import UUID
 
 from connectors.gaps import Gap
 
-LINK_VERSION: Final = 14
+LINK_VERSION: Final = 15
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 

@@ -92,11 +92,6 @@ class Recoveries:
         """A batch was acknowledged: its leader takes what it is given."""
         self._attempts.pop(copier, None)
 
-    def forget(self, copier: PartitionCopier) -> None:
-        """It is stopped for good: a recovery under way ends by itself."""
-        for known in (self._attempts, self._lost, self._scans):
-            known.pop(copier, None)
-
     async def stop(self) -> None:
         tasks = list(self._recovering.values())
         for task in tasks:

@@ -80,16 +80,6 @@ class SourceReader:
             self._unplaced.add(copier)
         self._placing.set()
 
-    def remove(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Let go of these, which take nothing more: see ``PartitionCopier.discard_unsent``."""
-        for copier in copiers:
-            self._unplaced.discard(copier)
-            self._refusals.pop(copier, None)
-            self._holding.discard(copier)
-            self._nearby.forget(copier)
-            for loop in self._loops.values():
-                loop.remove(copier)
-
     async def finish(self) -> bool:
         """Fetch no more; return whether answers that had begun to arrive were taken, once they are."""
         return any(await asyncio.gather(*(loop.finish() for loop in self._loops.values())))

@@ -80,18 +80,6 @@ class TargetWriter:
             else:
                 self._placed[copier] = self._pump_of(leader.node, connection)
 
-    def add(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Write these as well, once their leaders are found."""
-        for copier in copiers:
-            self._recover(copier)
-
-    def remove(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Let go of these, which send nothing more: they are stopped."""
-        for copier in copiers:
-            self._recoveries.forget(copier)
-            if pump := self._placed.pop(copier, None):
-                pump.forget(copier)
-
     @property
     def expected_s(self) -> float:
         """How long the answers to all that is in flight should take, at the rates of late."""
@@ -257,10 +245,6 @@ class _LeaderPump:
         # The rate of a connection with little to do says nothing of a dead one.
         most_s = self.connection.request_timeout_ms / 1000
         return min(self._pace.seconds_for(self._in_flight_bytes), most_s) if self._in_flight_bytes else 0.0
-
-    def forget(self, copier: PartitionCopier) -> None:
-        self.ready.pop(copier, None)
-        self._keys.pop(copier, None)
 
     def overdue(self) -> bool:
         """Whether no byte has moved for ``request.timeout.ms`` although an answer is due."""

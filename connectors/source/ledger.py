@@ -26,10 +26,11 @@ from connectors.positions import Position
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.store import Commit, Scope, Start
 
+#: No slice copies it yet.
+STARTING: Final = "starting"
 WAITING: Final = "waiting"
 #: Stopped of a gap that a policy passes over: at the next take-over, which is due.
 HEALING: Final = "healing"
-LEAVING: Final = "leaving"
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in shape.DECISIONS}
 
 
@@ -104,7 +105,7 @@ class Entry:
     taken: tuple[int, int] = (0, 0)
     stored: tuple[int, int] = (0, 0)
     stored_s: float = 0.0
-    state: str = "starting"
+    state: str = STARTING
     reason: str = ""
     #: what became of its logs, where it stopped of that
     gap: Gap | None = None
@@ -163,16 +164,10 @@ class Entry:
         return self.state == RUNNING
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether it is copied here no more, and what is known of it is still to be stored."""
-        return self.state == LEAVING
-
-    def leave(self) -> None:
-        """Its writer here has ended. What was stopped, or waits, is not handed over: its position stays as it is."""
-        if self.position is not None and not (self.is_stopped or self.holds_back):
-            self.position = replace(self.position, is_handed_over=True)
-            self.is_dirty = True
-        self.state, self.reason = LEAVING, ""
+    def may_hand_over(self) -> bool:
+        """Whether its position is to be marked as handed over once its writer has ended cleanly. What was stopped, or
+        waits, is not: its position stays as it is."""
+        return self.position is not None and not self.is_stopped and (not self.holds_back or self.is_drained)
 
     def wait(self, reason: str) -> None:
         self.state, self.reason = WAITING, reason
@@ -232,13 +227,16 @@ class Ledger:
         self._too_long.clear()
 
     def going(self) -> list[Entry]:
-        """Entries that are copied: neither stopped nor leaving."""
-        return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]
+        """Entries that are not stopped."""
+        return [entry for entry in self.entries.values() if not entry.is_stopped]
 
-    def drop(self, source: TopicPartition) -> None:
-        """Forget an entry, once all of it is stored."""
-        self._unstored_bytes -= self.entries.pop(source).unstored_bytes
-        self._too_long.discard(source)
+    def leave(self, wanted: Collection[TopicPartition], leaving: Ledger) -> None:
+        """Hand over the entries that are not ``wanted``, and move them to ``leaving``. Nothing of them is in flight."""
+        for source in self.entries.keys() - set(wanted):
+            entry = leaving.entries[source] = self.entries.pop(source)
+            self._unstored_bytes -= entry.unstored_bytes
+            self._too_long.discard(source)
+        leaving.hand_over()
 
     def apply(self, progress: PartitionProgress) -> str:
         """Take a slice's report; returns the reason if it says that the partition stopped just now."""
@@ -296,14 +294,11 @@ class Ledger:
         late, entry.unfenced_end = progress.runs[0][1] - entry.unfenced_end, None
         return late
 
-    def hand_over(self, unclean: Collection[TopicPartition]) -> None:
-        """The writer ended: mark the positions behind which nothing of it can arrive any more."""
+    def hand_over(self) -> None:
+        """The writer ended cleanly: mark the positions behind which nothing of it can arrive any more."""
         for entry in self.entries.values():
-            is_held = entry.is_leaving or (entry.holds_back and not entry.is_drained)
-            if entry.is_stopped or is_held or entry.pair.source in unclean:
-                continue
-            if entry.position is not None:
-                entry.position = replace(entry.position, is_handed_over=True)
+            if entry.may_hand_over:
+                entry.position = replace(_position(entry), is_handed_over=True)
                 entry.is_dirty = True
 
     def committed_with_records(self) -> None:
@@ -441,10 +436,13 @@ def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
     )
 
 
-def start_of(entry: Entry) -> Start:
-    """What the store would tell of the entry, once all of it is stored."""
+def start_of(entry: Entry, *, has_ended: bool) -> Start:
+    """What the store would say of the entry once all of it is stored. ``has_ended``: its writer ended cleanly."""
     position = entry.position
-    return Start(position, None if position is None else position.next_source_offset - 1, False)
+    if position is None:
+        return Start(None, None, False)
+    position = replace(position, is_handed_over=position.is_handed_over or (has_ended and entry.may_hand_over))
+    return Start(position, position.next_source_offset - 1, False)
 
 
 def position_of(plan: PartitionPlan, transactional_id: str, producer: ProducerIdentity) -> Position:

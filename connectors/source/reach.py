@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connect.core.errors import RetriableError
@@ -27,9 +27,6 @@ from connectors.source.store import Start
 #: could not, since nobody copies meanwhile.
 _LOOK_AGAIN_S: Final = 5.0
 _MAX_LOOK_AGAIN_S: Final = 300.0
-_HEAL_AGAIN_S: Final = 10.0
-#: What is found at about the same time is taken over together.
-_TOGETHER_S: Final = 0.2
 #: So many reasons are given if every partition waits.
 _MOST_NAMED: Final = 5
 
@@ -42,59 +39,29 @@ class Waiting:
         self._target = target
         self._again_s = _LOOK_AGAIN_S
         self._look_at_s = 0.0
-        #: What the store told of them, which nobody else writes meanwhile.
+        #: What is stored of them, which nobody else writes meanwhile.
         self.starts: Mapping[TopicPartition, Start] = {}
-        #: Whether one of them can be taken over now.
-        self.is_back = False
-        self._changed = asyncio.Event()
 
     def keep(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
-        """A take-over has left these ``entries``."""
+        """A takeover has left these ``entries``."""
         self._again_s = min(self._again_s * 2, _MAX_LOOK_AGAIN_S) if entries and self.starts else _LOOK_AGAIN_S
         self._look_at_s = asyncio.get_running_loop().time() + self._again_s
         self.starts = {entry.pair.source: starts[entry.pair.source] for entry in entries}
-        self.is_back = False
 
-    def add(self, starts: Mapping[TopicPartition, Start], *, is_back: bool = False) -> None:
-        """More wait; with ``is_back`` for nothing but the end of the epoch, which is to come at once."""
-        self.starts = {**self.starts, **starts}
-        self.is_back = self.is_back or is_back
-        self._changed.set()
+    def add(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """More wait."""
+        if starts:
+            self.starts, self._look_at_s = {**self.starts, **starts}, 0.0
 
-    async def until_back(self, waiting: Callable[[], Sequence[Entry]]) -> None:
-        """Return when one of those ``waiting`` at the time can be taken over; for ever where there are none."""
-        clock = asyncio.get_running_loop().time
-        while not self.is_back:
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._look_at_s if waiting() else None):
-                    await self._changed.wait()
-                continue
-            self._look_at_s = clock() + _LOOK_AGAIN_S
-            entries = waiting()
-            with contextlib.suppress(RetriableError):
-                away = await still_away(self._source, self._target, entries, self.starts)
-                self.is_back = len(away) < len(entries)
-
-
-class Healing:
-    """Partitions of a task that a policy lets go on behind a gap: taken over soon, but no more often than every
-    ten seconds, since that raises the epoch of all, and a source that loses more than is copied would have it all
-    the time."""
-
-    def __init__(self) -> None:
-        self.is_due = asyncio.Event()
-        self._not_before_s = 0.0
-
-    def done(self) -> None:
-        """A take-over was made."""
-        if self.is_due.is_set():
-            self._not_before_s = asyncio.get_running_loop().time() + _HEAL_AGAIN_S
-        self.is_due.clear()
-
-    async def until_due(self) -> None:
-        await self.is_due.wait()
-        await asyncio.sleep(max(self._not_before_s - asyncio.get_running_loop().time(), _TOGETHER_S))
+    async def is_back(self, entries: Sequence[Entry]) -> bool:
+        """Return whether one of ``entries`` can be taken over now; False if it is too early to look."""
+        now_s = asyncio.get_running_loop().time()
+        if not entries or now_s < self._look_at_s:
+            return False
+        self._look_at_s = now_s + _LOOK_AGAIN_S
+        with contextlib.suppress(RetriableError):
+            return len(await still_away(self._source, self._target, entries, self.starts)) < len(entries)
+        return False
 
 
 async def out_of_reach(

@@ -94,7 +94,6 @@ class SliceHandle:
         self._resuming: set[TopicPartition] = set()
         self._resumed: list[Resumed] = []
         self._all_resumed = asyncio.Event()
-        self._removed: asyncio.Future[list[TopicPartition]] | None = None
         self._unclean: list[TopicPartition] = []
         self._tasks: list[asyncio.Task[None]] = []
         #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
@@ -224,7 +223,7 @@ class SliceHandle:
             }
         )
         for piece in more:
-            self.add(piece)
+            self._send({"type": "add", "plans": [plan.to_wire() for plan in piece]})
 
     def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
         """The transaction is ended: fill the next one, as ``producer``, with sequences from 0 if it ``restarts``."""
@@ -240,26 +239,9 @@ class SliceHandle:
         """Nothing that the slice does counts any more, because of ``error``."""
         self._end(error)
 
-    def add(self, plans: Sequence[PartitionPlan]) -> None:
-        """Copy these partitions as well, while it copies. What the plans say must be stored before."""
-        for piece in pieces(plans):
-            self._send({"type": "add", "plans": [plan.to_wire() for plan in piece]})
-
     def hold(self, *, is_held: bool) -> None:
         """Read nothing more, or continue. What was read is still written."""
         self._send({"type": "hold", "is_held": is_held})
-
-    async def remove(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Drain these partitions and let go of them, while the others are copied on.
-
-        One removal at a time. Returns those whose last batches have no answer: they count as unclean at the slice's end
-        too. :class:`SliceLost` if the slice ends meanwhile, or does not answer its lease. A drain takes as long as the
-        target answers.
-        """
-        self._removed = asyncio.get_running_loop().create_future()
-        self._send({"type": "remove", "partitions": [list(one) for one in partitions]})
-        await self._until(self._removed)
-        return self._removed.result()
 
     async def stop(self) -> list[TopicPartition]:
         """End cleanly; return the partitions whose last batches have no answer.
@@ -346,13 +328,8 @@ class SliceHandle:
                 self._resumed.append(one)
             if not self._resuming:
                 self._all_resumed.set()
-        elif kind == "removed":
-            unclean = [TopicPartition(*one) for one in message["unclean"]]
-            self._unclean += unclean
-            if self._removed is not None and not self._removed.done():
-                self._removed.set_result(unclean)
         elif kind == "done":
-            self._unclean += [TopicPartition(*one) for one in message["unclean"]]
+            self._unclean = [TopicPartition(*one) for one in message["unclean"]]
             self._end(None)
         elif kind == "failed":
             self._end(_error_of(message))

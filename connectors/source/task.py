@@ -22,12 +22,12 @@ from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
-from connectors.source.ledger import Cadence, Entry, Ledger, Pair, position_of, start_of
+from connectors.source.ledger import STARTING, Cadence, Entry, Ledger, Pair, position_of, start_of
 from connectors.source.meters import Meters
 from connectors.source.pairs import Pairing
 from connectors.source.progress import PartitionView
-from connectors.source.reach import Healing, Waiting
-from connectors.source.reconfiguring import Reconfiguring
+from connectors.source.reach import Waiting
+from connectors.source.reconfiguring import Reconfiguring, named
 from connectors.source.returned import is_gone, look_for_returned
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly
@@ -52,7 +52,7 @@ T = TypeVar("T")
 class MirrorSourceTask:
     """Copies its partition pairs until stopped. Retriable troubles are taken care of; others are raised by run."""
 
-    #: Whether partitions can join a slice that copies.
+    #: Whether partitions can be taken over while a slice copies others.
     _lets_join = True
 
     def __init__(self, settings: TaskSettings, services: TaskServices, store: PositionStore) -> None:
@@ -76,8 +76,11 @@ class MirrorSourceTask:
         self._took_over = False
         self._is_taking_over = False
         self._defects = Defects(self._name)
+        #: Whether the last slice has ended cleanly, and none copies since.
+        self._has_ended = False
+        #: Partitions that are no longer copied here, until that is stored.
+        self._leaving = Ledger(())
         self._waiting = Waiting(services.clusters.source, services.clusters.target)
-        self._healing = Healing()
         self._pairing = Pairing(
             settings.remote_topic,
             (services.clusters.source, services.clusters.target),
@@ -86,7 +89,13 @@ class MirrorSourceTask:
             is_countable=not (settings.slice.transform_sql or settings.slice.chain or settings.slice.skip_refused),
         )
         self._changes = Reconfiguring(
-            self._name, settings.transactional_id, self._ledger, store, self._waiting, self, self._commit
+            self._name,
+            settings.transactional_id,
+            settings.partitions,
+            self._ledger,
+            store,
+            self._waiting,
+            self,
         )
 
     @property
@@ -103,7 +112,7 @@ class MirrorSourceTask:
         return [entry.view(now_ms) for entry in self._ledger.entries.values()]
 
     def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Copy these partitions from now on; those that were copied already are so without a pause."""
+        """Copy these partitions from the next slice on, which begins soon."""
         self._settings = replace(self._settings, partitions=partitions)
         self._changes.want(partitions)
 
@@ -122,6 +131,8 @@ class MirrorSourceTask:
             done, _ = await asyncio.wait(work, return_when="FIRST_COMPLETED")
             for task in done:
                 task.result()
+            if self._has_ended:
+                self._ledger.hand_over()
             await self._commit()
             self.state = "stopped"
         except BaseException:
@@ -204,24 +215,23 @@ class MirrorSourceTask:
         following: asyncio.Task[SliceHandle] | None = None
         opening = asyncio.create_task(handle.open(self._known_pairs()), name=f"open slice {self._name}")
         try:
-            producer, plans = await self._before_stop(self._prepare(handle, opening))
+            producer, marked = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
             while True:
-                self._go(handle, producer, plans)
-                self.epoch, self.state = handle.epoch, "running"
+                self._ledger.leave(self._changes.wanted, self._leaving)
+                self._go(handle, producer, self._ledger.plans(marked))
+                self._changes.began(producer)
+                self.epoch, self.state, self._has_ended = handle.epoch, "running", False
                 following = await self._epoch(handle)
                 await self._end_epoch(handle)
+                self._has_ended = True
                 self._defects.forget()
                 opened = await self._opened(following) if following is not None else None
                 if opened is None:
-                    self._ledger.hand_over(())
                     return
-                handle, following = opened, None
-                if time.monotonic() - claimed_s < _CLAIM_AGAIN_S and not self._takes_over_early:
-                    plans = self._ledger.plans()
-                else:
-                    self._ledger.hand_over(())
-                    producer, plans = await self._before_stop(self._prepare(handle, opening))
+                handle, following, marked = opened, None, set()
+                if time.monotonic() - claimed_s >= _CLAIM_AGAIN_S or self._changes.takes_over:
+                    producer, marked = await self._before_stop(self._prepare(handle, opening))
                     claimed_s = time.monotonic()
         finally:
             opening.cancel()
@@ -250,8 +260,10 @@ class MirrorSourceTask:
 
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
-    ) -> tuple[ProducerIdentity, list[PartitionPlan]]:
+    ) -> tuple[ProducerIdentity, set[TopicPartition]]:
         """Take over, and store where everything begins; the slice that is opening meanwhile may then write.
+
+        Return its producer, and the source partitions whose targets bear our marker.
 
         At the first start both go on at once. Later the fence waits for the slice: where Spark is gone and does not
         come back soon, each attempt would leave a marker in every partition and nobody would copy.
@@ -263,44 +275,44 @@ class MirrorSourceTask:
         self._took_over = True
         await opening
         self._producer = takeover.producer
-        self._changes.producer_changed(is_fencing=bool(takeover.transactional_id))
+        self._changes.is_fencing = bool(takeover.transactional_id)
         await self._begin(handle, takeover, self._ledger)
         self._loaded = True
         self._waiting.keep(self._ledger.waiting(), starts)
-        self._healing.done()
         self._is_taking_over = False
         for entry in self._ledger.waiting():
             log.warning("%s: %s waits: %s; the others go on", self._name, entry.pair.source, entry.reason)
-        return takeover.producer, self._ledger.plans({plan.source for plan in takeover.plans if plan.pipelined})
+        return takeover.producer, {plan.source for plan in takeover.plans if plan.pipelined}
 
     async def _pairs(self) -> list[Pair]:
-        """The assigned partitions with what both clusters say of them now. Those that a cluster does not know, as one
-        whose remote topic cannot be made, hold up no others: they join the slice once they are there."""
+        """Return the assigned partitions with what both clusters say of them now. Those that a cluster does not know
+        hold up no others: a later slice copies them."""
         partitions = self._settings.partitions
         found = await self.find(partitions)
-        if len(found) < len(partitions):
-            have = {pair.source for pair in found}
-            gone = ", ".join(str(one) for one in partitions if one not in have)
-            if not (found and self._lets_join):
-                raise RetriableError(f"a cluster does not know {gone} now")
-            if self._settings.partitions != partitions:
-                raise RetriableError("its partitions were changed before it began")
-            log.warning("%s: a cluster does not know %s now; the others go on", self._name, gone)
-            self._changes.want(partitions)
+        if len(found) < len(partitions) and not (found and self._lets_join):
+            unknown = set(partitions) - {pair.source for pair in found}
+            raise RetriableError(f"a cluster does not know {named(sorted(unknown))} now")
         return found
 
-    async def find(self, partitions: Collection[TopicPartition]) -> list[Pair]:
-        """The pairs of those that both clusters know now."""
-        return await self._pairing.pairs(list(partitions))
+    async def find(self, partitions: Sequence[TopicPartition]) -> list[Pair]:
+        """Return the pairs of those that both clusters know now."""
+        return await self._pairing.pairs(partitions)
 
-    async def left(self, sources: Collection[TopicPartition]) -> None:
-        """These are no longer copied here, and nobody else copies them yet."""
-        if self._services.syncs is not None:
-            await self._services.syncs.leave(sources)
+    async def store_left(self) -> None:
+        """Store the positions of partitions that are no longer copied here. Another task waits for that."""
+        if self._leaving.entries:
+            if self._services.syncs is not None:
+                await self._services.syncs.leave(self._leaving.entries)
+            await self._commit_of(self._leaving)
+            log.info("%s: no longer copies %s", self._name, named(self._leaving.entries))
+            self._leaving.clear()
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
-        """Take over all of ``joining`` beside the running slice, and store where each begins."""
+        """Take over all of ``joining`` while the slice copies others, and store where each begins."""
         await self._begin(handle, await self._plan(joining, starts, self._producer), joining)
+        for entry in joining.entries.values():
+            if entry.is_copied:
+                entry.state = STARTING
 
     async def _opened(self, opening: asyncio.Task[SliceHandle]) -> SliceHandle | None:
         """Return the next slice once it is open; None if the task is to stop before that."""
@@ -324,7 +336,10 @@ class MirrorSourceTask:
             starts = await self.shut_out(await self._changes.wait_for_others(await self._load(list(known))))
         else:
             await self._commit()  # the map as far as the positions, should one be cut
-            starts = {source: self._waiting.starts.get(source) or start_of(entry) for source, entry in known.items()}
+            starts = {
+                source: self._waiting.starts.get(source) or start_of(entry, has_ended=self._has_ended)
+                for source, entry in known.items()
+            }
         return await self._plan(self._ledger, starts), starts
 
     async def _plan(
@@ -370,7 +385,7 @@ class MirrorSourceTask:
         """Resume what needs a proof, then store where every partition begins, before anything is written."""
         unclean = [plan for plan in takeover.plans if plan.proof is not None]
         for one in await handle.resume(unclean) if unclean else ():
-            plan = self._changes.continued(one.plan, takeover.producer)
+            plan = one.plan
             entry = ledger.entries[plan.source]
             if one.refusal:
                 entry.stop(one.refusal, gap=one.gap)
@@ -384,8 +399,7 @@ class MirrorSourceTask:
                 self._sync(plan.source, one.runs)
         for plan in takeover.plans:
             if plan.proof is None:
-                begins = self._changes.continued(plan, takeover.producer)
-                ledger.begin(plan.source, position_of(begins, *takeover.writer_of(plan)))
+                ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle) -> asyncio.Task[SliceHandle] | None:
@@ -397,24 +411,18 @@ class MirrorSourceTask:
         no_slot = asyncio.Event()
         making_room = asyncio.create_task(no_slot.wait(), name=f"make room for the next slice of {self._name}")
         stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
-        looking = self._until_early()
-        coming_back = asyncio.create_task(looking, name=f"waiting partitions of {self._name}")
-        changing = asyncio.create_task(self._changes.keep(handle), name=f"partitions of {self._name}")
-        ending: list[asyncio.Future[Any]] = [stopping, handle.ended, changing]
-        length_s = self._settings.epoch_ms / 1000
+        until_due = self._changes.until_due(handle, self._settings.epoch_ms / 1000)
+        over = asyncio.create_task(until_due, name=f"end of the epoch of {self._name}")
+        ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
         try:
-            await asyncio.wait([*ending, coming_back], timeout=length_s, return_when="FIRST_COMPLETED")
-            if coming_back.done():
-                coming_back.result()
+            await asyncio.wait([*ending, over], return_when="FIRST_COMPLETED")
             if not any(one.done() for one in ending):
+                over.result()
                 opening = asyncio.create_task(self._open_next(no_slot), name=f"open next slice {self._name}")
                 # This slice copies on while the next one is not ready.
                 await asyncio.wait([*ending, opening, making_room], return_when="FIRST_COMPLETED")
-                await self._changes.pause(ending)
             if handle.ended.done():
                 raise handle.ended.result() or SliceLost("the slice ended by itself")
-            if changing.done():
-                changing.result()
             if stopping.done() or opening is None:
                 return None
             if opening.done():
@@ -422,27 +430,10 @@ class MirrorSourceTask:
             following, opening = opening, None
             return following
         finally:
-            for one in (stopping, coming_back, changing, making_room):
+            for one in (stopping, over, making_room):
                 one.cancel()
-            await asyncio.gather(coming_back, changing, return_exceptions=True)
+            await asyncio.gather(over, return_exceptions=True)
             await _close_opening(opening)
-
-    @property
-    def _takes_over_early(self) -> bool:
-        return self._waiting.is_back or self._healing.is_due.is_set()
-
-    async def _until_early(self) -> None:
-        """Until partitions that are not copied can be taken over."""
-        back = asyncio.create_task(self._waiting.until_back(self._ledger.waiting), name=f"waiting of {self._name}")
-        due = asyncio.create_task(self._healing.until_due(), name=f"healing of {self._name}")
-        try:
-            done, _ = await asyncio.wait({back, due}, return_when="FIRST_COMPLETED")
-            for task in done:
-                task.result()
-        finally:
-            for task in (back, due):
-                task.cancel()
-            await asyncio.gather(back, due, return_exceptions=True)
 
     async def _open_next(self, no_slot: asyncio.Event) -> SliceHandle:
         """Open the next epoch's slice; try until it comes up. Set ``no_slot`` if it waits for a slot of Spark."""
@@ -486,7 +477,7 @@ class MirrorSourceTask:
         if entry.gap is not None and self._settings.gap_policy.goes_on(entry.gap):
             log.warning("%s: %s %s: %s", self._name, entry.pair.source, entry.state, entry.reason)
             entry.heal(has_drained=has_drained)
-            self._healing.is_due.set()
+            self._changes.look()
         else:
             self._tell_stopped(entry)
 
@@ -511,7 +502,8 @@ class MirrorSourceTask:
 
     async def _commit(self) -> None:
         """Store everything."""
-        await self._commit_of(self._ledger)
+        for ledger in (self._leaving, self._ledger):
+            await self._commit_of(ledger)
 
     async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:

@@ -224,19 +224,15 @@ async def test_a_refused_slice_ends_and_knows_whether_its_code_is_stale(stale: b
 
 
 class Half:
-    """The reading or the writing half of a slice: who came and who went."""
+    """The reading or the writing half of a slice: which partitions it was given."""
 
     def __init__(self) -> None:
         self.added: list[TopicPartition] = []
-        self.removed: list[TopicPartition] = []
         self.woken = 0
         self.expected_s = 0.0
 
     def start(self, copiers: list[PartitionCopier], _: Leaders) -> None:
         self.added += [copier.plan.source for copier in copiers]
-
-    def remove(self, copiers: list[PartitionCopier]) -> None:
-        self.removed += [copier.plan.source for copier in copiers]
 
     def wake(self) -> None:
         """Room was made."""
@@ -247,34 +243,7 @@ class Half:
         assert not any(copier.has_unsent for copier in copiers)
 
 
-async def test_partitions_leave_when_theirs_is_answered_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire = Wire()
-    slice_ = Slice(cast(Link, wire))
-    reader, writer = Half(), Half()
-    slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)
-    staying, leaving, silent = in_flight(0), in_flight(1), in_flight(2)
-    slice_._copiers = [staying, leaving, silent]
-    removing = asyncio.create_task(slice_._remove({leaving.plan.source, TopicPartition("unknown", 0)}))
-    await asyncio.sleep(0)
-    assert not wire.said
-    assert staying.is_read
-    assert not leaving.is_read
-    leaving.acknowledged(leaving._in_flight[0], 0)
-    slice_._made_room()
-    await asyncio.wait_for(removing, 60)
-    report, removed = wire.said
-    assert TopicPartition(*report["partitions"][1][0]) == leaving.plan.source
-    assert removed == {"type": "removed", "partitions": [["t", 1], ["unknown", 0]], "unclean": []}
-    assert (reader.removed, writer.removed) == ([leaving.plan.source],) * 2
-    assert leaving.stopped
-
-    monkeypatch.setattr(executor, "_DRAIN_STILL_S", 0.01)
-    await slice_._remove({silent.plan.source})
-    assert wire.said[-1] == {"type": "removed", "partitions": [["t", 2]], "unclean": [["t", 2]]}
-    assert slice_._copiers == [staying]
-
-
-async def test_a_partition_joins_a_slice_that_copies() -> None:
+async def test_a_long_list_of_partitions_comes_in_pieces() -> None:
     slice_ = Slice(cast(Link, Wire()))
     reader, writer = Half(), Half()
     slice_._reader, slice_._writer = cast(Any, reader), cast(Any, writer)

@@ -193,13 +193,6 @@ def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
     assert stage.reader.rack() == "b"
 
 
-def test_a_partition_that_is_let_go_of_is_forgotten(stage: Stage) -> None:
-    stage.send_near()
-    stage.reader.remove([stage.machine])
-    assert stage.readers == []
-    assert not stage.reader.is_followed(stage.machine)
-
-
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 

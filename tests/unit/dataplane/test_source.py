@@ -277,33 +277,6 @@ class Held:
         self.answer: asyncio.Future[hot.FetchAnswer] = asyncio.get_running_loop().create_future()
 
 
-async def test_what_was_asked_for_one_copier_is_not_given_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition leaves and comes again elsewhere in its log while a fetch for it is under way."""
-    held = Held()
-
-    async def fetch(*_: object) -> hot.FetchAnswer:
-        held.asked.set()
-        return await held.answer
-
-    monkeypatch.setattr(reading, "fetch", fetch)
-    reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected)
-    loop = reader._loops[1] = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
-    before, after = copier(), copier()
-    loop.add(before, 0)
-    fetching = asyncio.create_task(loop._fetch(cast(Connection, held), 12))
-    await held.asked.wait()
-    before.discard_unsent()
-    reader.remove([before])
-    loop.add(after, 0)
-    held.answer.set_result(
-        hot.FetchAnswer(0, 0, 1, [fetched(source_batch(range(50, 53)))._replace(topic=hot.topic_name_key("t"))])
-    )
-    await fetching
-    assert after.fetch_offset == before.fetch_offset == 0
-    assert not after.has_unsent
-    assert loop._session.wants_any
-
-
 class Slow(PartitionCopier):
     """Takes three batches of a fetch, for 20 ms each by the stage's clock."""
 
@@ -386,7 +359,7 @@ async def test_who_is_let_go_of_between_two_batches_gets_no_more() -> None:
     turns.reader._loops[1] = turns.loop
     handing = turns.hand_over(one_answer(8, 8, 8))
     await asyncio.sleep(0)
-    turns.reader.remove(turns.copiers[:1])
+    turns.loop._drop(turns.copiers[0])
     turns.copiers[1].stop("refused")
     await handing
     assert turns.steps == [1, 0, 3]

@@ -92,7 +92,7 @@ def test_a_partition_that_stopped_is_neither_planned_nor_handed_over_and_says_wh
     assert made.apply(report(state=state, reason="refused")) == "refused"
     assert made.apply(report(state=state, reason="refused")) == ""
     assert [plan.source for plan in made.plans()] == [OTHER]
-    made.hand_over(())
+    made.hand_over()
     handed_over = {source: entry.position.is_handed_over for source, entry in made.entries.items() if entry.position}
     assert handed_over == {SOURCE: False, OTHER: True}
     view = made.entries[SOURCE].view(10)
@@ -196,6 +196,15 @@ def test_whoever_continues_finds_everything() -> None:
     assert clock.ledger.take_commits() == []
 
 
+def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their_position() -> None:
+    made, leaving = ledger(), Ledger(())
+    made.apply(report(state=STOPPED, reason="refused"))
+    made.leave([], leaving)
+    assert made.entries == {}
+    stored = {one.position.source_partition: one.position.is_handed_over for one in leaving.take_commits()}
+    assert stored == {0: False, 1: True}
+
+
 @pytest.mark.parametrize("rests_s", [20, 70])
 def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
     clock = Clock()
@@ -203,7 +212,7 @@ def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_befor
     clock.ledger.apply(report(next_source_offset=2, state=STOPPED, reason="refused"))
     for _ in range(rests_s):
         clock.tick()
-    clock.ledger.hand_over(())
+    clock.ledger.hand_over()
     commits = {one.position.source_partition: one for one in clock.ledger.take_commits()}
     assert (commits[0].scope, commits[0].position.is_handed_over) == (Scope.ALL, False)
     clock.ledger.commit_succeeded(commits.values())
@@ -242,7 +251,7 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
     made.commit_succeeded(made.take_commits())
     assert not made.must_wait()
     made.apply(report(next_source_offset=6, records=MAX_UNSTORED_RECORDS, bytes=MAX_UNSTORED_BYTES))
-    made.drop(SOURCE)
+    made.leave([OTHER], Ledger(()))
     assert not made.must_wait()
     made.apply(report(source=OTHER, bytes=MAX_UNSTORED_BYTES))
     made.clear()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import cast
 from uuid import UUID
 
@@ -20,7 +19,6 @@ from connectors.source.store import Start
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
 OLD, NEW, THERE = UUID(int=1), UUID(int=2), UUID(int=3)
 NO_LEADER, LED = -1, 1
-WITHIN_S = 30.0
 
 
 class Brokers:
@@ -29,10 +27,10 @@ class Brokers:
     def __init__(self) -> None:
         self.leaders = {"orders": LED, "us.orders": LED}
         self.gone: set[str] = set()
-        self.asked = asyncio.Semaphore(0)
+        self.asked = 0
 
     async def metadata(self, names: Collection[str]) -> ClusterMetadata:
-        self.asked.release()
+        self.asked += 1
         return ClusterMetadata("c", 1, {}, {name: self._topic(name) for name in names})
 
     def _topic(self, name: str) -> TopicMetadata:
@@ -51,30 +49,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reach, name, nothing)
 
 
-def one_that_waits(brokers: Brokers) -> asyncio.Task[None]:
+def one_that_waits(brokers: Brokers) -> Callable[[], Awaitable[bool]]:
     entry = Entry(Pair(SOURCE, NEW, TARGET, THERE))
     entry.wait("for a reason")
     position = Position(*SOURCE, OLD, 100, 3, *TARGET, THERE, 50, "mm2-0", 5, 1, 8)
     waiting = Waiting(cast(Cluster, brokers), cast(Cluster, brokers))
     waiting.keep([entry], {SOURCE: Start(position, 99, False)})
-    return asyncio.create_task(waiting.until_back(lambda: [entry]), name="until back")
+    return lambda: waiting.is_back([entry])
 
 
 @pytest.mark.parametrize("name", ["orders", "us.orders"])
 async def test_a_topic_that_a_cluster_does_not_have_is_not_waited_for(name: str) -> None:
     brokers = Brokers()
     brokers.gone = {name}
-    await asyncio.wait_for(one_that_waits(brokers), WITHIN_S)
+    assert await one_that_waits(brokers)()
 
 
 @pytest.mark.parametrize("name", ["orders", "us.orders"])
 async def test_a_leader_is_waited_for(name: str) -> None:
     brokers = Brokers()
     brokers.leaders[name] = NO_LEADER
-    back = one_that_waits(brokers)
-    async with asyncio.timeout(WITHIN_S):
-        for _ in range(12):
-            await brokers.asked.acquire()
-    assert not back.done()
+    is_back = one_that_waits(brokers)
+    assert [await is_back() for _ in range(3)] == [False] * 3
     brokers.leaders[name] = LED
-    await asyncio.wait_for(back, WITHIN_S)
+    assert await is_back()
+
+
+async def test_both_clusters_are_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 3600.0)
+    brokers = Brokers()
+    assert not await one_that_waits(brokers)()
+    assert brokers.asked == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,9 +13,10 @@ from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.offset_map import Run
 from connectors.positions import Position
-from connectors.source import defects, reach, task
+from connectors.source import defects, reach, reconfiguring, task
 from connectors.source.defects import TaskDefective
 from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Pair
+from connectors.source.reach import Waiting
 from connectors.source.slice import SliceDefect, SliceLost
 from connectors.source.store import Commit, PositionStore, Scope, Start
 from connectors.source.takeover import Clusters, Takeover
@@ -102,11 +104,18 @@ class World:
         monkeypatch.setattr(task, "SliceHandle", Here)
         monkeypatch.setattr(task, "take_over", self._take_over)
         monkeypatch.setattr(task, "_MAX_RETRY_S", 0.001)
-        monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
+        for name in ("_TOGETHER_S", "_APART_S", "_LOOK_S", "_LATE_LOOK_S"):
+            monkeypatch.setattr(reconfiguring, name, 0.001)
+        monkeypatch.setattr(MirrorSourceTask, "find", lambda _, wanted: self._find(wanted))
 
     def task(self, epoch_ms: int = 60_000) -> MirrorSourceTask:
         settings = TaskSettings(
-            "us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}), epoch_ms=epoch_ms
+            flow="us->eu",
+            transactional_id="mm2-0",
+            partitions=tuple(pair.source for pair in self.pairs),
+            remote_topic="us.{}".format,
+            slice=SliceSettings("us->eu", 0, {}, {}),
+            epoch_ms=epoch_ms,
         )
         services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
         return MirrorSourceTask(settings, services, cast(PositionStore, self))
@@ -138,12 +147,18 @@ class World:
     async def close(self) -> None:
         self.changed()
 
-    async def _pairs(self) -> list[Pair]:
-        return self.pairs
+    async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        return await self.load(partitions)
 
-    async def _take_over(self, _: object, __: str, entries: Sequence[Entry], starts: Any, **___: object) -> Takeover:
+    async def _find(self, wanted: Collection[TopicPartition]) -> list[Pair]:
+        return [pair for pair in self.pairs if pair.source in wanted]
+
+    async def _take_over(
+        self, _: object, __: str, entries: Sequence[Entry], starts: Any, running: ProducerIdentity | None, **___: object
+    ) -> Takeover:
         self.starts.append(starts)
-        self.taken_over += [bool(entry.position and entry.position.is_handed_over) for entry in entries]
+        positions = [starts[entry.pair.source].position for entry in entries]
+        self.taken_over += [bool(position and position.is_handed_over) for position in positions]
         self.changed()
         await self.may_take_over.wait()
         plans = []
@@ -154,7 +169,8 @@ class World:
                 plans.append(
                     PartitionPlan(entry.pair.source, None, entry.pair.target, None, 0, -1, 0, 0, pipelined=False)
                 )
-        return Takeover(ProducerIdentity(5, len(self.starts)), tuple(plans))
+        producer = running or ProducerIdentity(5, len(self.starts))
+        return Takeover(producer, tuple(plans), "mm2-0")
 
 
 @pytest.fixture
@@ -276,6 +292,86 @@ async def test_who_still_waits_at_the_end_is_not_handed_over(world: World, monke
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
+async def test_a_partition_joins_with_the_next_slice_and_the_others_go_on_under_their_producer(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.pairs = [PAIR, OTHER_PAIR]
+    world.may_take_over.clear()
+    one.reconfigure((SOURCE, OTHER))
+    await world.until(lambda: len(world.taken_over) == 2)
+    await asyncio.sleep(0.05)
+    assert len(world.went) == 1, "what is slow holds up nothing that is copied"
+    world.may_take_over.set()
+    await world.until(lambda: len(world.went) == 2)
+    assert world.went == [(1, 1, [0]), (2, 1, [0, 0])]
+    assert [view.state for view in one.view(0)] == ["running", "running"]
+    stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
+    assert stored == [(0, False), (1, False)], "one that stays is not offered to other tasks"
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
+
+
+async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_next_one_copies(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_back(_: Waiting, entries: Sequence[Entry]) -> bool:
+        return bool(entries)
+
+    monkeypatch.setattr(Waiting, "is_back", is_back)
+    world.pairs = [PAIR, OTHER_PAIR]
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.is_store_away = True
+    one.reconfigure((SOURCE,))
+    await world.until(lambda: len(world.went) == 2)
+    assert [len(sequences) for _, _, sequences in world.went] == [2, 1]
+    one.reconfigure((SOURCE, OTHER))
+    await asyncio.sleep(0.05)
+    assert len(world.went) == 2, "another task may have it, until it is known what is stored"
+    world.is_store_away = False
+    one._changes.look()
+    await world.until(lambda: len(world.went) == 3)
+    stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
+    assert stored[2:] == [(1, True), (0, False), (1, False)]
+    assert [epoch for _, epoch, _ in world.went] == [1, 1, 2], "the epoch that wrote it before does not write it again"
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
+async def test_a_stop_stores_what_has_left(world: World) -> None:
+    world.pairs = [PAIR, OTHER_PAIR]
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.is_store_away = True
+    one.reconfigure((SOURCE,))
+    await world.until(lambda: len(world.went) == 2)
+    world.is_store_away = False
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
+
+
+async def test_changes_are_collected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconfiguring, "_TOGETHER_S", 0.2)
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    many = [replace(PAIR, source=TopicPartition("orders", index), target=TopicPartition("us.orders", index))
+            for index in range(5)]  # fmt: skip
+    for count in range(2, 6):
+        world.pairs = many[:count]
+        one.reconfigure(tuple(pair.source for pair in world.pairs))
+        await asyncio.sleep(0.01)
+    await world.until(lambda: len(world.went) == 2)
+    assert len(world.went[1][2]) == 5
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
     """Else every attempt at a Spark that is gone would leave a marker in every partition."""
     one = world.task()
@@ -350,10 +446,7 @@ async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeyp
     settings = TaskSettings("us->eu", "mm2-0", (SOURCE, other), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
     services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
     one = MirrorSourceTask(settings, services, cast(PositionStore, None))
-    wanted: list[object] = []
-    monkeypatch.setattr(one._changes, "want", wanted.append)
     assert await one._pairs() == [PAIR]
-    assert wanted == [(SOURCE, other)], "they join once they are there"
     monkeypatch.setattr(type(one), "_lets_join", False)
     with pytest.raises(RetriableError, match="does not know unknown-0 now"):
         await one._pairs()
