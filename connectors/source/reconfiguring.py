@@ -144,18 +144,18 @@ class Reconfiguring:
     async def wait_for_others(self, loaded: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         """Return what the store says of these partitions once other tasks have handed over what they are about to.
 
-        Raises :class:`RetriableError` if some of these are no longer wanted when that is over: the task that has them
-        now is not to be fenced.
+        Raises :class:`RetriableError` if some of these are no longer wanted: the task that has them now is not to be
+        fenced.
         """
         starts = dict(loaded)
         clock = asyncio.get_running_loop().time
         until_s = clock() + HAND_OVER_S
-        while (others := self._of_others(starts)) and clock() < until_s:
+        while set(starts) <= set(self.wanted):
+            if not (others := self._of_others(starts)) or clock() >= until_s:
+                return starts
             await asyncio.sleep(_LATE_LOOK_S)
             starts.update(await self._store.load_more(others))
-        if not set(starts) <= set(self.wanted):
-            raise RetriableError("its partitions were changed before it began")
-        return starts
+        raise RetriableError("its partitions were changed before it began")
 
     def _due_s(self) -> float:
         """Return when the epoch ends because of a change; infinity without one."""

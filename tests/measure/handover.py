@@ -1,7 +1,8 @@
 """How long a change of epochs holds records up: producer-to-consumer latency with epochs of a few seconds.
 
-``--slots 1`` leaves the next slice without a slot until its predecessor has ended. ``--command`` runs the
-``connect-mirror-maker`` of another version, for a comparison in one run.
+``--slots 1`` leaves the next slice without a slot until its predecessor has ended. ``--new-topics`` makes topics while
+records flow, so that epochs end early for partitions that join. ``--command`` runs the ``connect-mirror-maker`` of
+another version, for a comparison in one run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=int, default=2000, help="records a second")
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--new-topics", type=int, default=0, help="topics to make meanwhile, evenly")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--command", nargs="*", default=[""], help="commands to compare; empty for this version's")
     options = parser.parse_args(arguments)
@@ -51,6 +53,7 @@ def _run(options: argparse.Namespace, us: KafkaCluster, eu: KafkaCluster, comman
         "us->eu.enabled": "true",
         "us->eu.topics": f"{prefix}-.*",
         "copy.epoch.ms": str(options.epoch_ms),
+        "refresh.look.interval.ms": "1000",
         "spark.master": f"local[{options.slots},4]",
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -61,11 +64,14 @@ def _run(options: argparse.Namespace, us: KafkaCluster, eu: KafkaCluster, comman
             latencies_ms, exact = asyncio.run(_measure(options, us, eu, partitions))
             mirror.stop()
             unclean = [line for line in mirror.log_lines() if "taking over again" in line]
+            joined = sum(" as well" in line for line in mirror.log_lines())
     latencies_ms.sort()
     at = {name: latencies_ms[int(len(latencies_ms) * share)] for name, share in _SHARES.items()}
     figures = ", ".join(f"{name} {value:.1f} ms" for name, value in at.items())
     print(f"{command or 'this version'}: {len(latencies_ms)} records: {figures}, max {latencies_ms[-1]:.0f} ms")
-    print(f"  exact: {exact}; take-overs after a loss: {len(unclean)}", flush=True)
+    print(
+        f"  exact: {exact}; take-overs after a loss: {len(unclean)}; times that partitions joined: {joined}", flush=True
+    )
     for line in unclean:
         print(f"  {line}", flush=True)
     return exact and not unclean
@@ -95,6 +101,7 @@ async def _measure(
             while len(copied) < len(partitions):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         latencies.clear()
+        changing = asyncio.create_task(_make_topics(options, us, partitions[0].topic))
         began_s, sent = time.monotonic(), 0
         while (passed_s := time.monotonic() - began_s) < options.seconds:
             while sent < passed_s * options.rate:
@@ -104,12 +111,19 @@ async def _measure(
                 sent += 1
                 await producer.send(partition.topic, value, partition=partition.partition)
             await asyncio.sleep(_TICK_S)
+        await changing
         await producer.flush()
         deadline_s = time.monotonic() + _START_DEADLINE_S
         while sum(map(len, copied.values())) < sum(written.values()) and time.monotonic() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         reading.cancel()
     return latencies, all(copied[one] == list(range(count)) for one, count in written.items())
+
+
+async def _make_topics(options: argparse.Namespace, us: KafkaCluster, like: str) -> None:
+    for index in range(options.new_topics):
+        await asyncio.sleep(options.seconds / (options.new_topics + 1))
+        await make_topics(us.bootstrap, {f"{like}-new{index}": 1})
 
 
 async def _read(
