@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 import aiokafka.abc
-import kafka.net.sasl.oauth
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
 
@@ -155,17 +154,6 @@ class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc
 
     async def token(self) -> str:
         return await asyncio.to_thread(self._tokens.token)
-
-
-class TokensOfKafkaPython(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]  # no marker for its types
-    """For kafka-python, in a thread of its own."""
-
-    def __init__(self, settings: OAuthSettings) -> None:
-        super().__init__()
-        self._tokens = _tokens(settings)
-
-    def token(self) -> str:
-        return self._tokens.token()
 
 
 class _Tokens:

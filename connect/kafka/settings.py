@@ -7,7 +7,7 @@ the control link; that form holds the secrets, ``repr`` does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final, Self
@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from connect.core.config import trim
 from connect.core.errors import ConfigError
 from connect.kafka.jaas import JaasError, parse_jaas
-from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, TokensOfKafkaPython, oauth_settings
+from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, oauth_settings
 from connect.kafka.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -91,41 +91,25 @@ class ConnectionSettings:
             "client_id": self.client_id,
             "request_timeout_ms": self.request_timeout_ms,
             "max_idle_ms": self.connections_max_idle_ms,
-            **self._security("PLAIN"),
+            **self._security(),
         }
 
     def aiokafka_arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``AIOKafkaConsumer`` and ``AIOKafkaProducer``."""
         return {
-            "bootstrap_servers": self._addresses(),
+            "bootstrap_servers": [format_address(host, port) for host, port in self.bootstrap],
             "client_id": self.client_id,
             "request_timeout_ms": self.request_timeout_ms,
             "connections_max_idle_ms": self.connections_max_idle_ms,
-            **self._security("PLAIN"),
+            **self._security(),
         }
 
-    def kafka_python_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``kafka.KafkaAdminClient``."""
-        return {
-            "bootstrap_servers": self._addresses(),
-            "client_id": self.client_id,
-            "request_timeout_ms": self.request_timeout_ms,
-            "connections_max_idle_ms": self.connections_max_idle_ms,
-            **self._security(None, TokensOfKafkaPython),
-        }
-
-    def _addresses(self) -> list[str]:
-        return [format_address(host, port) for host, port in self.bootstrap]
-
-    def _security(
-        self, no_mechanism: str | None, tokens: Callable[[OAuthSettings], object] = TokensOfAiokafka
-    ) -> dict[str, Any]:
-        """What the three libraries call by the same names; ``no_mechanism`` is their word for none, ``tokens`` makes
-        their provider."""
+    def _security(self) -> dict[str, Any]:
+        """Return what connections, consumers and producers call by the same names."""
         arguments: dict[str, Any] = {
             "security_protocol": self.security_protocol,
             "ssl_context": None if self.tls is None else self.tls.ssl_context(),
-            "sasl_mechanism": self.sasl_mechanism or no_mechanism,
+            "sasl_mechanism": self.sasl_mechanism or "PLAIN",
         }
         if self.username is not None and self.password is not None:
             arguments["sasl_plain_username"] = self.username
@@ -133,7 +117,7 @@ class ConnectionSettings:
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
         if self.oauth is not None:
-            arguments["sasl_oauth_token_provider"] = tokens(self.oauth)
+            arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(self.oauth)
         return arguments
 
 

@@ -46,4 +46,4 @@ async def test_the_topic_is_compacted_and_has_one_partition(eu: KafkaCluster, ad
         # Of its settings a moment later still; until then it has those that all topics have.
         while (await admin.describe_topic_configs(["heartbeats"]))["heartbeats"].get("cleanup.policy") != "compact":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert len(described["heartbeats"]["partitions"]) == 1
+    assert len(described["heartbeats"].partitions) == 1

@@ -37,7 +37,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin, NewTopic
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.connection import Connection, ConnectionLost, RequestTimedOut, UnsupportedVersion
-from connect.kafka.settings import ConnectionSettings, connection_settings
+from connect.kafka.settings import ConnectionSettings, connection_settings, format_address
 from connect.kafka.transactions import FenceRefused, ProducersRefused, TopicsRefused, describe_producers, fence
 from connect.wire import records
 from tests.kit.pipe import Direction
@@ -381,7 +381,7 @@ class TestSecured:
 
 def grant(settings: ConnectionSettings, kind: ResourceType, name: str, right: ACLOperation) -> None:
     """Returns once the broker goes by it; the controller makes it a moment before."""
-    client: Any = KafkaAdminClient(**settings.kafka_python_arguments())
+    client: Any = KafkaAdminClient(bootstrap_servers=[format_address(*each) for each in settings.bootstrap])
     rule = ACL("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePattern(kind, name))
     asked = ACLFilter("User:limited", "*", right, ACLPermissionType.ALLOW, ResourcePatternFilter(kind, name, LITERAL))
     try:

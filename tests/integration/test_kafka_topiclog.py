@@ -129,7 +129,7 @@ async def test_made_topics_are_compacted(client: Client) -> None:
             configs = (await client.admin.describe_topic_configs([topic]))[topic]
     assert configs["cleanup.policy"] == "compact"
     await until_led(client.cluster, {topic: 2})
-    assert len((await client.admin.describe_topics([topic]))[topic]["partitions"]) == 2
+    assert len((await client.admin.describe_topics([topic]))[topic].partitions) == 2
 
 
 async def test_a_topic_that_is_not_compacted_is_refused(client: Client) -> None:

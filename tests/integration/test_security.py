@@ -9,8 +9,6 @@ from datetime import timedelta
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from kafka import KafkaAdminClient
-from kafka.admin import NewTopic as KafkaTopic
 from kafka.protocol.metadata import MetadataRequest
 
 from connect.core.errors import ClusterUnreachable, ConfigError, SecurityError
@@ -77,11 +75,9 @@ async def test_every_way_in_for_every_library(secured: Secured, listener: str, c
     connection = await opened(settings)
     assert connection.versions
     await connection.close()
-    admin = KafkaAdminClient(**settings.kafka_python_arguments())
-    try:
-        admin.create_topics([KafkaTopic(f"by-{listener}", num_partitions=1, replication_factor=1)])
-    finally:
-        admin.close()
+    admin = Admin(settings)
+    assert await admin.create_topics([NewTopic(f"by-{listener}", 1, 1)]) == {f"by-{listener}": None}
+    await admin.close()
     producer = AIOKafkaProducer(**settings.aiokafka_arguments())
     await producer.start()
     try:

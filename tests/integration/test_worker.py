@@ -327,7 +327,7 @@ async def test_topics_are_made_as_their_group_says(us: KafkaCluster) -> None:
         await stage.stop()
         assert await stage.numbers() == [0, 1, 2]
         described = await stage.admin.describe_topics([stage.topic])
-        assert len(described[stage.topic]["partitions"]) == 3
+        assert len(described[stage.topic].partitions) == 3
         configs = await stage.admin.describe_topic_configs([stage.topic])
         assert configs[stage.topic]["max.message.bytes"] == "7777"
 

@@ -11,7 +11,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.conn import create_conn
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import KafkaAdminClient
 
 from connect.core.errors import ConfigError
 from connect.kafka.settings import ConnectionSettings, connection_settings, format_address, parse_bootstrap
@@ -73,7 +72,6 @@ def test_user_and_password_reach_the_libraries_and_no_log() -> None:
     for arguments in (
         scrammed.create_conn_arguments(),
         scrammed.aiokafka_arguments(),
-        scrammed.kafka_python_arguments(),
     ):
         assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("bob", "s3cret")
         assert "s3cret" not in repr(arguments)
@@ -85,7 +83,6 @@ def test_arguments_are_those_the_libraries_know() -> None:
         inspect.signature(create_conn).bind("host", 1, **each.create_conn_arguments())
         inspect.signature(AIOKafkaConsumer.__init__).bind(None, **each.aiokafka_arguments())
         inspect.signature(AIOKafkaProducer.__init__).bind(None, **each.aiokafka_arguments())
-        assert set(each.kafka_python_arguments()) <= set(KafkaAdminClient.DEFAULT_CONFIG)
 
 
 def test_the_wire_form_is_json_and_whole() -> None:
