@@ -15,7 +15,6 @@ from connect.kafka.admin import NewTopic
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, allowed, group_rights
 from connect.kafka.settings import ConnectionSettings
-from connectors.clients import Side
 from connectors.planning import required_acls
 from connectors.planning.required_acls import Need
 from connectors.settings import MirrorSourceSettings
@@ -39,23 +38,18 @@ class Looked:
 @dataclass(frozen=True, slots=True)
 class Sides:
     """A flow to look at. ``internal`` are topics that it keeps on the target, ``group_id`` its worker's group there,
-    None where that is not known. A cluster without a connection is not asked. Without ``settings`` it has heartbeats
-    alone. ``line`` is where its findings belong.
+    None where that is not known. Without ``settings`` it has heartbeats alone. ``line`` is where its findings belong.
     """
 
     flow: str
     source: str
     target: str
-    of_source: ConnectionSettings | None
-    of_target: ConnectionSettings | None
+    of_source: ConnectionSettings
+    of_target: ConnectionSettings
     settings: MirrorSourceSettings | None
     internal: Sequence[NewTopic]
     group_id: str | None
     line: int | None = None
-
-    def named(self) -> tuple[tuple[Side, str], ...]:
-        """Both clusters' names, each with the side that it is on."""
-        return ("source", self.source), ("target", self.target)
 
 
 async def look_at_flow(sides: Sides, looked: Looked) -> None:
@@ -92,11 +86,9 @@ async def look_at_cluster(
 
 
 async def _reached(
-    stack: AsyncExitStack, name: str, settings: ConnectionSettings | None, needed: Needed | None, looked: Looked
+    stack: AsyncExitStack, name: str, settings: ConnectionSettings, needed: Needed | None, looked: Looked
 ) -> Cluster | None:
     """Connected, or None where that was not possible, now or for another flow."""
-    if settings is None:
-        return None
     addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
     before = looked.clusters.get(name)
     if before is not None and before.error:

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from connect.cli.check_clusters import Looked, Sides, look_at_flow
+from connect.cli.check_clusters import Looked, look_at_flow
 from connect.cli.check_connectors import objections_of, of_checkpoints, of_heartbeats, of_source, plugins_of
 from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
-from connect.cli.check_sides import hidden_of, sides_of
+from connect.cli.check_sides import sides_of
 from connect.cli.check_values import in_config, of_connector, undeclared
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
@@ -116,19 +116,15 @@ async def _look(
     looked.does += does_of(java_class, props, worker)
     if not java_class.startswith(_MIRROR):
         return
-    sides = sides_of(file.name, java_class, props, worker, hidden)
+    if hidden:
+        if not offline:
+            key = sorted(hidden)[0]
+            said = f"the clusters could not be asked: {key} refers to what only the worker's config providers know"
+            looked.findings.append(file.finding(Level.UNKNOWN, said, key))
+        return
+    sides = sides_of(file.name, java_class, props, worker)
     if not offline:
-        looked.findings += _not_asked(file, sides, props, hidden)
         await look_at_flow(sides, looked)
-
-
-def _not_asked(
-    file: ConnectorFile, sides: Sides, props: Mapping[str, str], hidden: Collection[str]
-) -> Iterator[Finding]:
-    for side, alias in sides.named():
-        for key in hidden_of(props, side, hidden):
-            said = f"cluster {alias} could not be asked: {key} refers to what only its worker's config providers know"
-            yield file.finding(Level.UNKNOWN, said, key)
 
 
 def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:

@@ -25,42 +25,10 @@ class Kind(StrEnum):
 _FLOW_KEY: Final = re.compile(r"[^.=\s]+->[^\s]+\.")
 _RESOURCE: Final = frozenset({"apiVersion", "kind"})
 _OF_RESOURCE: Final = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
-#: What only consumers and only producers have, and what both had before Kafka 0.9.
-_OF_CONSUMER: Final = frozenset(
-    [
-        "group.id",
-        "groupid",
-        "zookeeper.connect",
-        "zk.connect",
-        "auto.offset.reset",
-        "autooffset.reset",
-        "enable.auto.commit",
-        "auto.commit.enable",
-        "shallow.iterator.enable",
-        "partition.assignment.strategy",
-        "max.poll.records",
-        "fetch.min.bytes",
-    ]
-)
+#: What nearly every consumer's and producer's file has, of today and from before Kafka 0.9.
+_OF_CONSUMER: Final = frozenset({"group.id", "groupid", "auto.offset.reset", "autooffset.reset", "zookeeper.connect"})
 _OF_PRODUCER: Final = frozenset(
-    [
-        "acks",
-        "request.required.acks",
-        "metadata.broker.list",
-        "broker.list",
-        "producer.type",
-        "compression.type",
-        "compression.codec",
-        "max.in.flight.requests.per.connection",
-        "retries",
-        "linger.ms",
-        "batch.size",
-        "block.on.buffer.full",
-        "enable.idempotence",
-        "queue.enqueue.timeout.ms",
-        "queue.enqueueTimeout.ms",
-        "buffer.memory",
-    ]
+    {"acks", "request.required.acks", "metadata.broker.list", "broker.list", "compression.type", "producer.type"}
 )
 _OF_WORKER: Final = (
     "config.storage.topic",

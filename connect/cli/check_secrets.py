@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from connect.cli.check_clusters import Sides
 from connect.cli.check_report import Finding, Level, one_line
-from connect.cli.check_sides import hidden_of
 from connect.core.errors import ConfigError
 from connect.core.providers import Provider, ProviderFactory
 from connect.runtime.discovery import config_providers
@@ -61,11 +59,6 @@ def _mounted(params: Mapping[str, str]) -> Provider:
     return read_if_there
 
 
-def without_secret(config: Mapping[str, str]) -> frozenset[str]:
-    """The keys of a resolved config that still refer to a secret."""
-    return frozenset(key for key, value in config.items() if _REFERENCE.search(value))
-
-
 def of_missing(secrets: Given, missing: SecretKey) -> Finding:
     """What a start would need."""
     path, needed = missing.node.path, f"secret {missing.secret}, key {missing.key}"
@@ -74,17 +67,16 @@ def of_missing(secrets: Given, missing: SecretKey) -> Finding:
     return Finding(Level.WARNING, f"{path} needs {needed}, which is not in {secrets.folder}", path, missing.node.line)
 
 
-def not_asked(
-    found: Translation, sides: Sides, config: Mapping[str, str], hidden: Collection[str], secrets: Given
-) -> Iterator[Finding]:
-    """The clusters that need a secret which is not there; the line is that of the field that needs it."""
-    for side, alias in sides.named():
-        values = [config[key] for key in hidden_of(config, side, hidden)]
-        names = list(dict.fromkeys(path.rpartition("/")[2] for value in values for path in _REFERENCE.findall(value)))
-        if not names:
-            continue
-        where = "say --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
-        line = next((one.node.line for one in found.missing if one.secret in names), None)
-        word = "secret" if len(names) == 1 else "secrets"
-        said = f"cluster {alias} could not be asked for want of {word} {one_line(names)}: {where}"
-        yield Finding(Level.UNKNOWN, said, line=line)
+def not_asked(found: Translation, config: Mapping[str, str], secrets: Given) -> Finding | None:
+    """Say that the clusters cannot be asked, if a resolved ``config`` still refers to secrets; the line is that of the
+    field that needs the first."""
+    paths = (path for value in config.values() for path in _REFERENCE.findall(value))
+    names = list(dict.fromkeys(path.rpartition("/")[2] for path in paths))
+    if not names:
+        return None
+    where = "say --secrets DIR" if secrets.folder is None else f"not in {secrets.folder}"
+    line = next((one.node.line for one in found.missing if one.secret in names), None)
+    word = "secret" if len(names) == 1 else "secrets"
+    return Finding(
+        Level.UNKNOWN, f"the clusters could not be asked for want of {word} {one_line(names)}: {where}", line=line
+    )

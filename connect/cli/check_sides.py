@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from connect.cli.check_clusters import Sides
 from connect.core.errors import ConfigError
 from connect.core.worker_config import WorkerConfig
 from connect.kafka.admin import NewTopic
-from connect.kafka.settings import ConnectionSettings, connection_settings
-from connectors.clients import Kind, Side, connector_client, flow_clients
+from connect.kafka.settings import ConnectionSettings
+from connectors.clients import Kind, Side, flow_clients
 from connectors.settings import MirrorSourceSettings, source_settings
 
 
-def sides_of(
-    name: str, java_class: str, props: Mapping[str, str], worker: WorkerConfig, hidden: Collection[str] = ()
-) -> Sides:
-    """The clusters, and what the connector ``name`` needs there; ``props`` are resolved, but for the keys ``hidden``,
-    whose values are not known here. A cluster that needs one of them has no connection.
+def sides_of(name: str, java_class: str, props: Mapping[str, str], worker: WorkerConfig) -> Sides:
+    """Return the clusters, and what the connector ``name`` needs there; ``props`` are resolved.
 
     Raises:
         ConfigError: A key is missing or wrong; it is named as ``props`` have it.
@@ -25,7 +22,7 @@ def sides_of(
     """
     props = {**props, "name": name, "connector.class": java_class}
     settings = source_settings(props, worker.props)
-    of_source, of_target = _connections(props, settings, worker, hidden)
+    of_source, of_target = _connections(props, settings, worker)
     mirrors = java_class.endswith("MirrorSourceConnector")
     return Sides(
         name or settings.flow,
@@ -39,34 +36,15 @@ def sides_of(
     )
 
 
-def hidden_of(props: Mapping[str, str], side: Side, hidden: Collection[str]) -> list[str]:
-    """The keys among ``hidden`` without which the cluster of a side cannot be asked."""
-    if not hidden:
-        return []
-    keys = dict.fromkeys(key for name in connector_client(props, side, "admin") for key in _places(name, side, "admin"))
-    return [key for key in keys if key in hidden]
-
-
 def _connections(
-    props: Mapping[str, str], settings: MirrorSourceSettings, worker: WorkerConfig, hidden: Collection[str]
-) -> tuple[ConnectionSettings | None, ConnectionSettings | None]:
+    props: Mapping[str, str], settings: MirrorSourceSettings, worker: WorkerConfig
+) -> tuple[ConnectionSettings, ConnectionSettings]:
     def located(error: ConfigError, side: Side, kind: Kind | None) -> ConfigError:
         places = _places(error.key or "", side, kind)
         key = next((place for place in places if place in props), places[-1])
         return ConfigError(error.message.replace(error.key or "", key, 1), key)
 
-    def admin(side: Side, alias: str) -> ConnectionSettings | None:
-        if hidden_of(props, side, hidden):
-            return None
-        try:
-            own = connector_client(props, side, "admin")
-            return connection_settings(own, client_id=own.get("client.id", ""), where=f"cluster {alias}")
-        except ConfigError as error:
-            raise located(error, side, "admin") from None
-
     source, target = settings.source_alias, settings.target_alias
-    if hidden:
-        return admin("source", source), admin("target", target)
     own = {"client.id": "", **worker.props}
     clients = flow_clients(settings.flow, props, own, source=source, target=target, locate=located)
     return clients.source_admin(), clients.target_admin()

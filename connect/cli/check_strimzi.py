@@ -11,7 +11,7 @@ from connect.cli.check_clusters import Looked, look_at_flow
 from connect.cli.check_connector import does_of
 from connect.cli.check_connectors import objections_of, plugins_of
 from connect.cli.check_report import Finding, Level, Outcome, Report, SeenCluster, of_error
-from connect.cli.check_secrets import Given, given, lenient_providers, not_asked, of_missing, without_secret
+from connect.cli.check_secrets import Given, given, lenient_providers, not_asked, of_missing
 from connect.cli.check_sides import sides_of
 from connect.cli.check_values import Written, declares, of_values
 from connect.core.config import split_list
@@ -124,13 +124,15 @@ async def _look(part: _Part, looked: Looked, *, offline: bool) -> None:
     transformer = worker.transformer.for_connector(config)
     hiding = secrets_of(transformer, config, worker.raw)
     props = transformer.transform(config)
-    hidden = without_secret(props)
+    missing = not_asked(part.found, props, part.secrets)
     try:
         looked.does += does_of(config["connector.class"], props, worker)
-        sides = sides_of(part.wanted.name, config["connector.class"], props, worker, hidden)
-        if not offline:
-            looked.findings += not_asked(part.found, sides, props, hidden, part.secrets)
-            await look_at_flow(sides, looked)
+        if missing is None:
+            sides = sides_of(part.wanted.name, config["connector.class"], props, worker)
+            if not offline:
+                await look_at_flow(sides, looked)
+        elif not offline:
+            looked.findings.append(missing)
     except HeliographError as error:
         looked.findings.append(part.of_error(error))
     looked.does = [hiding.mask(one) for one in looked.does]

@@ -95,17 +95,16 @@ async def test_a_connectors_own_providers_are_heeded_and_not_shown(
     assert "secretly" not in str(report)
 
 
-async def test_a_cluster_that_needs_the_workers_providers_is_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
+async def test_clusters_that_need_the_workers_providers_are_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
     login = "source.cluster.security.protocol = SSL\nsource.cluster.ssl.truststore.certificates = ${env:CA}\n"
     text = _PROPERTIES + login
     report = await check(tmp_path, text, offline=False)
     ((line, said),) = of_level(report, Level.UNKNOWN)
     assert line == 9
-    assert said.startswith("cluster us could not be asked: source.cluster.ssl.truststore.certificates refers to")
-    (sides,) = asked
-    assert sides.of_source is None
-    assert sides.of_target is not None
+    assert said.startswith("the clusters could not be asked: source.cluster.ssl.truststore.certificates refers to")
+    assert report.outcomes[0].does
     assert of_level(await check(tmp_path, text), Level.UNKNOWN) == []
+    assert asked == []
 
 
 def secrets_in(folder: Path, *names: str) -> Path:
@@ -120,23 +119,21 @@ async def test_a_resource_is_asked_with_its_secrets(tmp_path: Path, asked: list[
     folder = secrets_in(tmp_path, "us-bob/password")
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False, secrets=folder)
     (sides,) = asked
-    assert sides.of_source is not None
     assert sides.of_source.password == "s3cretpassword"
     assert of_level(report, Level.UNKNOWN) == of_level(report, Level.NOTE) == of_level(report, Level.ERROR) == []
     assert "s3cretpassword" not in str(report)
 
 
-async def test_a_cluster_without_its_secret_is_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
+async def test_clusters_without_their_secret_are_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False)
-    said = "cluster us could not be asked for want of secret us-bob: say --secrets DIR"
+    said = "the clusters could not be asked for want of secret us-bob: say --secrets DIR"
     assert of_level(report, Level.UNKNOWN) == [(14, said)]
     folder = secrets_in(tmp_path, "us-ca/ca.crt")
     report = await check(tmp_path, RESOURCE_WITH_SECRET, offline=False, secrets=folder)
-    said = f"cluster us could not be asked for want of secret us-bob: not in {folder}"
+    said = f"the clusters could not be asked for want of secret us-bob: not in {folder}"
     assert of_level(report, Level.UNKNOWN) == [(14, said)]
     assert any(f"which is not in {folder}" in text for _, text in of_level(report, Level.WARNING))
-    # the other one needs none
-    assert [(one.of_source, one.of_target is None) for one in asked] == [(None, False)] * 2
+    assert asked == []
 
 
 async def test_offline_nothing_is_said_of_clusters_that_are_not_asked(tmp_path: Path) -> None:
