@@ -32,7 +32,7 @@ AliasKind = Literal["transformation", "predicate"]
 class Definitions(Protocol):
     """Where the classes behind aliases are found."""
 
-    def resolve(self, kind: AliasKind, name: str) -> str | None:
+    def full_name(self, name: str) -> str | None:
         """The full name of a class, of whatever kind; None where there is none."""
         ...
 
@@ -132,18 +132,15 @@ def _of_alias(aliases: _Aliases, alias: str, props: Mapping[str, str | None], de
     prefix, group = f"{aliases.key}.{alias}.", f"{aliases.group}: {alias}"
     kind = aliases.interface.lower()
 
-    def resolve(name: str) -> str | None:
-        return definitions.resolve(aliases.kind, name)
-
     name = props.get(f"{prefix}type")
-    full_name = None if name is None else resolve(name.strip())
+    full_name = None if name is None else definitions.full_name(name.strip())
     versions = definitions.versions(aliases.kind, full_name) if full_name is not None else ()
     type_ = Setting(
         f"{prefix}type",
         Type.CLASS,
         REQUIRED,
         f"Class for the '{alias}' {kind}.",
-        PluginClass(resolve, _TypeCheck(aliases, alias, props, definitions)),
+        PluginClass(definitions.full_name, _TypeCheck(aliases, alias, props, definitions)),
         Importance.HIGH,
         group,
         0,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, Literal
 
 from connect.api.convert import Converter, DataError, HeaderConverter
+from connect.api.plugins import PluginKind
 from connect.api.source import SourceRecord
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.error_handling import ErrorHandler, Stage
@@ -84,13 +85,13 @@ def make_converters(props: Mapping[str, str], config: WorkerConfig, plugins: Plu
         PluginNotFound: There is no such class, or version.
     """
     key_settings, key_class, key_version = converter_settings("key", props, config)
-    key = plugins.new_converter(key_class, key_version)
+    key: Converter = plugins.new(PluginKind.CONVERTER, key_class, key_version)
     key.configure(key_settings)
     value_settings, value_class, value_version = converter_settings("value", props, config)
-    value = plugins.new_converter(value_class, value_version)
+    value: Converter = plugins.new(PluginKind.CONVERTER, value_class, value_version)
     value.configure(value_settings)
     header_settings, header_class, header_version = converter_settings("header", props, config)
-    header = plugins.new_header_converter(header_class, header_version)
+    header: HeaderConverter = plugins.new(PluginKind.HEADER_CONVERTER, header_class, header_version)
     header.configure(header_settings)
     return Converters(key, value, header)
 

@@ -14,63 +14,42 @@ from prometheus_client.metrics_core import Metric
 
 from connect.core.gauges import Gauges, Rows
 from connect.kafka.group_meters import GroupMeters
+from connect.runtime.counters import Starts
 from connect.runtime.distributed import DistributedWorker
 from connect.runtime.work_metrics import PREFIX, complement, told_family, work_metrics
+from connect.runtime.worker import Worker
+
+
+def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker]:
+    """Return what is told of the starts of one kind of work."""
+    prefix, kinds = f"connect_worker_metrics_{kind}_startup", f"{kind.capitalize()}s"
+    return (
+        (
+            f"{prefix}_attempts_total",
+            f"{kinds} started here.",
+            lambda one, _: of(one.worker).succeeded + of(one.worker).failed,
+        ),
+        (f"{prefix}_success_total", "Those that did.", lambda one, _: of(one.worker).succeeded),
+        (
+            f"{prefix}_success_percentage",
+            "Share of the last minute's starts that went well.",
+            lambda one, now_ms: of(one.worker).well.share(now_ms),
+        ),
+        (f"{prefix}_failure_total", "Those that did not.", lambda one, _: of(one.worker).failed),
+        (
+            f"{prefix}_failure_percentage",
+            "Share of the last minute's starts that failed.",
+            lambda one, now_ms: complement(of(one.worker).well, now_ms),
+        ),
+    )
+
 
 _WORKER: Final[Rows[DistributedWorker]] = (
     ("app_info_start_time_ms", "When the worker was made.", lambda one, _: one.made_ms),
     ("connect_worker_metrics_connector_count", "Connectors here.", lambda one, _: len(one.worker.connectors)),
     ("connect_worker_metrics_task_count", "Tasks here.", lambda one, _: len(one.worker.tasks)),
-    (
-        "connect_worker_metrics_connector_startup_attempts_total",
-        "Connectors started here.",
-        lambda one, _: one.worker.connector_starts.succeeded + one.worker.connector_starts.failed,
-    ),
-    (
-        "connect_worker_metrics_connector_startup_success_total",
-        "Those that did.",
-        lambda one, _: one.worker.connector_starts.succeeded,
-    ),
-    (
-        "connect_worker_metrics_connector_startup_success_percentage",
-        "Share of the last minute's starts that went well.",
-        lambda one, now_ms: one.worker.connector_starts.well.share(now_ms),
-    ),
-    (
-        "connect_worker_metrics_connector_startup_failure_total",
-        "Those that did not.",
-        lambda one, _: one.worker.connector_starts.failed,
-    ),
-    (
-        "connect_worker_metrics_connector_startup_failure_percentage",
-        "Share of the last minute's starts that failed.",
-        lambda one, now_ms: complement(one.worker.connector_starts.well, now_ms),
-    ),
-    (
-        "connect_worker_metrics_task_startup_attempts_total",
-        "Tasks started here.",
-        lambda one, _: one.worker.task_starts.succeeded + one.worker.task_starts.failed,
-    ),
-    (
-        "connect_worker_metrics_task_startup_success_total",
-        "Those that did.",
-        lambda one, _: one.worker.task_starts.succeeded,
-    ),
-    (
-        "connect_worker_metrics_task_startup_success_percentage",
-        "Share of the last minute's starts that went well.",
-        lambda one, now_ms: one.worker.task_starts.well.share(now_ms),
-    ),
-    (
-        "connect_worker_metrics_task_startup_failure_total",
-        "Those that did not.",
-        lambda one, _: one.worker.task_starts.failed,
-    ),
-    (
-        "connect_worker_metrics_task_startup_failure_percentage",
-        "Share of the last minute's starts that failed.",
-        lambda one, now_ms: complement(one.worker.task_starts.well, now_ms),
-    ),
+    *_starts("connector", lambda worker: worker.connector_starts),
+    *_starts("task", lambda worker: worker.task_starts),
     (
         "connect_worker_rebalance_metrics_completed_rebalances_total",
         "Rounds of the group.",

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from connect.api.convert import Converter, HeaderConverter, Predicate, Transformation
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import SourceConnector
 from connect.core.alias_defs import AliasKind
@@ -156,29 +155,10 @@ class Plugins:
         assert isinstance(made, SourceConnector), name
         return made
 
-    def new_converter(self, name: str, version: str | None = None) -> Converter:
-        """An instance that was not configured; raises as :meth:`find`."""
-        made = self.find((PluginKind.CONVERTER,), name, version).factory()
-        assert isinstance(made, Converter), name
-        return made
-
-    def new_header_converter(self, name: str, version: str | None = None) -> HeaderConverter:
-        """An instance that was not configured; raises as :meth:`find`."""
-        made = self.find((PluginKind.HEADER_CONVERTER,), name, version).factory()
-        assert isinstance(made, HeaderConverter), name
-        return made
-
-    def new_transformation(self, name: str, version: str | None = None) -> Transformation:
-        """An instance that was not configured; raises as :meth:`find`."""
-        made = self.find((PluginKind.TRANSFORMATION,), name, version).factory()
-        assert isinstance(made, Transformation), name
-        return made
-
-    def new_predicate(self, name: str, version: str | None = None) -> Predicate:
-        """An instance that was not configured; raises as :meth:`find`."""
-        made = self.find((PluginKind.PREDICATE,), name, version).factory()
-        assert isinstance(made, Predicate), name
-        return made
+    def new(self, kind: PluginKind, name: str, version: str | None = None) -> Any:
+        """Return an instance of the class behind a kind, such as Converter, that was not configured; raises as
+        :meth:`find`."""
+        return self.find((kind,), name, version).factory()
 
     def override_policy(self, worker: WorkerConfig) -> OverridePolicy:
         """The policy that a worker's file names. Raises ConfigError where there is none."""
@@ -217,9 +197,6 @@ class Plugins:
         return [key_info(each) for each in (*own.values(), *framework)]
 
     # what connector configs name by alias (connect.core.alias_defs.Definitions)
-
-    def resolve(self, kind: AliasKind, name: str) -> str | None:
-        return self.full_name(name)
 
     def definition(self, kind: AliasKind, name: str, version: str | None) -> ConfigDef:
         return self.checked(PluginKind(kind), name, version).config_def

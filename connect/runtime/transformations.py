@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from connect.api.convert import Predicate, Transformation
+from connect.api.plugins import PluginKind
 from connect.api.source import SourceRecord
 from connect.api.transformations import NamedStep, TransformationStep, named_steps
 from connect.runtime.error_handling import ErrorHandler, Stage
@@ -45,10 +47,11 @@ def make_chain(props: Mapping[str, str], plugins: Plugins) -> TransformationChai
 
 
 def _made(step: NamedStep, plugins: Plugins) -> TransformationStep:
-    transformation = plugins.new_transformation(step.transformation.name, step.transformation.version)
-    transformation.configure(step.transformation.props)
+    by_class = step.transformation
+    transformation: Transformation = plugins.new(PluginKind.TRANSFORMATION, by_class.name, by_class.version)
+    transformation.configure(by_class.props)
     if step.predicate is None:
         return TransformationStep(transformation)
-    predicate = plugins.new_predicate(step.predicate.name, step.predicate.version)
+    predicate: Predicate = plugins.new(PluginKind.PREDICATE, step.predicate.name, step.predicate.version)
     predicate.configure(step.predicate.props)
     return TransformationStep(transformation, predicate, step.negate)

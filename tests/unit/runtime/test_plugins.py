@@ -176,8 +176,8 @@ def test_what_is_made_is_of_its_kind() -> None:
 
     kinds = (PluginKind.CONVERTER, PluginKind.HEADER_CONVERTER)
     plugins = Plugins([PluginDescription(kind, "x.Text", Text, ConfigDef(), "1.0") for kind in kinds])
-    assert isinstance(plugins.new_converter("x.Text"), Text)
-    assert isinstance(plugins.new_header_converter("Text"), Text)
+    assert isinstance(plugins.new(kinds[0], "x.Text"), Text)
+    assert isinstance(plugins.new(kinds[1], "Text"), Text)
 
 
 # entry points
