@@ -111,6 +111,6 @@ async def test_a_short_run_is_exact(seed: int, exactly_once: bool, tmp_path: Pat
         Action(Act.ANEW),
         Action(Act.CUT, down=True, unread=True),
     )
-    report = await run(tmp_path, seed=seed, seconds=0, exactly_once=exactly_once, wanted=wanted)
+    report = await run(tmp_path, seed=seed, seconds=0, exactly_once=exactly_once, records_per_s=1_500, wanted=wanted)
     assert not report.faults, report.markdown()
     assert report.total("lost"), "something was cut before it was copied"

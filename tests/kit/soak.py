@@ -349,8 +349,8 @@ async def run(
     seed: int,
     seconds: float,
     exactly_once: bool,
+    records_per_s: float,
     wanted: Sequence[Action] = EVERYTHING,
-    records_per_s: float = 1_500,
     target_nodes: int = 3,
     say: Callable[[str], None] = lambda line: None,
 ) -> SoakReport:
@@ -375,7 +375,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of all that is left to chance (default: by chance)")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long things are broken, at least (default 10)")
     parser.add_argument("--exactly-once", action="store_true", help="records and positions in the same transactions")
-    parser.add_argument("--rate", type=float, default=1_500, help="records a second, in all")
+    parser.add_argument("--rate", type=float, default=500, help="records a second, in all")
     parser.add_argument("--target-nodes", type=int, default=3, help="brokers of the target (default 3, two in sync)")
     parser.add_argument("--report", type=Path, default=Path("build/soak"), help="directory of the reports")
     options = parser.parse_args()

@@ -254,8 +254,8 @@ class SoakStage:
 
         await self._until(has_copied, "the mirror copies", deadline_s)
 
-    async def is_all_stored(self) -> bool:
-        """Whether the stored offsets are the ends of the source."""
+    async def _offsets_not_stored(self) -> int:
+        """Return how far the stored offsets are behind the ends of the source."""
         counts = {topic: feeder.partitions for topic, feeder in self.feeders.items()}
         wanted = [(topic, index) for topic, count in counts.items() for index in range(count)]
         ends = await list_offsets(self._source, wanted, LATEST)
@@ -263,7 +263,7 @@ class SoakStage:
         for alias in (ALIAS, FILTERING):
             own = {topic: count for topic, count in counts.items() if self.feeds[topic].alias == alias}
             stored |= await stored_positions(self.eu.bootstrap, alias, own)
-        return all(stored.get(key, 0) == ends[key] for key in wanted)
+        return sum(abs(ends[key] - stored.get(key, 0)) for key in wanted)
 
     def victims(self, role: Role) -> list[Any]:
         return find(self.mirror.pid, role)
@@ -289,8 +289,16 @@ class SoakStage:
                 raise DeadlinePassed(f"waited {deadline_s:g} s in vain until {what}")
             await asyncio.sleep(_POLL_S)
 
-    async def until_all_stored(self, deadline_s: float) -> None:
-        await self._until(self.is_all_stored, "the mirror has stored the ends of the source", deadline_s)
+    async def until_all_stored(self, idle_s: float) -> None:
+        """Return when the stored offsets are the ends of the source. Raises DeadlinePassed after ``idle_s`` seconds
+        without progress."""
+        least, idle_since_s = await self._offsets_not_stored(), time.monotonic()
+        while least:
+            if time.monotonic() - idle_since_s > idle_s:
+                raise DeadlinePassed(f"no offset was stored for {idle_s:g} s, {least} offsets before the source's ends")
+            await asyncio.sleep(_POLL_S)
+            if (missing := await self._offsets_not_stored()) < least:
+                least, idle_since_s = missing, time.monotonic()
 
 
 async def _started(name: str, nodes: int) -> KafkaCluster:
