@@ -169,6 +169,19 @@ def load(path: str | Path) -> MirrorMakerConfig:
     return MirrorMakerConfig(load_properties(path))
 
 
+def chosen_flows(file: str | Path, flow: str | None, *, mirroring: bool = True) -> list[Flow]:
+    """Return the flows of a file, or the one that is named: those that mirror records, or all that have a worker.
+
+    Raises:
+        ConfigError: As :func:`load`, or there is no such flow.
+    """
+    flows = load(file).flows_to_run()
+    found = [one for one in (mirrored(flows) if mirroring else flows) if flow in (None, str(one))]
+    if not found:
+        raise ConfigError(f"{file} {'mirrors' if mirroring else 'has'} no flow {flow or ''}".rstrip())
+    return found
+
+
 class MirrorMakerConfig:
     """What an ``mm2.properties`` describes.
 

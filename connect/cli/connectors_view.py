@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +23,9 @@ _STYLES: Final = {
 #: A pipe has no width; a table is to keep its lines there.
 _PIPE_COLUMNS: Final = 240
 _TRACE_CHARACTERS: Final = 200
+#: Rows of one kind that are shown unless all are asked for.
+_ROWS: Final = 20
+T = TypeVar("T")
 
 
 def console() -> Console:
@@ -35,7 +38,7 @@ def show_json(value: Any) -> None:
 
 def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
     """All connectors: type, state, and how many of their tasks run. Those without a status yet have no details."""
-    table = _table("connector", "type", "state", "tasks running", "worker")
+    table = new_table("connector", "type", "state", "tasks running", "worker")
     for name in sorted(names):
         status = details.get(name, {}).get("status")
         if status is None:
@@ -54,7 +57,7 @@ def show_connectors(names: Iterable[str], details: Mapping[str, Any]) -> None:
 
 def show_status(status: Mapping[str, Any]) -> None:
     """A connector and its tasks, each with the end of its trace where it failed."""
-    table = _table(status["name"], "state", "worker", "error")
+    table = new_table(status["name"], "state", "worker", "error")
     for label, each in [
         ("connector", status["connector"]),
         *((f"task {task['id']}", task) for task in status["tasks"]),
@@ -65,7 +68,7 @@ def show_status(status: Mapping[str, Any]) -> None:
 
 def show_offsets(offsets: Sequence[Mapping[str, Any]]) -> None:
     """Partitions and how far each is read."""
-    table = _table("partition", "offset")
+    table = new_table("partition", "offset")
     for each in offsets:
         table.add_row(_text(_compact(each["partition"])), _text(_compact(each["offset"])))
     _show(table, "no offsets")
@@ -84,11 +87,30 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str, whole: Collection[str] = (), right: Collection[str] = ()) -> Table:
+    """Return an empty table; the columns ``whole`` are never folded, those on the ``right`` hold numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(_text(column), overflow="fold")
+        side: JustifyMethod = "right" if column in right else "left"
+        table.add_column(_text(column), overflow="fold", no_wrap=column in whole, justify=side)
     return table
+
+
+def shortened(rows: Sequence[T], *, everything: bool) -> Sequence[T]:
+    """Return all rows of one kind, or the first of very many unless ``everything`` is asked for."""
+    return rows if everything or len(rows) <= _ROWS else rows[: _ROWS // 2]
+
+
+def show_flow(headline: str, table: Table, notes: Iterable[str], unknown: Iterable[str]) -> None:
+    """Print what was found of a flow, and what could not be looked at."""
+    out = console()
+    out.print(printable(headline), markup=False, soft_wrap=True)
+    if table.row_count:
+        out.print(table)
+    for note in notes:
+        out.print(f"  note: {printable(note)}", markup=False, soft_wrap=True)
+    for problem in unknown:
+        out.print(f"  not looked at: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
 
 
 def _show(table: Table, nothing: str) -> None:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from connect.cli.connectors_view import console, printable, show_json
-from connect.cli.plan import chosen_flows, exit_code, groups_of, internal_topics
+from connect.cli.connectors_view import new_table, printable, shortened, show_flow, show_json
+from connect.cli.plan import exit_code, groups_of, looked_at
 from connect.cli.plan_view import change_as_json, plan_rows
-from connect.core.errors import ConfigError, HeliographError
-from connectors.flows import Flow
+from connect.core.errors import ConfigError
+from connectors.flows import Flow, chosen_flows
 from connectors.planning.flow_drift import FlowDrift, Left, LeftKind, drift_of_flow
-from connectors.planning.flow_plan import FlowPlan, plan_internal
-from connectors.source.host import looked_at_parts
-from connectors.source.plugin import access_of
 
 #: Of the JSON; it changes where a reader of an older one would misunderstand.
 FORMAT: Final = 1
-#: Rows of one kind that are shown unless all are asked for.
-_ROWS: Final = 20
 _WORDS: Final = {
     LeftKind.EXTRA_PARTITIONS: "more partitions",
     LeftKind.REPLICATION_FACTOR: "replication factor",
@@ -42,7 +33,7 @@ _WORDS: Final = {
 def run_drift(file: Path, *, flow: str | None, as_json: bool, everything: bool, ignored: Sequence[str] = ()) -> int:
     """Print it; the exit code: 0 nothing differs, 2 something does, 1 not all could be looked at. Raises ConfigError
     for a file that is wrong, or a kind of difference that is unknown."""
-    drifts = asyncio.run(_drift_all(chosen_flows(file, flow), _kinds(ignored)))
+    drifts = asyncio.run(_drift_all(chosen_flows(file, flow, mirroring=False), _kinds(ignored)))
     if as_json:
         show_json(drift_as_json(drifts))
     else:
@@ -74,15 +65,14 @@ def drift_as_json(drifts: Sequence[FlowDrift]) -> dict[str, Any]:
 
 def show_drifts(drifts: Sequence[FlowDrift], *, everything: bool) -> None:
     """One flow behind the other: what a run would set, then what it would leave."""
-    out = console()
     for one in drifts:
-        out.print(f"{one.plan.flow}: {_summary(one)}", markup=False, soft_wrap=True)
-        if one.plan.changes or one.left:
-            out.print(_table(one, everything=everything))
-        for note in one.plan.notes:
-            out.print(f"  note: {printable(note)}", markup=False, soft_wrap=True)
-        for problem in dict.fromkeys((*one.plan.unknown, *one.unknown)):
-            out.print(f"  not looked at: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
+        table = new_table("a run", "difference", "cluster", "what", "how", whole=("a run", "difference"))
+        for change in plan_rows(replace(one.plan, later=()), everything=everything):
+            table.add_row("sets", *map(printable, change))
+        for row in _rows(one.left, everything=everything):
+            table.add_row("leaves", *map(printable, row))
+        unknown = dict.fromkeys((*one.plan.unknown, *one.unknown))
+        show_flow(f"{one.plan.flow}: {_summary(one)}", table, one.plan.notes, unknown)
 
 
 def _summary(drift: FlowDrift) -> str:
@@ -96,27 +86,14 @@ def _summary(drift: FlowDrift) -> str:
     return ", ".join(told) or "nothing differs"
 
 
-def _table(drift: FlowDrift, *, everything: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("a run", "difference", "cluster", "what", "how"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("a run", "difference"))
-    for change in plan_rows(replace(drift.plan, later=()), everything=everything):
-        table.add_row("sets", *map(printable, change))
-    for row in _rows(drift.left, everything=everything):
-        table.add_row("leaves", *map(printable, row))
-    return table
-
-
 def _rows(left: Sequence[Left], *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
-    counts = Counter(one.kind for one in left)
-    shown: Counter[LeftKind] = Counter()
-    for one in left:
-        shown[one.kind] += 1
-        if everything or counts[one.kind] <= _ROWS or shown[one.kind] <= _ROWS // 2:
-            yield (_WORDS[one.kind], one.cluster, one.resource, _how(one))
-    for kind, count in counts.items():
-        if not everything and count > _ROWS:
-            yield (_WORDS[kind], "", f"and {count - _ROWS // 2} more", "--all shows them")
+    for kind in dict.fromkeys(one.kind for one in left):
+        of_kind = [one for one in left if one.kind is kind]
+        shown = shortened(of_kind, everything=everything)
+        for one in shown:
+            yield (_WORDS[kind], one.cluster, one.resource, _how(one))
+        if len(shown) < len(of_kind):
+            yield (_WORDS[kind], "", f"and {len(of_kind) - len(shown)} more", "--all shows them")
 
 
 def _how(one: Left) -> str:
@@ -159,19 +136,10 @@ async def _drift_all(flows: Sequence[Flow], ignored: Collection[LeftKind]) -> li
 
 
 async def _drift(flow: Flow) -> FlowDrift:
-    settings, clients = flow.settings(), flow.clients()
-    internal = internal_topics(flow, settings)
-    try:
-        async with looked_at_parts(clients, flow.source, flow.target) as parts:
-            if flow.enabled:
-                found = await drift_of_flow(settings, parts, access_of(settings, parts), internal)
-                return await _with_groups(flow, found)
-            mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
-            return FlowDrift(FlowPlan(str(flow), tuple(mine)))
-    except ConfigError:
-        raise
-    except HeliographError as error:
-        return FlowDrift(FlowPlan(str(flow), unknown=(str(error),)))
+    async def look(*parts: Any) -> FlowDrift:
+        return await _with_groups(flow, await drift_of_flow(*parts))
+
+    return await looked_at(flow, look, FlowDrift)
 
 
 async def _with_groups(flow: Flow, drift: FlowDrift) -> FlowDrift:

@@ -8,14 +8,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from connect.cli.connectors_view import show_json
 from connect.cli.console import EXIT_OK
+from connect.cli.lag_view import live, show_lags
+from connect.cli.rest_client import RestClient, connector_path
 from connect.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from connect.cli.rest_client import RestClient
+from connectors.flows import chosen_flows
+from connectors.lag_reader import LagReader, lag_reader
 
 #: Not all could be looked at, as with ``heliograph plan``.
 EXIT_UNKNOWN: Final = 1
@@ -49,9 +50,7 @@ def run_lag(
 
 
 async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
-    from connect.cli.lag_view import live
-
-    async with _readers(file, flow) as readers:
+    async with readers_of(file, flow) as readers:
 
         async def read() -> Told:
             return [{"flow": name, **(await reader.all()).to_json(top)} for name, reader in readers.items()]
@@ -65,21 +64,14 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
 
 
 @asynccontextmanager
-async def _readers(file: Path, flow: str | None) -> AsyncIterator[dict[str, Any]]:
-    from connectors.flows import load, mirrored
-    from connectors.lag_reader import lag_reader
-
-    flows = [one for one in mirrored(load(file).flows_to_run()) if flow in (None, str(one))]
-    if not flows:
-        raise ConfigError(f"{file} mirrors no flow {flow}" if flow else f"{file} mirrors no flow")
+async def readers_of(file: Path, flow: str | None) -> AsyncIterator[dict[str, LagReader]]:
+    """Open a reader for each flow of a file that mirrors, or for the one that is named. Raises ConfigError."""
+    flows = chosen_flows(file, flow)
     async with AsyncExitStack() as stack:
         yield {str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows}
 
 
 def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
-    from connect.cli.lag_view import live
-    from connect.cli.rest_client import RestClient
-
     with RestClient(url) as worker:
         read = _reading(worker, flow, top)
         if every_s is None:
@@ -91,8 +83,6 @@ def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: 
 
 
 def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Told]:
-    from connect.cli.rest_client import connector_path
-
     def read() -> Told:
         known = worker.ask("GET", "/connectors?expand=info")
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
@@ -110,8 +100,6 @@ def _is_mirror(config: dict[str, str]) -> bool:
 
 
 def _show(told: Told, *, as_json: bool) -> int:
-    from connect.cli.lag_view import show_lags
-
     if as_json:
         show_json(told)
     else:

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from connect.cli import connectors
 from connect.cli.check_command import check
-from connect.cli.completion import RawCommand, completion, next_words, prepare
+from connect.cli.completion import completion, prepare
 from connect.cli.console import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, configure_logging, run_command
 from connect.cli.dev import dev
 from connect.cli.init import init
@@ -413,23 +413,14 @@ def config(
     print(text(pages or ()) if reference or pages else "\n".join(known()))
 
 
-def _words_of_mirror(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    from connect.cli import mirror_maker, strimzi
-
-    parsers = [run.parser_of(f"{PROGRAM} mirror") for run in (mirror_maker, strimzi)]
-    return next_words(parsers, ctx.params["arguments"] or (), incomplete)
-
-
 @app.command(
-    cls=RawCommand,
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Mirror every enabled flow of a file until stopped.",
 )
 def mirror(
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="mm2.properties [--clusters ALIAS ...] | -f FILE", autocompletion=_words_of_mirror),
+        list[str] | None, typer.Argument(metavar="mm2.properties [--clusters ALIAS ...] | -f FILE")
     ] = None,
 ) -> None:
     """Mirror every enabled flow of a file until stopped: connect-mirror-maker under another name.

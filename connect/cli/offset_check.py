@@ -15,6 +15,7 @@ from rich.text import Text
 
 from connect.cli.connectors_view import printable, show_json
 from connect.cli.console import EXIT_OK
+from connect.cli.lag import readers_of
 from connect.core.errors import ConfigError
 from connect.core.properties import load_properties
 from connect.core.providers import ClientProperties
@@ -23,8 +24,8 @@ from connect.kafka.group_offsets import Committed, Partition, committed
 from connect.kafka.group_owners import owners
 from connect.kafka.offsets import LATEST, told_offsets
 from connect.kafka.settings import connection_settings
-from connectors.flows import load, mirrored
-from connectors.lag_reader import LagReader, lag_reader
+from connectors.flows import load
+from connectors.lag_reader import LagReader
 
 #: Not all could be looked at, as with ``heliograph lag``.
 EXIT_UNKNOWN: Final = 1
@@ -140,12 +141,7 @@ async def _asked(question: Question) -> AsyncIterator[Callable[[], Awaitable[Tol
             return
         if question.file is None or question.cluster or question.bootstrap:
             raise ConfigError("name a group, or an mm2.properties for its flows", "--group")
-        flows = [one for one in mirrored(load(question.file).flows_to_run()) if question.flow in (None, str(one))]
-        if not flows:
-            raise ConfigError(f"{question.file} mirrors no flow {question.flow or ''}".rstrip())
-        readers = {
-            str(one): await stack.enter_async_context(lag_reader(one.settings(), one.clients())) for one in flows
-        }
+        readers = await stack.enter_async_context(readers_of(question.file, question.flow))
         yield lambda: _of_flows(readers, question)
 
 

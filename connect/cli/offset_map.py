@@ -6,26 +6,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from connect.cli.connectors_view import console, show_json
 from connect.cli.console import EXIT_ERROR, EXIT_OK, counted
-
-if TYPE_CHECKING:
-    from connectors.flows import Flow
-    from connectors.map_rebuild import Rebuilt
-    from connectors.map_view import PairView, Question
+from connect.core.errors import ConfigError
+from connectors.flows import Flow, chosen_flows
+from connectors.map_rebuild import Rebuilt, rebuild_maps
+from connectors.map_view import MEANING, PairView, Question, read_map
 
 _COLUMNS = ("partition", "remote", "copied to", "source offsets", "target offsets", "chunks", "runs in the last")
 
 
 def run_map(file: Path, question: Question, *, flow: str | None, as_json: bool) -> int:
     """Print it. Raises ConfigError for a file or a question that is wrong, and what the clusters raise."""
-    from connect.core.errors import ConfigError
-
     if question.offset is not None and question.topic is None:
         raise ConfigError("an offset is one of a partition: name its --topic", None)
-    found = asyncio.run(_read(_flows(file, flow), question))
+    found = asyncio.run(_read(chosen_flows(file, flow), question))
     if as_json:
         show_json([{"flow": one, "pairs": [view.to_json() for view in views]} for one, views in found.items()])
     else:
@@ -38,30 +36,16 @@ def run_rebuild(file: Path, question: Question, *, flow: str | None, as_json: bo
     """Rebuild, and print each partition as it is done. Exit code 1 where a partition could not be looked at.
 
     Raises ConfigError for a file or options that are wrong, and what the clusters raise."""
-    from connect.core.errors import ConfigError
-
     if question.offset is not None or question.is_reverse:
         raise ConfigError("--rebuild is about whole partitions: leave --offset and --reverse out", None)
-    found = asyncio.run(_rebuild(_flows(file, flow), question, is_quiet=as_json))
+    found = asyncio.run(_rebuild(chosen_flows(file, flow), question, is_quiet=as_json))
     if as_json:
         show_json([{"flow": one, "pairs": [asdict(each) for each in rebuilt]} for one, rebuilt in found.items()])
     failed = any(each.failure for rebuilt in found.values() for each in rebuilt)
     return EXIT_ERROR if failed else EXIT_OK
 
 
-def _flows(file: Path, flow: str | None) -> list[Flow]:
-    from connect.core.errors import ConfigError
-    from connectors.flows import load, mirrored
-
-    flows = [one for one in mirrored(load(file).flows_to_run()) if flow in (None, str(one))]
-    if not flows:
-        raise ConfigError(f"{file} mirrors no flow {flow}" if flow else f"{file} mirrors no flow", None)
-    return flows
-
-
 async def _rebuild(flows: list[Flow], question: Question, *, is_quiet: bool) -> dict[str, list[Rebuilt]]:
-    from connectors.map_rebuild import rebuild_maps
-
     found: dict[str, list[Rebuilt]] = {}
     for flow in flows:
         told = found[str(flow)] = []
@@ -92,14 +76,10 @@ def _outcome(rebuilt: Rebuilt) -> str:
 
 
 async def _read(flows: list[Flow], question: Question) -> dict[str, list[PairView]]:
-    from connectors.map_view import read_map
-
     return {str(flow): await read_map(flow.settings(), flow.clients(), question) for flow in flows}
 
 
 def _show(flow: str, views: list[PairView], question: Question) -> None:
-    from rich.table import Table
-
     if not views:
         print(f"{flow}: no map of {question.topic or 'any topic'} is stored")
         return
@@ -126,8 +106,6 @@ def _show(flow: str, views: list[PairView], question: Question) -> None:
 
 
 def _answer(view: PairView, offset: int, *, is_reverse: bool) -> str:
-    from connectors.map_view import MEANING
-
     ends = (f"{view.source_topic}-{view.source_partition}", f"{view.target_topic}-{view.target_partition}")
     asked, other = reversed(ends) if is_reverse else ends
     before = "" if view.is_current else ", which is not copied to any more"

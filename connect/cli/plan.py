@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from connect.cli.connectors_view import show_json
 from connect.cli.console import EXIT_OK
@@ -18,7 +18,7 @@ from connect.kafka.admin import NewTopic
 from connectors.changes import CreateTopic
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.settings import checkpoint_settings
-from connectors.flows import Connector, Flow, load
+from connectors.flows import Connector, Flow, chosen_flows
 from connectors.heartbeat import topic_of_heartbeats
 from connectors.planning.flow_plan import FlowPlan, InternalTopics, Planned, look_at_flow, plan_internal
 from connectors.planning.group_plan import GroupPlan, plan_groups
@@ -27,6 +27,8 @@ from connectors.source.host import looked_at_parts
 from connectors.source.plugin import access_of
 from connectors.source.sync_topic import topic_of_syncs
 
+T = TypeVar("T")
+
 #: As of ``terraform plan -detailed-exitcode``.
 EXIT_UNKNOWN: Final = 1
 EXIT_CHANGES: Final = 2
@@ -34,20 +36,12 @@ EXIT_CHANGES: Final = 2
 
 def run_plan(file: Path, *, flow: str | None, as_json: bool, everything: bool) -> int:
     """Print it; the exit code. Raises ConfigError for a file that is wrong."""
-    plans = asyncio.run(_plan_all(chosen_flows(file, flow)))
+    plans = asyncio.run(_plan_all(chosen_flows(file, flow, mirroring=False)))
     if as_json:
         show_json(plan_as_json(plans))
     else:
         show_plans(plans, everything=everything)
     return exit_code(unknown=any(plan.unknown for plan in plans), changes=any(plan.changes for plan in plans))
-
-
-def chosen_flows(file: Path, flow: str | None) -> list[Flow]:
-    """Those of a file that have a worker, or the one that is named. Raises ConfigError where there is none."""
-    flows = [one for one in load(file).flows_to_run() if flow in (None, str(one))]
-    if not flows:
-        raise ConfigError(f"{file} has no flow {flow}")
-    return flows
 
 
 def exit_code(*, unknown: bool, changes: bool) -> int:
@@ -66,19 +60,28 @@ async def _plan_all(flows: Sequence[Flow]) -> list[FlowPlan]:
 
 
 async def _plan(flow: Flow) -> FlowPlan:
+    async def look(*parts: Any) -> FlowPlan:
+        return await _with_groups(flow, (await look_at_flow(*parts)).plan)
+
+    return await looked_at(flow, look, lambda plan: plan)
+
+
+async def looked_at(flow: Flow, look: Callable[..., Awaitable[T]], of_plan: Callable[[FlowPlan], T]) -> T:
+    """Return what ``look`` finds with the parts of an enabled flow; of others, and of one whose clusters do not answer,
+    what ``of_plan`` makes of a plan."""
     settings, clients = flow.settings(), flow.clients()
     internal = internal_topics(flow, settings)
     try:
         async with looked_at_parts(clients, flow.source, flow.target) as parts:
             if flow.enabled:
-                look = await look_at_flow(settings, parts, access_of(settings, parts), internal)
-                return await _with_groups(flow, look.plan)
+                return await look(settings, parts, access_of(settings, parts), internal)
             mine = await plan_internal(parts.clusters.target, flow.target, internal.on_target)
-            return FlowPlan(str(flow), tuple(mine), notes=("it mirrors nothing, and is there for heartbeats alone",))
+            notes = ("it mirrors nothing, and is there for heartbeats alone",)
+            return of_plan(FlowPlan(str(flow), tuple(mine), notes=notes))
     except ConfigError:
         raise
     except HeliographError as error:
-        return FlowPlan(str(flow), unknown=(str(error),))
+        return of_plan(FlowPlan(str(flow), unknown=(str(error),)))
 
 
 async def groups_of(flow: Flow) -> GroupPlan:

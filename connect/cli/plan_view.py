@@ -8,10 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from connect.cli.connectors_view import console, printable
+from connect.cli.connectors_view import new_table, printable, shortened, show_flow
 from connect.cli.console import counted
 from connectors.changes import (
     AddPartitions,
@@ -27,8 +24,6 @@ from connectors.planning.flow_plan import FlowPlan, Planned
 
 #: Of the JSON; it changes where a reader of an older one would misunderstand.
 FORMAT: Final = 1
-#: Rows of one action that are shown unless all are asked for.
-_ROWS: Final = 20
 _ACTIONS: Final[dict[type[Change], tuple[str, str, str]]] = {
     CreateTopic: ("create-topic", "+ create topic", "topics to create"),
     AddPartitions: ("add-partitions", "~ add partitions", "topics to grow"),
@@ -61,15 +56,11 @@ def plan_as_json(plans: Sequence[FlowPlan]) -> dict[str, Any]:
 
 def show_plans(plans: Sequence[FlowPlan], *, everything: bool) -> None:
     """One flow behind the other. ``everything``: however many changes there are."""
-    out = console()
     for plan in plans:
-        out.print(f"{plan.flow}: {_summary(plan)}", markup=False, soft_wrap=True)
-        if plan.changes or plan.later:
-            out.print(_table(plan, everything=everything))
-        for note in plan.notes:
-            out.print(f"  note: {printable(note)}", markup=False, soft_wrap=True)
-        for problem in plan.unknown:
-            out.print(f"  not looked at: {printable(problem)}", markup=False, soft_wrap=True, style="bold red")
+        table = new_table("change", "cluster", "what", "how", whole=("change",))
+        for row in plan_rows(plan, everything=everything):
+            table.add_row(*map(printable, row))
+        show_flow(f"{plan.flow}: {_summary(plan)}", table, plan.notes, plan.unknown)
 
 
 def _summary(plan: FlowPlan) -> str:
@@ -80,20 +71,11 @@ def _summary(plan: FlowPlan) -> str:
     return ", ".join(told) or "nothing to change"
 
 
-def _table(plan: FlowPlan, *, everything: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("change", "cluster", "what", "how"):
-        table.add_column(name, overflow="fold", no_wrap=name == "change")
-    for row in plan_rows(plan, everything=everything):
-        table.add_row(*map(printable, row))
-    return table
-
-
 def plan_rows(plan: FlowPlan, *, everything: bool) -> Iterator[tuple[str, str, str, str]]:
     """Change, cluster, what and how."""
     for kind, (_, words, _) in _ACTIONS.items():
         of_kind = [one for one in plan.changes if isinstance(one.change, kind)]
-        shown = of_kind if everything or len(of_kind) <= _ROWS else of_kind[: _ROWS // 2]
+        shown = shortened(of_kind, everything=everything)
         for one in shown:
             yield (words, one.cluster, *in_words(one.change))
         if len(shown) < len(of_kind):

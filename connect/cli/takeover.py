@@ -14,9 +14,9 @@ from rich.table import Table
 from connect.cli.connectors_view import console, printable, show_json
 from connect.cli.console import counted
 from connect.cli.flow_worker import worker_config
-from connect.cli.plan import chosen_flows, exit_code
+from connect.cli.plan import exit_code
 from connect.core.errors import ConfigError, HeliographError
-from connectors.flows import Flow, mirrored
+from connectors.flows import Flow, chosen_flows
 from connectors.planning.takeover_check import WATCH_S, PartitionStart, TakeoverCheck, check_takeover, stop_order
 from connectors.source.host import looked_at_parts
 
@@ -47,10 +47,7 @@ def run_check(
     ConfigError for a file that is wrong, or where no check ``is_asked`` for."""
     if not is_asked:
         raise ConfigError("takeover is done by a start of the mirror and by nothing else; say --check to look")
-    flows = mirrored(chosen_flows(file, flow))
-    if not flows:
-        raise ConfigError(f"{file} mirrors no flow {flow or ''}".rstrip())
-    checks = asyncio.run(_check_all(flows, watch_s))
+    checks = asyncio.run(_check_all(chosen_flows(file, flow), watch_s))
     if as_json:
         show_json({"format": FORMAT, "flows": [_as_json(one) for one in checks]})
     else:

@@ -78,14 +78,6 @@ def test_bash_completes_commands_options_and_choices() -> None:
     assert answered("bash", COMP_WORDS="heliograph init --policy i", COMP_CWORD="3") == ["identity"]
 
 
-def test_bash_completes_what_another_parser_reads() -> None:
-    options = answered("bash", COMP_WORDS="heliograph mirror --", COMP_CWORD="2")
-    assert {"--clusters", "--log-level", "--file", "--secrets", "--print"} <= set(options)
-    assert answered("bash", COMP_WORDS="heliograph mirror a.properties --clu", COMP_CWORD="3") == ["--clusters"]
-    assert answered("bash", COMP_WORDS="heliograph mirror a.properties --log-level W", COMP_CWORD="4") == ["WARNING"]
-    assert answered("bash", COMP_WORDS="heliograph mirror a", COMP_CWORD="2") == []
-
-
 @pytest.mark.parametrize("shell", list(Shell))
 def test_each_shell_gets_a_script_that_asks_us(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     completion(shell)
