@@ -1,4 +1,4 @@
-"""What a Spark task runs: one slice, from its hello on the control link to its closing balance.
+"""What a Spark task runs: one slice, from its hello on the control link to its end.
 
 ``copy_slices`` is the function that ``mapInArrow`` ships. It travels by name, so executors need this package; all
 it carries is where the worker listens, its certificate, a token, names and numbers.
@@ -28,7 +28,6 @@ from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message, pieces
 from connectors.dataplane.plan import (
     PartitionPlan,
-    PartitionProgress,
     ProducerIdentity,
     SliceSettings,
     TopicPartition,
@@ -48,22 +47,9 @@ from connectors.transforms.smt_chain import Chain, ChainPlan
 
 log = logging.getLogger(__name__)
 
-#: The closing balance: one row a partition.
-SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("next_source_offset", pa.int64()),
-        ("target_end", pa.int64()),
-        ("records", pa.int64()),
-        ("bytes", pa.int64()),
-        ("batches", pa.int64()),
-    ]
-)
-SCHEMA_DDL: Final = (
-    "topic string, partition int, next_source_offset bigint, target_end bigint, "
-    "records bigint, bytes bigint, batches bigint"
-)
+#: Spark gets no rows: positions and counts go over the link.
+NO_ROWS: Final = pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
+SCHEMA_DDL: Final = "nothing int"
 #: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
 _DRAIN_STILL_S: Final = 5.0
 _DRAIN_LOOK_S: Final = 0.5
@@ -71,17 +57,18 @@ _LAST_SEND_S: Final = 1.0
 
 
 def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the slice of this task; yields its balance.
+    """Run the slice of this task; yield no rows.
 
     ``payload``: host, port and certificate of the worker's listener, token, slice (its flow and task) and epoch.
     """
     for batch in batches:
         for _ in range(batch.num_rows):
-            yield asyncio.run(_run(payload, None))
+            asyncio.run(_run(payload, None))
+    yield NO_ROWS
 
 
 def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As :func:`copy_slices` where records go through ``transform.sql``: yields them, and the balance at the end.
+    """As :func:`copy_slices` if records go through ``transform.sql``: yield them.
 
     ``payload`` has also: how many rows Spark puts into a batch.
     """
@@ -90,12 +77,13 @@ def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Ite
             yield from first_half(payload["arrow_rows"], lambda stage: _run(payload, stage))
 
 
-def collect_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The other half of :func:`transform_slices`; yields the balance."""
-    return second_half(SCHEMA, payload, batches)
+def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The other half of :func:`transform_slices`; yield no rows."""
+    second_half(batches)
+    yield NO_ROWS
 
 
-async def _run(payload: Message, stage: RecordStage | None) -> pa.RecordBatch:
+async def _run(payload: Message, stage: RecordStage | None) -> None:
     hello = {
         **{name: payload[name] for name in ("token", "slice", "epoch")},
         "attempt": _attempt(),
@@ -109,7 +97,7 @@ async def _run(payload: Message, stage: RecordStage | None) -> pa.RecordBatch:
     except LinkUnreachable as error:
         # The worker may be gone, then nobody cares; if it is not, it learns from a job that ended without a slice.
         log.warning("%s", error)
-        return _balance({})
+        return
     slice_ = Slice(link, stage)
     with telling(link.send):
         try:
@@ -119,7 +107,6 @@ async def _run(payload: Message, stage: RecordStage | None) -> pa.RecordBatch:
     if slice_.is_stale:
         # This process would go on serving old code: a failed task ends it, and Spark starts another.
         raise StaleCode(f"{running_code()} from {running_from()} is not what the worker runs")
-    return _balance(slice_.totals)
 
 
 def _attempt() -> str:
@@ -154,7 +141,6 @@ class Slice:
     def __init__(self, link: Link, stage: RecordStage | None = None) -> None:
         #: What transforms records, if anything.
         self._stage: Stage | None = stage
-        self.totals: dict[tuple[str, int], PartitionProgress] = {}
         self._link = link
         self._settings: SliceSettings | None = None
         self._source: Cluster | None = None
@@ -456,21 +442,7 @@ class Slice:
 
     def _collect(self) -> list[Any]:
         copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]
-        reports = [report for copier in copiers if (report := copier.report()) is not None]
-        for report in reports:
-            self._count(report)
-        return [report.to_wire() for report in reports]
-
-    def _count(self, report: PartitionProgress) -> None:
-        total = self.totals.get(report.source)
-        if total is None:
-            self.totals[report.source] = PartitionProgress(**{**_plain(report), "runs": []})
-            return
-        total.next_source_offset, total.target_end = report.next_source_offset, report.target_end
-        total.records += report.records
-        total.bytes += report.bytes
-        for reason, count in report.batches.items():
-            total.batches[reason] = total.batches.get(reason, 0) + count
+        return [report.to_wire() for copier in copiers if (report := copier.report()) is not None]
 
 
 def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:
@@ -492,18 +464,3 @@ def _place(error: BaseException) -> str:
     """Where it was raised, for who has to mend it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-
-
-def _plain(report: PartitionProgress) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in report.__dataclass_fields__}
-
-
-def _balance(totals: dict[tuple[str, int], PartitionProgress]) -> pa.RecordBatch:
-    rows = [
-        (topic, index, row.next_source_offset, row.target_end, row.records, row.bytes, sum(row.batches.values()))
-        for (topic, index), row in totals.items()
-    ]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-    )

@@ -28,15 +28,12 @@ import pyarrow as pa
 
 from connect.core.errors import RetriableError
 from connect.wire.records import Record
-from connectors.dataplane.link import Message
 from connectors.dataplane.plan import PartitionPlan
 from connectors.dataplane.records_rows import UNFIT, notes_of, outcome_by, rows_of
 from connectors.transforms.smt_chain import Done, Outcome
 
 _LENGTH: Final = struct.Struct(">I")
 _PADDING: Final = -1
-#: Its note is the closing balance.
-_BALANCE: Final = -2
 _JOIN_S: Final = 10.0
 #: Of a folder's name, as the name of a Unix socket is short.
 _MOST_FOLDER: Final = 70
@@ -82,11 +79,6 @@ class RecordStage:
         note = str(self._folder / "s").encode().ljust(self._buffer_bytes + 1, b"\0")
         yield notes_of(_PADDING, [note] + [None] * self._arrow_rows)
         yield notes_of(_PADDING, [note])
-
-    def finish(self, balance: pa.RecordBatch) -> None:
-        """Nothing follows but the closing balance."""
-        self._outgoing.put(notes_of(_BALANCE, [_packed(balance)]))
-        self._outgoing.put(None)
 
     def abandon(self) -> None:
         self._outgoing.put(None)
@@ -153,9 +145,7 @@ class RecordStage:
             done(outcome)
 
 
-def first_half(
-    arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any, pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
+def first_half(arrow_rows: int, run: Callable[[RecordStage], Coroutine[Any, Any, None]]) -> Iterator[pa.RecordBatch]:
     """Run a slice in a thread of its own; yields what it gives to Spark, and raises what it raised."""
     _warm()
     stage = RecordStage(arrow_rows)
@@ -163,10 +153,10 @@ def first_half(
 
     def work() -> None:
         try:
-            stage.finish(asyncio.run(run(stage)))
+            asyncio.run(run(stage))
         except BaseException as error:
             raised.append(error)
-            stage.abandon()
+        stage.abandon()
 
     thread = threading.Thread(target=work, name="slice", daemon=True)
     thread.start()
@@ -185,17 +175,13 @@ def _warm() -> None:
     pa.array([0])
 
 
-def second_half(schema: pa.Schema, payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand transformed rows back to the slice, in order; yields its balance, which comes last."""
-    del payload
+def second_half(batches: Iterable[pa.RecordBatch]) -> None:
+    """Hand transformed rows back to the slice, in order."""
     held: list[pa.RecordBatch] = []
-    balance = pa.RecordBatch.from_pylist([], schema=schema)
     with contextlib.ExitStack() as closing:
         back: socket.socket | None = None
         for batch in batches:
             rows, notes = batch.column("__row").to_pylist(), batch.column("__note")
-            if _BALANCE in rows:
-                balance = _unpacked(notes[rows.index(_BALANCE)].as_py())
             if back is None and (path := _path(rows, notes)):
                 back = closing.enter_context(socket.socket(socket.AF_UNIX))
                 back.connect(path)
@@ -207,7 +193,6 @@ def second_half(schema: pa.Schema, payload: Message, batches: Iterable[pa.Record
                     data = _packed(one)
                     back.sendall(_LENGTH.pack(len(data)) + data)
                 held = []
-    yield balance
 
 
 def _path(rows: Sequence[int], notes: pa.Array) -> str:

@@ -46,8 +46,8 @@ class Session(Protocol):
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         """A thread that a job may run in."""
 
-    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
-        """A job; its rows."""
+    def run(self, job: str, description: str, make: Make) -> None:
+        """Run a job to its end."""
 
     def use(self, asked: Callable[[Any], Any]) -> Any:
         """What ``asked`` finds in the session."""
@@ -109,9 +109,9 @@ class ClassicSession:
     def use(self, asked: Callable[[Any], Any]) -> Any:
         return asked(self._session)
 
-    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
+    def run(self, job: str, description: str, make: Make) -> None:
         self._session.sparkContext.setJobGroup(job, description)
-        return _rows(make(self._session))
+        make(self._session).toArrow()
 
     def cancel(self, job: str) -> None:
         self._session.sparkContext.cancelJobGroup(job)
@@ -169,10 +169,10 @@ class ConnectSession:
     def use(self, asked: Callable[[Any], Any]) -> Any:
         return asked(self._session)
 
-    def run(self, job: str, description: str, make: Make) -> list[dict[str, Any]]:
+    def run(self, job: str, description: str, make: Make) -> None:
         del description  # what the server shows of an operation is its plan
         self._session.addTag(_tag(job))
-        return _rows(make(self._session))
+        make(self._session).toArrow()
 
     def cancel(self, job: str) -> None:
         self._session.interruptTag(_tag(job))
@@ -198,8 +198,3 @@ def _properties_file(conf: Mapping[str, str]) -> Iterator[str]:
 
 def _tag(job: str) -> str:
     return f"heliograph-{job}"
-
-
-def _rows(frame: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return rows

@@ -1,4 +1,4 @@
-"""The Spark driver: a child process of the worker that holds the Spark session, starts jobs and hands back rows.
+"""The Spark driver: a child process of the worker that holds the Spark session, starts jobs and tells of their ends.
 
 pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
 child. Commands come as JSON lines on standard input, events go out on standard output:
@@ -9,7 +9,7 @@ child. Commands come as JSON lines on standard input, events go out on standard 
          {"type": "cancel", "job": id}                     the last resort
          {"type": "check", "check": id, "query": text}     can this be a transform.sql?
     out  {"type": "ready", "spark": "4.3.0"}, {"type": "alive"}, {"type": "notice", "text"},
-         {"type": "done", "job", "rows"}, {"type": "failed", "job", "failure": {...}},
+         {"type": "done", "job"}, {"type": "failed", "job", "failure": {...}},
          {"type": "checked", "check", "problem" or "failure"}, {"type": "lost", "reason"},
          {"type": "broken", "failure": {...}}
 
@@ -111,8 +111,8 @@ class Driver:
     def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
         try:
             description = f"copy {payload['slice']}, epoch {payload['epoch']}"
-            rows = self._session.run(job, description, lambda session: _frame(session, job, query, payload))
-            self.emit({"type": "done", "job": job, "rows": rows})
+            self._session.run(job, description, lambda session: _frame(session, job, query, payload))
+            self.emit({"type": "done", "job": job})
         except Exception as error:
             self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
 
@@ -163,7 +163,7 @@ def _frame(session: Any, job: str, query: str, payload: dict[str, Any]) -> Any:
     payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
     records = one_row.mapInArrow(partial(executor.transform_slices, payload), STAGE_DDL)
     frame = transformed(session, records, query)
-    return frame.mapInArrow(partial(executor.collect_slices, payload), executor.SCHEMA_DDL)
+    return frame.mapInArrow(executor.collect_slices, executor.SCHEMA_DDL)
 
 
 def _load_ahead() -> None:

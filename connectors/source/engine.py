@@ -66,10 +66,10 @@ class SliceCrashed(RetriableError):
 
 @dataclass(slots=True)
 class Job:
-    """One slice's Spark job; ``finished`` gives its rows, or one of the errors of this module."""
+    """One slice's Spark job; ``finished`` has a result when it ends, or one of the errors of this module."""
 
     job_id: str
-    finished: asyncio.Future[list[dict[str, Any]]]
+    finished: asyncio.Future[str]
 
 
 class SparkEngine:
@@ -144,12 +144,11 @@ class SparkEngine:
         self._jobs[check.job_id] = check
         self._tell({"type": "check", "check": check.job_id, "query": query})
         try:
-            (found,) = await asyncio.wait_for(check.finished, _START_TIMEOUT_S)
+            return await asyncio.wait_for(check.finished, _START_TIMEOUT_S)
         except TimeoutError as error:
             raise EngineLost(f"Spark did not look at the query within {_START_TIMEOUT_S:.0f} s") from error
         finally:
             self._jobs.pop(check.job_id, None)
-        return str(found["problem"])
 
     def cancel(self, job: Job) -> None:
         """Spark's own cancel, the last resort: the Python worker may write on for a moment."""
@@ -198,7 +197,7 @@ class SparkEngine:
             self._scratch.remove()
             return
         if self._jobs:
-            # Slices that just said «done» are about to hand back their rows.
+            # The jobs of slices that just said «done» are about to end.
             await asyncio.wait([job.finished for job in self._jobs.values()], timeout=_LAST_ROWS_S)
         if process.stdin is not None:
             process.stdin.close()
@@ -345,9 +344,9 @@ class SparkEngine:
         if job is None or job.finished.done():
             return
         if event["type"] == "done":
-            job.finished.set_result(event["rows"])
+            job.finished.set_result("")
         elif "problem" in event:
-            job.finished.set_result([{"problem": event["problem"]}])
+            job.finished.set_result(event["problem"])
         else:
             job.finished.set_exception(_job_error(Failure.from_wire(event["failure"])))
 

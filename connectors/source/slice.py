@@ -258,7 +258,7 @@ class SliceHandle:
         """Let go of the link and its tasks; a job that does not end by itself is cancelled.
 
         At once where its slice is known to be gone or never came, for Spark would run it a second time, in a slot that
-        the successor needs. Later where it may be handing back its rows, or may still hear that its lease is over.
+        the successor needs. Later if it may be about to end, or may still hear that its lease is over.
         """
         for task in self._tasks:
             task.cancel()

@@ -207,7 +207,7 @@ async def test_why_a_job_ended_without_a_slice_is_passed_on(
 async def test_a_task_that_could_not_reach_the_worker_names_the_keys(world: World) -> None:
     opening = asyncio.create_task(world.handle().open())
     await world.until_started()
-    world.engine.jobs[0].finished.set_result([])
+    world.engine.jobs[0].finished.set_result("")
     with pytest.raises(SliceLost, match=r"127\.0\.0\.1:4711.*link\.advertised\.address"):
         await asyncio.wait_for(opening, 60)
 
@@ -281,7 +281,7 @@ async def test_a_job_whose_slice_never_came_is_cancelled_at_once(world: World) -
     assert world.engine.cancelled == world.engine.jobs
 
 
-async def test_a_job_whose_slice_is_done_may_hand_back_its_rows(world: World) -> None:
+async def test_a_job_whose_slice_is_done_may_end_by_itself(world: World) -> None:
     handle = await opened(world)
     world.wire.say("done", unclean=[])
     assert await asyncio.wait_for(handle.ended, 60) is None
