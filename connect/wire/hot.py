@@ -2,7 +2,7 @@
 
 Everything else goes through the library's codec. These are here because a profile says so: with the library
 the copy costs two to three times the CPU a byte, nearly all of it copies of record bytes. Only flexible
-versions (Produce 9-13, Fetch 12-18); older ones take the library's way. Shapes: Apache Kafka's
+versions (Produce 9-13, Fetch 12-18): brokers of older releases are refused. Shapes: Apache Kafka's
 ``ProduceRequest.json``, ``ProduceResponse.json`` and ``FetchResponse.json``.
 """
 
@@ -12,9 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-PRODUCE_FLEXIBLE_FROM: Final = 9
 PRODUCE_TOPIC_IDS_FROM: Final = 13
-FETCH_FLEXIBLE_FROM: Final = 12
 FETCH_TOPIC_IDS_FROM: Final = 13
 
 _PRODUCE_FRONT: Final = struct.Struct(">hi")  # acks, timeout

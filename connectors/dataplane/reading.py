@@ -1,4 +1,4 @@
-"""Fetch requests and answers, whatever version a broker speaks, with record bytes uncopied where it is hot."""
+"""Fetch requests and answers, of any version that brokers since Kafka 2.7 speak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+from kafka.protocol.consumer.fetch import FetchRequest
 
 from connect.core.errors import RetriableError
 from connect.kafka.connection import Connection
@@ -103,37 +103,12 @@ def encode_fetch(
     return bytes(request.encode(version=version))
 
 
-def decode_fetch(body: memoryview, version: int) -> hot.FetchAnswer:
-    """A FetchResponse of any version; from 12 on without copying record bytes."""
-    if version >= hot.FETCH_FLEXIBLE_FROM:
-        return hot.decode_fetch(body, version)
-    answer = FetchResponse.decode(bytes(body), version=version)
-    partitions = [
-        hot.FetchedPartition(
-            hot.topic_name_key(topic.topic),
-            row.partition_index,
-            row.error_code,
-            row.high_watermark,
-            row.last_stable_offset,
-            row.log_start_offset,
-            tuple((entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()),
-            row.preferred_read_replica,
-            memoryview(bytearray(row.records or b"")),
-            None,
-            None,
-        )
-        for topic in answer.responses
-        for row in topic.partitions
-    ]
-    return hot.FetchAnswer(answer.throttle_time_ms, answer.error_code, answer.session_id, partitions)
-
-
 async def fetch(connection: Connection, version: int, body: bytes, max_wait_ms: int) -> hot.FetchAnswer:
     """Send an encoded fetch and wait for its answer. Raises RetriableError if the connection was lost, or no byte of
     the answer came in time."""
     timeout_s = (connection.request_timeout_ms + max_wait_ms) / 1000
     answer = await connection.answer(connection.send(FETCH, version, [body]), "a fetch", timeout_s)
-    return decode_fetch(answer, version)
+    return hot.decode_fetch(answer, version)
 
 
 async def fetch_one(

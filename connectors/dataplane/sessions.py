@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import javaproperties
 
@@ -28,52 +28,29 @@ _CONNECT_RETRIES: Final = 3
 _CONNECT_MAX_BACKOFF_MS: Final = 1000
 
 
-class Session(Protocol):
-    """What the driver needs of a session; calls block, jobs run in threads of their own."""
-
-    def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
-        """Start or connect; ``lost`` is called when the JVM ends. Returns sentences on keys without effect."""
-
-    def version(self) -> str:
-        """Of Spark."""
-
-    def ask(self) -> None:
-        """Return once Spark has answered something; raises what tells that it will not any more."""
-
-    def ship(self, archive: str) -> None:
-        """Let executors import from an archive of Python code."""
-
-    def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
-        """A thread that a job may run in."""
-
-    def run(self, job: str, description: str, make: Make) -> None:
-        """Run a job to its end."""
-
-    def use(self, asked: Callable[[Any], Any]) -> Any:
-        """What ``asked`` finds in the session."""
-
-    def cancel(self, job: str) -> None:
-        """Spark's own cancel: Python may write on for a moment."""
-
-    def close(self) -> None:
-        """End in order."""
-
-
-def session_for(conf: Mapping[str, str]) -> Session:
-    return ConnectSession() if "spark.remote" in conf else ClassicSession()
-
-
 class SparkStopped(Exception):
     """The session has ended by itself: a cluster took its application away."""
 
 
-class ClassicSession:
+class _Session:
+    """What both kinds share. Calls block; jobs run in threads of their own."""
+
+    _session: Any = None
+
+    def version(self) -> str:
+        """Return Spark's."""
+        return str(self._session.version)
+
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        """Return what ``asked`` finds in the session."""
+        return asked(self._session)
+
+
+class ClassicSession(_Session):
     """A driver with a JVM of its own below it: Spark on this machine, or the driver of an application on a cluster."""
 
-    def __init__(self) -> None:
-        self._session: Any = None
-
     def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
+        """Start or connect; ``lost`` is called when the JVM ends. Return sentences on keys without effect."""
         from pyspark.sql import SparkSession
 
         with _properties_file(conf) as path:
@@ -89,31 +66,30 @@ class ClassicSession:
         threading.Thread(target=wait, name="JVM watch", daemon=True).start()
         return []
 
-    def version(self) -> str:
-        return str(self._session.version)
-
     def ask(self) -> None:
+        """Return once Spark has answered something. Raise when it will not answer any more."""
         if self._session.sparkContext._jsc.sc().isStopped():
             raise SparkStopped("the application was ended by its cluster")
 
     def ship(self, archive: str) -> None:
+        """Let executors import from an archive of Python code."""
         self._session.sparkContext.addPyFile(archive)
 
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
+        """Return a thread that a job may run in."""
         from pyspark import InheritableThread
 
         # One thread of the JVM for this one, so that a job group is of this job only.
         thread: threading.Thread = InheritableThread(target=target, args=args, name=name, daemon=True)
         return thread
 
-    def use(self, asked: Callable[[Any], Any]) -> Any:
-        return asked(self._session)
-
     def run(self, job: str, description: str, make: Make) -> None:
+        """Run a job to its end."""
         self._session.sparkContext.setJobGroup(job, description)
         make(self._session).toArrow()
 
     def cancel(self, job: str) -> None:
+        """Cancel a job in Spark; its Python may continue to write for a moment."""
         self._session.sparkContext.cancelJobGroup(job)
 
     def close(self) -> None:
@@ -125,11 +101,8 @@ class ClassicSession:
         gateway.proc.wait()
 
 
-class ConnectSession:
+class ConnectSession(_Session):
     """A client of a Spark Connect server."""
-
-    def __init__(self) -> None:
-        self._session: Any = None
 
     def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -153,9 +126,6 @@ class ConnectSession:
             return f"{key} has no effect: it is the Spark Connect server's to set ({reason})"
         return ""
 
-    def version(self) -> str:
-        return str(self._session.version)
-
     def ask(self) -> None:
         # Not the version, which the client remembers.
         self._session.conf.get("spark.sql.adaptive.enabled")
@@ -165,9 +135,6 @@ class ConnectSession:
 
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         return threading.Thread(target=target, args=args, name=name, daemon=True)
-
-    def use(self, asked: Callable[[Any], Any]) -> Any:
-        return asked(self._session)
 
     def run(self, job: str, description: str, make: Make) -> None:
         del description  # what the server shows of an operation is its plan
@@ -179,6 +146,14 @@ class ConnectSession:
 
     def close(self) -> None:
         self._session.stop()
+
+
+Session = ClassicSession | ConnectSession
+
+
+def session_for(conf: Mapping[str, str]) -> Session:
+    """Return a session that is not open yet."""
+    return ConnectSession() if "spark.remote" in conf else ClassicSession()
 
 
 @contextmanager

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
 from connect.wire import hot
-from connectors.dataplane import codes, producing, refusals
+from connectors.dataplane import codes, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.pace import Pace
-from connectors.dataplane.plan import SliceSettings, TopicPartition, TransactionTerms
+from connectors.dataplane.plan import PartitionPlan, SliceSettings, TopicPartition, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
 from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.transactional import TransactionLost
@@ -36,7 +36,14 @@ _IDLE_S: Final = 60.0
 #: So often a batch is sent that its leader fails at without a reason, over some three seconds.
 _UNEXPLAINED_TRIES: Final = 6
 
+_PRODUCE: Final = 0
+_MAX_VERSION: Final = 13
+#: From version 12 on a broker adds partitions to a transaction by itself (KIP-890).
+_EXPLICIT_AT_MOST: Final = 11
+
 Sent = Sequence[tuple[PartitionCopier, Outgoing]]
+#: One batch for a partition: (plan of the pair, its bytes).
+Addressed = tuple[PartitionPlan, memoryview]
 
 
 class TargetWriter:
@@ -230,7 +237,7 @@ class _LeaderPump:
         self._writer = writer
         self._settings = settings
         self._transactions = transactions
-        self._version = producing.produce_version(connection, transactions)
+        self._version = produce_version(connection, transactions)
         self._in_flight_bytes = self._in_flight_requests = 0
         self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
         self._muted_until = 0.0
@@ -253,7 +260,7 @@ class _LeaderPump:
     def topic_key(self, copier: PartitionCopier) -> bytes:
         key = self._keys.get(copier)
         if key is None:
-            key = self._keys[copier] = producing.topic_key(copier.plan, self._version)
+            key = self._keys[copier] = topic_key(copier.plan, self._version)
         return key
 
     def pump(self) -> None:
@@ -295,19 +302,19 @@ class _LeaderPump:
         return sent
 
     def _send(self, sent: Sent) -> None:
-        topics: dict[bytes, list[producing.Addressed]] = {}
+        topics: dict[bytes, list[Addressed]] = {}
         size = 0
         for copier, outgoing in sent:
             topics.setdefault(self.topic_key(copier), []).append((copier.plan, outgoing.batch))
             size += len(outgoing.batch)
         # So that a broker that waits for replicas answers before its connection counts as stalled.
         timeout_ms = self.connection.request_timeout_ms // 2
-        body = producing.encode_produce(self._version, timeout_ms, topics, self._transactions)
+        body = encode_produce(timeout_ms, topics, self._transactions)
         if not self._in_flight_requests:
             self._pace.begin(time.monotonic())
         self._in_flight_requests += 1
         self._in_flight_bytes += size
-        future = self.connection.send(producing.PRODUCE, self._version, body)
+        future = self.connection.send(_PRODUCE, self._version, body)
         future.add_done_callback(partial(self._answered, sent, size))
 
     def _answered(self, sent: Sent, size: int, future: asyncio.Future[memoryview]) -> None:
@@ -325,7 +332,7 @@ class _LeaderPump:
         elif (lost := future.exception()) is not None:
             error = str(lost)
         else:
-            answer = producing.decode_produce(future.result(), self._version)
+            answer = hot.decode_produce(future.result(), self._version)
             self._pace.moved(size, time.monotonic(), is_idle=not self._in_flight_requests)
         if answer is not None and answer.throttle_time_ms:
             self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
@@ -340,3 +347,35 @@ def _is_tried_again(outgoing: Outgoing, code: int) -> bool:
         outgoing.unexplained += 1
         return outgoing.unexplained < _UNEXPLAINED_TRIES
     return code in codes.RETRIABLE
+
+
+def produce_version(connection: Connection, transactions: TransactionTerms | None = None) -> int:
+    """The highest version that the broker and we know, and that the transactions allow."""
+    explicit = transactions is not None and not transactions.adds_implicitly
+    return min(_EXPLICIT_AT_MOST if explicit else _MAX_VERSION, connection.versions[_PRODUCE][1])
+
+
+def topic_key(plan: PartitionPlan, version: int) -> bytes:
+    """How requests and answers of ``version`` name the target topic of ``plan``: by id from Produce 13 on."""
+    if version >= hot.PRODUCE_TOPIC_IDS_FROM and plan.target_topic_id is not None:
+        return plan.target_topic_id.bytes
+    return hot.topic_name_key(plan.target.topic)
+
+
+def encode_produce(
+    timeout_ms: int,
+    topics: Mapping[bytes, Sequence[Addressed]],
+    transactions: TransactionTerms | None = None,
+) -> list[bytes | memoryview]:
+    """Encode the body of an acks=all ProduceRequest as buffers; ``topics`` by :func:`topic_key`.
+
+    No partition may appear twice: the broker would keep the last batch only and acknowledge both.
+    """
+    for batches in topics.values():
+        if len({plan.target.partition for plan, _ in batches}) != len(batches):
+            raise AssertionError("a partition has two batches in one Produce request")
+    return hot.encode_produce(
+        timeout_ms,
+        [(key, [(plan.target.partition, batch) for plan, batch in batches]) for key, batches in topics.items()],
+        hot.compact_string(transactions.transactional_id) if transactions else hot.NO_TRANSACTIONAL_ID,
+    )

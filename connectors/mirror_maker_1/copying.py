@@ -21,6 +21,7 @@ from connectors.mirror_maker_1.group_store import GroupOffsets, GroupPositionSto
 from connectors.mirror_maker_1.lent import Lent, SendFailed
 from connectors.mirror_maker_1.source_topics import shown
 from connectors.mirror_maker_1.target_topics import Refused, make_missing
+from connectors.source.brokers import refuse_old_clusters
 from connectors.source.progress import PartitionView, is_stopped
 from connectors.source.slice import SliceFenced
 from connectors.source.state_notes import PartitionsStopped
@@ -109,6 +110,7 @@ class Copying:
 
     async def _begin(self) -> None:
         """Find out how each partition is copied."""
+        await refuse_old_clusters(self._lent.clusters.source, self._lent.clusters.target)
         paired, by_key = await self._shared_out()
         if paired:
             self._makers.append(lambda: self._pair_task(paired))

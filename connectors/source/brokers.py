@@ -1,4 +1,4 @@
-"""What brokers must be able to do, told by the versions of the APIs that they offer. Pure."""
+"""What brokers must be able to do, by the versions of the APIs that they offer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import PermanentError
+from connect.kafka.cluster import Cluster
 
 
 class BrokersTooOld(PermanentError):
@@ -37,3 +38,9 @@ def refuse_old_brokers(cluster: str, offered: Mapping[int, tuple[int, int]], nee
             f"cluster {cluster}: its brokers are older than Apache Kafka {needed.release} ({has}); since then "
             f"{needed.purpose}. Use brokers of {needed.release} or later"
         )
+
+
+async def refuse_old_clusters(source: Cluster, target: Cluster) -> None:
+    """Raise :class:`BrokersTooOld`, or RetriableError if a cluster does not answer."""
+    for cluster, needed in ((source, OF_SOURCE), (target, OF_TARGET)):
+        refuse_old_brokers(cluster.name, (await cluster.any_connection()).versions, needed)

@@ -20,7 +20,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.schedule import Schedule
 from connectors.settings import MirrorSourceSettings
 from connectors.source.applying import Refusals, add_partitions, make_topics
-from connectors.source.brokers import OF_SOURCE, OF_TARGET, refuse_old_brokers
+from connectors.source.brokers import refuse_old_clusters
 from connectors.source.config_sync import ConfigSync
 from connectors.source.deletion import TopicDeletion
 from connectors.source.remote_topics import Naming
@@ -107,8 +107,7 @@ class MirrorSourceConnector:
         :class:`BrokersTooOld` is among it. May be called again after an error.
         """
         self._context = context
-        for cluster, needed in ((self._source, OF_SOURCE), (self._target, OF_TARGET)):
-            refuse_old_brokers(cluster.name, (await cluster.any_connection()).versions, needed)
+        await refuse_old_clusters(self._source, self._target)
         await self._refresh()
         self._schedule.begin()
         for job in self._at_once:
