@@ -25,7 +25,7 @@ from connectors.planning.group_plan import GroupPlan, plan_groups
 from connectors.settings import MirrorSourceSettings
 from connectors.source.host import looked_at_parts
 from connectors.source.plugin import access_of
-from connectors.source.sync_topic import topic_of_syncs
+from connectors.source.sync_writer import topic_of_syncs
 
 T = TypeVar("T")
 

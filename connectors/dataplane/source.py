@@ -1,4 +1,4 @@
-"""The reading half of a slice: one fetch loop per source broker, feeding the partitions' copiers.
+"""The reading half of a slice: one fetch loop per source broker, which feeds the partitions' copiers.
 
 A partition is fetched while it holds less than one fetch of unacknowledged bytes and the slice less than its
 bound, so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
@@ -10,23 +10,318 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from typing import Final, cast
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connectors.dataplane import codes, lost, verdicts
+from connect.kafka.connection import Connection
+from connect.wire import hot
+from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.fetch_loop import FetchLoop
+from connectors.dataplane.cut import CORRUPT_TRIES, CorruptBatch
+from connectors.dataplane.fetch_session import FetchSession
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.nearby import Nearby
+from connectors.dataplane.pace import Pace
 from connectors.dataplane.plan import SliceSettings
+from connectors.dataplane.reading import TopicOnWire
+from connectors.dataplane.refusals import unread
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.25
+_FINISH_LOOK_S: Final = 0.02
+#: What is asked for at once should arrive in 5 s (``pace.py``).
+_FINISH_S: Final = 6.0
+#: What a broker found itself.
+_DAMAGED: Final = "its broker says that the batch at source offset {} is damaged (CORRUPT_MESSAGE)"
+#: While some partitions wait for the target, a long poll for the others must not hold them up. It waits twice as long
+#: each time that nothing comes and they still wait.
+_BUSY_WAIT_MS: Final = 5
+#: What is asked of a broker before its rate is known.
+_FIRST_FETCH_BYTES: Final = 512 * 1024
+#: After so long others have their turn, the link to the worker among them: an answer may take seconds to be opened.
+_TURN_S: Final = 0.01
+#: A batch that waits keeps the answer that it came in. One that is a smaller part of it than this is copied out, or a
+#: partition that the target does not take would keep all others' bytes.
+_PART_OF_ANSWER: Final = 8
 #: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
 _REFUSED_TRIES: Final = 3
+
+
+class FetchLoop:
+    """Fetches from one broker, one request at a time, what the copiers placed there want."""
+
+    def __init__(self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int) -> None:
+        self.wake = asyncio.Event()
+        self._reader = reader
+        self._cluster = cluster
+        self._settings = settings
+        self._node = node
+        self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
+        self._epochs: dict[PartitionCopier, int] = {}
+        self._full: set[PartitionCopier] = set()  # they hold enough and are left out until they have room
+        self._by_key: dict[reading.Key, PartitionCopier] = {}
+        self._session: FetchSession[tuple[TopicOnWire, int]] = FetchSession()
+        self._corrupt: dict[PartitionCopier, int] = {}
+        self._fetching: Connection | None = None
+        self._is_ending = False
+        self._pace = Pace(_FIRST_FETCH_BYTES, settings.fetch_max_bytes)
+        self._busy_wait_ms = _BUSY_WAIT_MS
+
+    def add(self, copier: PartitionCopier, leader_epoch: int) -> None:
+        plan = copier.plan
+        self._placed[copier] = (TopicOnWire(plan.source.topic, plan.source_topic_id), plan.source.partition)
+        self._epochs[copier] = leader_epoch
+        self._by_key = {}
+        self._ask_for(copier)
+        self.wake.set()
+
+    async def finish(self) -> bool:
+        """Fetch no more, but take an answer of which a part has arrived: on a slow link it took seconds.
+
+        Return whether there was one. It is waited for as long as the slice has room, and for 6 s at most.
+        """
+        self._is_ending = True
+        if self._fetching is None or not self._fetching.is_receiving:
+            return False
+        until_s = self._reader.now_s() + _FINISH_S
+        while self._takes_an_answer() and self._reader.now_s() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(_FINISH_LOOK_S)
+        return True
+
+    def _takes_an_answer(self) -> bool:
+        fetching = self._fetching
+        return fetching is not None and (fetching.is_receiving or self._reader.has_room())
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._fetch_while_connected()
+            except RetriableError as error:
+                self._session.lost()
+                log.warning("%s: source node %d: %s; trying again", self._settings.flow, self._node, error)
+                for copier in list(self._placed):
+                    self._leave(copier)
+                await asyncio.sleep(_RETRY_S)
+            if not self._placed:
+                self.wake.clear()
+                await self.wake.wait()
+
+    async def _fetch_while_connected(self) -> None:
+        connection = await self._cluster.connection(self._node, "copy")
+        version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
+        self._by_key = {}
+        self._pace = Pace(_FIRST_FETCH_BYTES, self._settings.fetch_max_bytes)
+        while self._placed:
+            self.wake.clear()
+            self._revisit()
+            for copier in list(self._full):
+                self._ask_for(copier)
+            if self._session.wants_any and self._reader.has_room() and not self._is_ending:
+                self._fetching = connection
+                try:
+                    await self._fetch(connection, version)
+                finally:
+                    self._fetching = None
+            else:
+                await self.wake.wait()
+
+    def _ask_for(self, copier: PartitionCopier) -> None:
+        """Let the next request name it where it stands, unless it holds enough; a stopped one is done with.
+
+        Called where one of this may have changed, for a request must not cost what all partitions are.
+        """
+        key = self._placed.get(copier)
+        if key is None:
+            return
+        if not copier.is_read:
+            self._drop(copier)
+        elif copier.buffered_bytes < self._settings.partition_max_bytes and not copier.gave_back:
+            if copier in self._full:
+                self._full.discard(copier)
+                self._busy_wait_ms = _BUSY_WAIT_MS
+            self._session.want(key, (copier.fetch_offset, self._epochs[copier], copier.last_fetched_epoch))
+        else:
+            self._full.add(copier)
+            self._session.leave(key)
+
+    def _revisit(self) -> None:
+        """Have leaders asked again that are due. No answer need tell of these: a replica that has lost touch with its
+        leader has no news, and answers name only what is new."""
+        for copier in self._reader.nearby.overdue():
+            if copier in self._placed:
+                self._drop(copier)
+                self._reader.nearby.forget(copier)
+                self._reader.lose(copier)
+
+    def _drop(self, copier: PartitionCopier) -> None:
+        key = self._placed.pop(copier, None)
+        if key is not None:
+            self._full.discard(copier)
+            self._session.leave(key)
+
+    def _named(self, version: int) -> dict[reading.Key, PartitionCopier]:
+        if not self._by_key:
+            self._by_key = {(topic.key(version), index): copier for copier, (topic, index) in self._placed.items()}
+        return self._by_key
+
+    async def _fetch(self, connection: Connection, version: int) -> None:
+        settings = self._settings
+        request = self._session.request()
+        # A faulted one is not to have room again within milliseconds.
+        is_busy = any(not copier.faulted for copier in self._full)
+        limits = reading.FetchLimits(
+            min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
+            settings.fetch_min_bytes,
+            self._pace.limit_bytes,
+            settings.partition_max_bytes,
+            reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
+            self._reader.nearby.rack(),
+        )
+        body = reading.encode_fetch(
+            version, limits, (request.session_id, request.epoch), request.partitions, request.forgotten
+        )
+        # Of now: whoever takes a partition's place while this is under way did not ask for what is answered.
+        named = self._named(version)
+        self._pace.begin(self._reader.now_s())
+        answer = await reading.fetch(connection, version, body, limits.max_wait_ms)
+        fetched_bytes = sum(len(row.records) for row in answer.partitions)
+        if fetched_bytes:
+            self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
+        self._busy_wait_ms = _BUSY_WAIT_MS if fetched_bytes else self._busy_wait_ms * 2
+        if answer.error_code in codes.SESSION_LOST:
+            self._session.lost()
+            return
+        if answer.error_code:
+            raise RetriableError(f"fetch refused: {codes.name(answer.error_code)}")
+        self._session.answered(answer.session_id)
+        await self._hand_over(answer.partitions, named)
+        if answer.throttle_time_ms:
+            await asyncio.sleep(answer.throttle_time_ms / 1000)
+
+    async def _hand_over(
+        self, rows: Iterable[hot.FetchedPartition], named: Mapping[reading.Key, PartitionCopier]
+    ) -> None:
+        """Give copiers what is theirs. Whatever happens to one in between, it gets no more once it is let go of."""
+        fed: set[PartitionCopier] = set()
+        ends_s = self._reader.now_s() + _TURN_S
+        for row in rows:
+            copier = named.get((row.topic, row.partition))
+            if copier is None or copier not in self._placed:
+                continue
+            asked = self._session.asked(self._placed[copier])
+            if asked is not None and asked[0] != copier.fetch_offset:
+                # It gave back what came before this answer, which would leave a gap.
+                self._ask_for(copier)
+                continue
+            if self._take(copier, row):
+                fed.add(copier)
+                for _ in self._feed(copier, row):
+                    if self._reader.now_s() < ends_s:
+                        continue
+                    self._reader.took(fed)
+                    fed = {copier}
+                    await self._give_way()
+                    ends_s = self._reader.now_s() + _TURN_S
+            self._ask_for(copier)
+        self._reader.took(fed)
+
+    async def _give_way(self) -> None:
+        """Let others have their turn, and wait until there is room: what is opened may be many times what was sent."""
+        await asyncio.sleep(0)
+        while not self._reader.has_room():
+            self.wake.clear()
+            await self.wake.wait()
+
+    def _take(self, copier: PartitionCopier, row: hot.FetchedPartition) -> bool:
+        """Whether there is something to be fed with."""
+        if not copier.is_read:
+            return False
+        if (row.diverging or row.error_code) and copier in self._reader.nearby:
+            self._leave(copier)
+            return False
+        if row.diverging is not None:
+            self._drop(copier)
+            self._reader.look_into(copier, self._epochs[copier], row.diverging)
+            return False
+        if row.error_code:
+            self._refused(copier, row)
+            return False
+        self._note_extent(copier, row)
+        if row.preferred_read_replica >= 0:
+            self._drop(copier)
+            self._reader.follow(copier, row.preferred_read_replica, self._epochs[copier])
+            return False
+        self._reader.goes_on(copier)
+        return bool(row.records)
+
+    def _feed(self, copier: PartitionCopier, row: hot.FetchedPartition) -> Iterator[None]:
+        """A batch at each step."""
+        fetched = row.records
+        if len(fetched) * _PART_OF_ANSWER < len(cast(bytearray, fetched.obj)):
+            fetched = memoryview(bytearray(fetched))
+        try:
+            for _ in copier.taking(fetched, row.aborted):
+                taken_to = copier.fetch_offset
+                yield
+                if copier not in self._placed or not copier.is_read or copier.fetch_offset != taken_to:
+                    return
+        except CorruptBatch as error:
+            self._found_corrupt(copier, error)
+        except MemoryError:
+            raise  # which says nothing of the batch
+        except Exception as error:
+            # A payload that does not open though its CRC is right: no new fetch mends it, and the others go on.
+            where = f"source {copier.plan.source}: a batch behind offset {copier.fetch_offset - 1}"
+            log.error("%s: %s cannot be opened", self._settings.flow, where, exc_info=error)
+            copier.stop(f"{where} cannot be opened: {type(error).__name__}: {error}", "source-unreadable")
+        else:
+            self._corrupt.pop(copier, None)
+
+    def _note_extent(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
+        is_stable = self._settings.read_committed and row.last_stable_offset >= 0
+        end = row.last_stable_offset if is_stable else row.high_watermark
+        # Another replica hears of the end after the leader.
+        copier.high_watermark = max(end, copier.high_watermark) if copier in self._reader.nearby else end
+        copier.log_start_offset = row.log_start_offset
+
+    def _refused(self, copier: PartitionCopier, row: hot.FetchedPartition) -> None:
+        source = copier.plan.source
+        if row.error_code == codes.OFFSET_OUT_OF_RANGE:
+            self._drop(copier)
+            self._reader.look_into(copier, self._epochs[copier])
+        elif row.error_code == codes.CORRUPT_MESSAGE:
+            self._found_corrupt(copier, CorruptBatch(copier.fetch_offset, _DAMAGED))
+        elif row.error_code == codes.UNKNOWN_SERVER_ERROR:
+            # A broker on its way down says so of all that it has no code for; Java's consumer fetches again too.
+            log.warning("%s: %s: %s; trying again", self._settings.flow, source, codes.name(row.error_code))
+            self._leave(copier)
+        elif row.error_code in codes.RETRIABLE:
+            self._leave(copier)
+        else:
+            copier.stop(
+                f"source {source} {unread(source.topic, row.error_code)}, then start the flow again",
+                codes.name(row.error_code),
+            )
+
+    def _found_corrupt(self, copier: PartitionCopier, error: CorruptBatch) -> None:
+        if copier in self._reader.nearby:
+            log.error("%s: %s: %s; its leader is asked", self._settings.flow, copier.plan.source, error)
+            self._leave(copier)
+            return
+        tries = self._corrupt[copier] = self._corrupt.get(copier, 0) + 1
+        log.error("%s: %s: %s (try %d)", self._settings.flow, copier.plan.source, error, tries)
+        if tries >= CORRUPT_TRIES:
+            copier.stop(f"source {copier.plan.source}: {error}; repair or skip it by hand", "source-corrupt")
+        else:
+            # After a moment, and from its leader of then: it may just be on its way from a failing disk.
+            self._leave(copier)
+
+    def _leave(self, copier: PartitionCopier) -> None:
+        self._drop(copier)
+        self._reader.lose(copier)
 
 
 class SourceReader:
@@ -45,14 +340,15 @@ class SourceReader:
         self._settings = settings
         self._taken = taken
         self._fail = fail
-        self._clock = clock
+        self.now_s = clock
         self._holding: set[PartitionCopier] = set()
         self._is_held = False
         self._unplaced: set[PartitionCopier] = set()
         self._gone_since: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
         self._loops: dict[int, FetchLoop] = {}
-        self._nearby = Nearby(settings.rack)
+        #: Which partitions are read from another replica than their leader.
+        self.nearby = Nearby(settings.rack, clock)
         self._placing = asyncio.Event()
         self._is_placing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,35 +416,15 @@ class SourceReader:
 
     def lose(self, copier: PartitionCopier) -> None:
         """Its leader is unknown from here on until metadata names one."""
-        self._nearby.fail(copier, self._clock())
+        self.nearby.fail(copier)
         if copier.is_read:
             self._unplaced.add(copier)
             self._placing.set()
 
-    def now_s(self) -> float:
-        return self._clock()
-
-    def rack(self) -> str:
-        """What leaders are told, who may name a replica within it."""
-        return self._nearby.rack(self._clock())
-
-    def is_followed(self, copier: PartitionCopier) -> bool:
-        """Whether it is read from another replica than its leader."""
-        return copier in self._nearby
-
     def follow(self, copier: PartitionCopier, node: int, leader_epoch: int) -> None:
         """Its leader named this node to read from."""
-        self._nearby.follow(copier, self._clock())
+        self.nearby.follow(copier)
         self._loop(node).add(copier, leader_epoch)
-
-    def overdue(self) -> list[PartitionCopier]:
-        """Those read from another replica for so long that their leaders are to be asked again, at a cost of no more
-        than they are."""
-        return self._nearby.overdue(self._clock())
-
-    def revisit(self, copier: PartitionCopier) -> None:
-        self._nearby.forget(copier)
-        self.lose(copier)
 
     def look_into(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None = None) -> None:
         """The leader of ``leader_epoch`` refuses the position: stop the partition with the reason, or place it again.
@@ -219,7 +495,7 @@ class SourceReader:
             log.warning("%s: no leader for source %s; trying again", self._settings.flow, ", ".join(leaderless[:3]))
 
     def _stop_if_gone(self, copier: PartitionCopier) -> None:
-        topic, now_s = copier.plan.source.topic, self._clock()
+        topic, now_s = copier.plan.source.topic, self.now_s()
         if now_s - self._gone_since.setdefault(topic, now_s) > lost.GONE_AFTER_S:
             copier.stop_reading(
                 *verdicts.deleted("source", topic, copier.plan.source, copier.fetch_offset, copier.high_watermark)

@@ -15,7 +15,7 @@ from connectors.changes import CreateTopic
 from connectors.dataplane import codes
 from connectors.filters import DefaultConfigPropertyFilter
 from connectors.source.applying import Refusals, make_topics
-from connectors.source.remote_configs import configs_of_new
+from connectors.source.config_sync import configs_of_new
 from connectors.source.takeover import Clusters
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from connectors.changes import DeleteTopic
 from connectors.planning.flow_plan import FlowPlan, InternalTopics, look_at_flow
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
+from connectors.source.config_sync import alterations, wanted_configs
 from connectors.source.host import FlowParts
-from connectors.source.remote_configs import alterations, wanted_configs
 from connectors.source.topic_plan import TopicPlan
 from connectors.stored_offsets import read_positions
 

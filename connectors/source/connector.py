@@ -24,7 +24,7 @@ from connectors.source.brokers import refuse_old_clusters
 from connectors.source.config_sync import ConfigSync
 from connectors.source.deletion import TopicDeletion
 from connectors.source.remote_topics import Naming
-from connectors.source.sync_topic import LOOK_EVERY_S, OffsetSyncsTopic
+from connectors.source.sync_writer import LOOK_EVERY_S, OffsetSyncsTopic
 from connectors.source.topic_plan import plan_topics
 from connectors.source.topology import ASSIGNED_PARTITIONS, assign, assigned_before, encode_partitions, selected
 

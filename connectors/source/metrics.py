@@ -12,8 +12,7 @@ from prometheus_client.metrics_core import Metric
 from connect.core.gauges import Gauges, Rows
 from connectors.lag import Lag, PartitionLag, together
 from connectors.source.host import MirrorHost
-from connectors.source.meters import PartitionMeter
-from connectors.source.progress import PartitionView, Seen, is_stopped
+from connectors.source.progress import PartitionMeter, PartitionView, Seen, is_stopped
 
 _PREFIX: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 _LABELS: Final = ("source", "target", "topic", "partition")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from connectors.dataplane.plan import QUARANTINED, STOPPED, TopicPartition
+from connect.core.measures import Windowed
+from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, TopicPartition
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
 
@@ -108,3 +109,34 @@ class Seen:
         if lag is None or not lag.records or lag.ms < 0:
             return lag
         return replace(lag, ms=lag.ms + now_ms - self.at_ms)
+
+
+@dataclass(slots=True)
+class PartitionMeter:
+    """Counts since the task began, and windows. A batch's age and latency are those of its newest record when it was
+    heard to be acknowledged: batches are copied whole, so a record is read and acknowledged with its batch."""
+
+    records: int = 0
+    bytes: int = 0
+    record_rate: Windowed = field(default_factory=Windowed)
+    byte_rate: Windowed = field(default_factory=Windowed)
+    age_ms: Windowed = field(default_factory=Windowed)
+
+
+class Meters:
+    """Of one task, by source partition."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, PartitionMeter] = {}
+
+    def apply(self, progress: PartitionProgress, now_ms: int) -> None:
+        """Take in what a slice reports; ``now_ms`` since 1970, as record timestamps are."""
+        meter = self.partitions.setdefault(progress.source, PartitionMeter())
+        if not progress.records:
+            return
+        meter.records += progress.records
+        meter.bytes += progress.bytes
+        meter.record_rate.record(progress.records, now_ms)
+        meter.byte_rate.record(progress.bytes, now_ms)
+        if progress.timestamp_ms >= 0:
+            meter.age_ms.record(max(now_ms - progress.timestamp_ms, 0), now_ms)

@@ -16,7 +16,7 @@ from connect.kafka.cluster import TopicMetadata
 from connect.kafka.topic_configs import TopicConfigs
 from connectors.changes import AddPartitions, CreateTopic
 from connectors.policy import LONGEST_NAME
-from connectors.source.remote_configs import configs_of_new
+from connectors.source.config_sync import configs_of_new
 
 _READABLE: Final = 0
 #: Kafka's ``Topic.validate``.

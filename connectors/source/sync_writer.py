@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from connect.core.errors import HeliographError
-from connect.kafka.admin import Admin
+from connect.kafka.admin import Admin, NewTopic, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter
 from connectors.clients import FlowClients
@@ -18,10 +18,11 @@ from connectors.dataplane.plan import Run, TopicPartition
 from connectors.mirror_records import OffsetSync
 from connectors.offset_syncs import OffsetSyncs
 from connectors.settings import MirrorSourceSettings, OffsetSyncsSettings
-from connectors.source.sync_topic import OffsetSyncsTopic
 
 log = logging.getLogger(__name__)
 
+#: Java makes the topic when its connector starts, and never again.
+LOOK_EVERY_S: Final = 30.0
 #: Java's ``MirrorSourceTask`` writes to it, and ``OffsetSyncStore`` reads nothing else.
 _PARTITION: Final = 0
 #: Java has ten records on their way; here one request is, with so many.
@@ -33,6 +34,54 @@ _MAX_RETRY_S: Final = 30.0
 _LAST_WRITE_S: Final = 2.0
 
 Write = Callable[[Iterable[OutRecord]], Awaitable[None]]
+
+
+def topic_of_syncs(settings: OffsetSyncsSettings) -> NewTopic:
+    """As Java makes it."""
+    return NewTopic(settings.topic, 1, settings.replication_factor, {"cleanup.policy": "compact"})
+
+
+class OffsetSyncsTopic:
+    """Looks after the topic for a connector. ``label`` begins every line of the log; ``close`` closes ``admin``."""
+
+    def __init__(self, settings: OffsetSyncsSettings, admin: Admin, label: str) -> None:
+        self._wanted = topic_of_syncs(settings)
+        self._admin = admin
+        self._label = label
+        self._is_there = False
+        self._said = ""
+
+    async def ensure(self) -> None:
+        """Make the topic where it is missing. What is in the way is said once; rights are named, with the grant."""
+        try:
+            await self._make()
+        except HeliographError as error:
+            self._say(f"{error} (offset-syncs.topic.replication.factor={self._wanted.replication_factor})")
+        else:
+            self._is_there, self._said = True, ""
+
+    async def close(self) -> None:
+        await self._admin.close()
+
+    async def _make(self) -> None:
+        topic = self._wanted.name
+        if topic in await self._admin.describe_topics([topic]):
+            return
+        if self._is_there:
+            log.warning("%s: topic %s is gone and is made anew", self._label, topic)
+            self._is_there = False
+        outcome = (await self._admin.create_topics([self._wanted]))[topic]
+        if outcome is None:
+            log.info("%s: topic %s was made", self._label, topic)
+        elif not isinstance(outcome, TopicExists):
+            raise outcome
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.warning(
+                "%s: offset syncs may have no topic: %s; looking again in %g s", self._label, text, LOOK_EVERY_S
+            )
+            self._said = text
 
 
 class SyncWriter:

@@ -23,9 +23,8 @@ from connectors.source import resume_log
 from connectors.source.defects import Defects
 from connectors.source.gap_policy import GapPasser, advice
 from connectors.source.ledger import STARTING, Cadence, Entry, Ledger, Pair, position_of, start_of
-from connectors.source.meters import Meters
 from connectors.source.pairs import Pairing
-from connectors.source.progress import PartitionView
+from connectors.source.progress import Meters, PartitionView
 from connectors.source.reach import Waiting
 from connectors.source.reconfiguring import Reconfiguring, named
 from connectors.source.returned import is_gone, look_for_returned

@@ -13,8 +13,7 @@ import pytest
 from connect.core.errors import ConfigError
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.shipping import running_code
-from connectors.source.certificate import server_tls
-from connectors.source.links import LinkServer, LinkSettings, SliceRefused, Ticket
+from connectors.source.links import LinkServer, LinkSettings, SliceRefused, Ticket, server_tls
 
 pytestmark = pytest.mark.integration
 

@@ -24,6 +24,7 @@ from connectors.mirror_maker_1.lent import Lent, SendFailed
 from connectors.mirror_maker_1.target_topics import Refused
 from connectors.positions import Position
 from connectors.source import gap_policy
+from connectors.source.brokers import OF_SOURCE, OF_TARGET, BrokersTooOld
 from connectors.source.gap_policy import GapPasser
 from connectors.source.ledger import Entry, Ledger, Pair
 from connectors.source.progress import PartitionView
@@ -45,8 +46,12 @@ class Brokers:
 
     name = "source"
 
-    def __init__(self, *topics: TopicMetadata) -> None:
+    def __init__(self, *topics: TopicMetadata, describes_producers: bool = True) -> None:
         self.known = {one.name: one for one in topics}
+        self.versions = {OF_SOURCE.api_key: (0, 17), **({OF_TARGET.api_key: (0, 0)} if describes_producers else {})}
+
+    async def any_connection(self) -> Any:
+        return SimpleNamespace(versions=self.versions)
 
     async def topics(self, names: Collection[str]) -> Any:
         return await self.metadata(names)
@@ -154,6 +159,13 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 ORDERS, CLICKS, LOGS = (TopicPartition(name, 0) for name in ("orders", "clicks", "logs"))
+
+
+async def test_a_target_of_an_old_release_is_refused(copied: list[str]) -> None:
+    here = a_copying(Clusters(Brokers(topic("orders")).cluster, Brokers(describes_producers=False).cluster))
+    with pytest.raises(BrokersTooOld, match=r"older than Apache Kafka 2\.8"):
+        await here.run()
+    assert copied == []
 
 
 async def test_a_topic_that_the_target_refuses_holds_up_no_other(

@@ -13,11 +13,10 @@ from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, T
 from connect.wire import hot
 from connectors.dataplane import codes, lost
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
-from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, SliceSettings, TopicPartition
 from connectors.dataplane.recovery import Recoveries
 from connectors.dataplane.resume import TargetScan
-from connectors.dataplane.source import SourceReader
+from connectors.dataplane.source import FetchLoop, SourceReader
 from connectors.dataplane.verdicts import Verdict
 from tests.kit.logs import TargetPartition, source_batch
 

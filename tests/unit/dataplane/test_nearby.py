@@ -15,10 +15,9 @@ from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, reading
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.nearby import REVISIT_S, SHUN_S, Nearby
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import SourceReader
+from connectors.dataplane.source import FetchLoop, SourceReader
 from tests.kit.logs import source_batch
 
 LEADER, NEAR = 1, 2
@@ -109,16 +108,16 @@ def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: 
     assert not stage.machine.stopped
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
-    assert stage.reader.rack() == ""
+    assert stage.reader.nearby.rack() == ""
     stage.now_s += SHUN_S
-    assert stage.reader.rack() == "b"
+    assert stage.reader.nearby.rack() == "b"
 
 
 def test_damage_at_a_replica_is_read_again_from_the_leader_and_does_not_count(stage: Stage) -> None:
     damaged = bytearray(source_batch(range(3)))
     damaged[-1] ^= 1
     for _ in range(20):
-        stage.reader._nearby.forget(stage.machine)
+        stage.reader.nearby.forget(stage.machine)
         stage.leader.add(stage.machine, 3)
         stage.send_near()
         stage.feed(row(bytes(damaged)))
@@ -135,7 +134,7 @@ def test_the_leader_is_asked_again_when_time_is_up(stage: Stage) -> None:
     stage.near._revisit()
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
-    assert stage.reader.rack() == "b", "nothing failed"
+    assert stage.reader.nearby.rack() == "b", "nothing failed"
 
 
 class Open:
@@ -170,27 +169,32 @@ async def test_a_replica_that_has_no_news_is_left_in_time(stage: Stage, monkeypa
     assert asked == 10
     assert stage.readers == []
     assert stage.machine in stage.reader._unplaced
-    assert stage.reader.rack() == "b"
+    assert stage.reader.nearby.rack() == "b"
 
 
 def test_those_that_are_due_first_stand_first() -> None:
-    nearby, machines = Nearby("b"), [copier() for _ in range(3)]
-    for now_s, machine in enumerate([*machines, machines[0]]):
-        nearby.follow(machine, now_s)
-    assert nearby.overdue(REVISIT_S) == []
-    assert nearby.overdue(REVISIT_S + 2) == machines[1:]
-    assert nearby.overdue(REVISIT_S + 3) == [*machines[1:], machines[0]]
+    now_s = 0.0
+    nearby, machines = Nearby("b", lambda: now_s), [copier() for _ in range(3)]
+    for at_s, machine in enumerate([*machines, machines[0]]):
+        now_s = at_s
+        nearby.follow(machine)
+    now_s = REVISIT_S
+    assert nearby.overdue() == []
+    now_s = REVISIT_S + 2
+    assert nearby.overdue() == machines[1:]
+    now_s = REVISIT_S + 3
+    assert nearby.overdue() == [*machines[1:], machines[0]]
 
 
 def test_a_replica_that_cannot_be_reached_is_left(stage: Stage) -> None:
     stage.send_near()
     stage.near._leave(stage.machine)
-    assert stage.reader.rack() == ""
+    assert stage.reader.nearby.rack() == ""
 
 
 def test_a_leader_that_fails_does_not_silence_the_rack(stage: Stage) -> None:
     stage.leader._leave(stage.machine)
-    assert stage.reader.rack() == "b"
+    assert stage.reader.nearby.rack() == "b"
 
 
 async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,4 +217,4 @@ async def test_leaders_are_told_the_rack(stage: Stage, monkeypatch: pytest.Monke
 
 
 def test_without_a_rack_none_is_told() -> None:
-    assert Nearby("").rack(5.0) == ""
+    assert Nearby("", lambda: 5.0).rack() == ""

@@ -18,10 +18,9 @@ from connect.kafka.leader_epochs import LeaderEpochs
 from connect.wire import hot
 from connectors.dataplane import reading
 from connectors.dataplane.copier import PartitionCopier
-from connectors.dataplane.fetch_loop import FetchLoop
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
-from connectors.dataplane.source import SourceReader
+from connectors.dataplane.source import FetchLoop, SourceReader
 from tests.kit.logs import source_batch
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connectors.dataplane.plan import PartitionProgress, TopicPartition
-from connectors.source.meters import Meters
+from connectors.source.progress import Meters
 
 ONE = TopicPartition("orders", 1)
 PROGRESS = PartitionProgress(

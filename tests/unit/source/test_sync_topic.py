@@ -11,7 +11,7 @@ import pytest
 from connect.core.errors import HeliographError, RetriableError, SecurityError
 from connect.kafka.admin import Admin, NewTopic, TopicExists
 from connectors.settings import OffsetSyncsSettings
-from connectors.source.sync_topic import OffsetSyncsTopic
+from connectors.source.sync_writer import OffsetSyncsTopic
 
 
 class Cluster:

@@ -22,9 +22,9 @@ from connectors.positions import Position, UnknownFormat
 from connectors.remote_names import RemoteNames, renaming_steps
 from connectors.settings import MirrorSourceSettings
 from connectors.source import deletion
-from connectors.source.deletion import TopicDeletion
-from connectors.source.deletions import (
+from connectors.source.deletion import (
     Copy,
+    TopicDeletion,
     decode_gone,
     decode_gone_key,
     deletable,

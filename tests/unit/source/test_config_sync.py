@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.changes import AlterConfig
 from connectors.filters import DefaultConfigPropertyFilter
-from connectors.source.remote_configs import alterations, configs_of_new, unknown_keys, wanted_configs
+from connectors.source.config_sync import alterations, configs_of_new, unknown_keys, wanted_configs
 
 TARGET_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=False)
 SOURCE_DEFAULTS = DefaultConfigPropertyFilter(("min.insync.replicas", "unclean.*"), source_defaults=True)
