@@ -15,10 +15,10 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError, Re
 from connect.runtime.driver import WorkerFailed
 from connect.runtime.loop_watch import LoopWatch, collect_rarely
 from connectors.flows import Flow, MirrorMakerConfig, mirrored
-from connectors.source.engine import SparkEngine
 from connectors.source.host import SharedSpark
 from connectors.source.links import LISTENER_KEY, LinkSettings
 from connectors.source.progress import FlowProgress
+from connectors.spark.engine import SparkEngine
 
 if TYPE_CHECKING:
     from connect.cli.node_rest import NodeRest

@@ -35,7 +35,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
     from connectors.flows import Flow, MirrorMakerConfig
-    from connectors.source.engine import SparkEngine
+    from connectors.spark.engine import SparkEngine
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from connect.embedded.java import find_java
 from connectors.flows import Flow
-from connectors.source.archive import with_archive
-from connectors.source.engine import SparkEngine
-from connectors.source.spark_settings import SparkKind, SparkSettings, check_spark
+from connectors.spark.class_archive import with_archive
+from connectors.spark.engine import SparkEngine
+from connectors.spark.settings import SparkKind, SparkSettings, check_spark
 
 #: How many slices Spark is to have room for in a group that connectors come to: nobody can count tasks beforehand.
 _SLICES_OF_A_GROUP: Final = 8

@@ -6,8 +6,8 @@ import asyncio
 
 from connect.cli.console import EXIT_OK
 from connect.embedded.java import find_java
-from connectors.source.archive import archive_of, record_archive
-from connectors.source.spark_settings import SparkSettings
+from connectors.spark.class_archive import archive_of, record_archive
+from connectors.spark.settings import SparkSettings
 
 
 def warm() -> int:

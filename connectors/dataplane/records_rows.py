@@ -17,7 +17,7 @@ from connectors.transforms.sql_query import KEY
 from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY, told
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-#: As ``records_frame.STAGE_DDL``.
+#: As ``connectors.spark.query_frame.STAGE_DDL``.
 SCHEMA: Final = pa.schema(
     [
         ("__row", pa.int64()),

@@ -9,9 +9,9 @@ from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
 from connectors.dataplane.plan import SliceSettings
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
-from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer
 from connectors.source.takeover import Clusters
+from connectors.spark.engine import SparkEngine
 
 _ID_END: Final = "kafka-mirror-maker"
 

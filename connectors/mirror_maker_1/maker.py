@@ -16,11 +16,11 @@ from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
 from connectors.mirror_maker_1.stream import Stream
 from connectors.mirror_maker_1.waiting import unless
-from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress
 from connectors.source.takeover import Clusters
 from connectors.source.unfenced import MissingRights
+from connectors.spark.engine import SparkEngine
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from connectors.clients import FlowClients
 from connectors.lag_reader import SharedLag
 from connectors.latencies import Written
 from connectors.source.chain_plan import FindPlugin
-from connectors.source.engine import SparkEngine
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress, Seen
 from connectors.source.takeover import Clusters
 from connectors.source.task import MirrorSourceTask
 from connectors.source.unfenced import MissingRights
+from connectors.spark.engine import SparkEngine
 
 #: Java's class and its aliases, without the package.
 _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")

@@ -20,8 +20,8 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.dataplane.resume import Resumed
-from connectors.source.engine import Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, Ticket
+from connectors.spark.engine import Job, SliceCrashed, SparkEngine
 
 log = logging.getLogger(__name__)
 

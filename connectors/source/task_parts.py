@@ -10,11 +10,11 @@ from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import ONE_WAY, SliceSettings, TopicPartition, Ways
 from connectors.gaps import GapPolicy
 from connectors.partition_states import StateRecords
-from connectors.source.engine import SparkEngine
 from connectors.source.ledger import Entry
 from connectors.source.links import LinkServer
 from connectors.source.sync_writer import SyncWriter
 from connectors.source.takeover import Clusters
+from connectors.spark.engine import SparkEngine
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
 from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import SliceSettings
-from connectors.source.archive import record_archive, with_archive
-from connectors.source.engine import EngineBroken, EngineLost, SparkEngine
 from connectors.source.links import LinkServer
 from connectors.source.slice import SliceHandle, SliceLost
-from connectors.source.spark_settings import SparkSettings
+from connectors.spark.class_archive import record_archive, with_archive
+from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
+from connectors.spark.settings import SparkSettings
 from tests.kit.processes import Member, Role, gone, tree, wait_until
 
 pytestmark = pytest.mark.integration

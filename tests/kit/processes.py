@@ -12,8 +12,10 @@ from typing import Final, TypeVar
 import psutil
 
 _POLL_S: Final = 0.01
-#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``).
-_DAEMONS: Final = ("pyspark.daemon", "connectors.dataplane.daemon")
+#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``): today's and that of the
+#: version before, which upgrade runs start.
+_DAEMONS: Final = ("pyspark.daemon", "connectors.spark.daemon", "connectors.dataplane.daemon")
+_DRIVERS: Final = ("connectors.spark.driver", "connectors.dataplane.spark")
 T = TypeVar("T")
 
 
@@ -83,7 +85,7 @@ def _role(command: list[str], parent: Role) -> Role:
         return Role.SPARK_JVM
     if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
         return Role.EXECUTOR
-    if any(part.startswith("connectors.dataplane.spark") for part in command):
+    if any(part.startswith(_DRIVERS) for part in command):
         return Role.SPARK_DRIVER
     return Role.OTHER
 

@@ -15,7 +15,7 @@ from connectors.mirror_maker_1 import maker
 from connectors.mirror_maker_1.maker import MirrorMaker1
 from connectors.mirror_maker_1.settings import Options, SourceSettings, mirror_settings
 from connectors.mirror_maker_1.topics import takes
-from connectors.source.engine import SparkEngine
+from connectors.spark.engine import SparkEngine
 from tests.kit.members import until
 
 

@@ -18,7 +18,6 @@ from connectors.dataplane.link import MAX_ENTRIES, Link, LinkAddress
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
-from connectors.source.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.source.links import LinkServer, SliceRefused, Ticket
 from connectors.source.slice import (
     SliceDefect,
@@ -27,7 +26,8 @@ from connectors.source.slice import (
     SliceLost,
     TransformsRefused,
 )
-from connectors.source.spark_settings import SparkSettings
+from connectors.spark.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
+from connectors.spark.settings import SparkSettings
 
 SECRET = "planted-secret"
 SETTINGS = SliceSettings(

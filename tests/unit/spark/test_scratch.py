@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.source.engine import Scratch, remove_left_behind
+from connectors.spark.engine import Scratch, remove_left_behind
 
 _KILLED = """
 import os, signal
-from connectors.source.engine import Scratch
+from connectors.spark.engine import Scratch
 print(Scratch().path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

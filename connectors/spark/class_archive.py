@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from connect.embedded.archive import ClassArchive
-from connectors.source.engine import SparkEngine
-from connectors.source.spark_settings import SparkSettings
+from connectors.spark.engine import SparkEngine
+from connectors.spark.settings import SparkSettings
 
 _RECORD_TIMEOUT_S: Final = 120.0
 #: A port of loopback where nobody listens: the slice of the recording ends at once, having loaded all it needs.
@@ -35,7 +35,7 @@ def with_archive(settings: SparkSettings) -> SparkSettings:
 async def record_archive(settings: SparkSettings) -> Path:
     """Start Spark once, run a slice that finds nothing to do, and keep the classes that were loaded.
 
-    Raises :class:`connectors.source.engine.EngineLost` or ``EngineBroken`` where Spark does not start.
+    Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` where Spark does not start.
     """
     assert settings.java_home is not None, "classes of a Spark that runs on a Java of this machine"
     archive = archive_of(settings.java_home)

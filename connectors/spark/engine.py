@@ -23,9 +23,9 @@ from typing import Any, Final
 import orjson
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane.failures import Failure
 from connectors.dataplane.shipping import make_archive, running_code
-from connectors.source.spark_settings import SparkKind, SparkSettings
+from connectors.spark.failures import Failure
+from connectors.spark.settings import SparkKind, SparkSettings
 
 log = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class SparkEngine:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "connectors.dataplane.spark",
+            "connectors.spark.driver",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.dataplane.failures import Failure, failure_of
+from connectors.spark.failures import Failure, failure_of
 
 TRACE = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):

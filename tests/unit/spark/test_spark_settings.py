@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
-from connectors.source.spark_settings import SparkKind, SparkSettings, check_spark
+from connectors.spark.settings import SparkKind, SparkSettings, check_spark
 
 JAVA = Path("/java")
 

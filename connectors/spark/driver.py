@@ -29,9 +29,9 @@ import time
 from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
-from connectors.dataplane.failures import Failure, failure_of
-from connectors.dataplane.records_frame import ARROW_ROWS_KEY, STAGE_DDL, problem_of, transformed
-from connectors.dataplane.sessions import Session, session_for
+from connectors.spark.failures import Failure, failure_of
+from connectors.spark.query_frame import ARROW_ROWS_KEY, STAGE_DDL, problem_of, transformed
+from connectors.spark.sessions import Session, session_for
 
 _LOST: Final = 3
 #: How often Spark is asked whether it is there. Its answer is told; a silence is for the worker to judge.

@@ -50,7 +50,7 @@ _LOCAL_CONF: Final[Mapping[str, str]] = {
     _MASTER: "local[64,4]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.daemon.module": "connectors.dataplane.daemon",
+    "spark.python.daemon.module": "connectors.spark.daemon",
 }
 _CLUSTER_CONF: Final[Mapping[str, str]] = {
     **_DRIVER_CONF,

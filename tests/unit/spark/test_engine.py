@@ -12,10 +12,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from connectors.dataplane.failures import Failure
-from connectors.source import engine as engine_module
-from connectors.source.engine import EngineBroken, EngineLost, SparkEngine
-from connectors.source.spark_settings import SparkSettings
+from connectors.spark import engine as engine_module
+from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
+from connectors.spark.failures import Failure
+from connectors.spark.settings import SparkSettings
 
 READY = 'echo \'{"type": "ready", "spark": "none"}\''
 
