@@ -32,7 +32,7 @@ SMALL: Final[Mapping[str, str]] = {
     "emit.heartbeats.enabled": "false",
     "heartbeats.replication.enabled": "false",
     # Java's offsets, which tests wait for.
-    "offset.flush.interval.ms": "2000",
+    "eu.offset.flush.interval.ms": "2000",
     # Tests give topics of the target settings of their own.
     "sync.topic.configs.enabled": "false",
     "eu.session.timeout.ms": "6000",

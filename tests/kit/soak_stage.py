@@ -114,7 +114,7 @@ class SoakStage:
             f"{FILTERING}->eu.predicates": "spam",
             f"{FILTERING}->eu.predicates.spam.type": "HasHeaderKey",
             f"{FILTERING}->eu.predicates.spam.name": DROPPED,
-            "consumer.isolation.level": "read_committed",
+            **{f"{alias}->eu.consumer.isolation.level": "read_committed" for alias in (ALIAS, FILTERING)},
             "on.source.gap": "skip",
             "on.topic.recreated": "restart",
             **replicated(self._target_nodes),
