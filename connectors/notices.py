@@ -12,7 +12,7 @@ from connect.core.security_defs import SECURITY
 from connect.core.unheeded import UNHEEDED
 from connect.core.worker_defs import WORKER
 from connect.kafka.keys import ADMIN_KEYS, BOOTSTRAP_SERVERS, CONSUMER_KEYS, PRODUCER_KEYS, SUPPORTED_SECURITY
-from connectors.config_defs import CHECKPOINT, HEARTBEAT, OWN, SOURCE
+from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
 from connectors.settings import PRODUCER
 
 #: ``unsupported``: Java heeds it, we do not yet. ``pointless``: it has nothing to act on here. ``misplaced``: it is
@@ -48,61 +48,6 @@ _POINTLESS: Final = _Word(
 )
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 
-_OURS: Final = frozenset(OWN.settings)
-_CONNECTOR_SUPPORTED: Final = _OURS | {
-    "name",
-    "connector.class",
-    "enabled",
-    "admin.timeout.ms",
-    "tasks.max",
-    "source.cluster.alias",
-    "target.cluster.alias",
-    "topics",
-    "topics.exclude",
-    "topic.filter.class",
-    "replication.factor",
-    "replication.policy.class",
-    "replication.policy.separator",
-    "replication.policy.internal.topic.separator.enabled",
-    "config.properties.exclude",
-    "config.property.filter.class",
-    "use.defaults.from",
-    "sync.topic.configs.enabled",
-    "sync.topic.configs.interval.seconds",
-    "refresh.topics.enabled",
-    "refresh.topics.interval.seconds",
-    "sync.topic.acls.enabled",
-    "sync.topic.acls.interval.seconds",
-    "heartbeats.replication.enabled",
-    "emit.heartbeats.enabled",
-    "emit.heartbeats.interval.seconds",
-    "heartbeats.topic.replication.factor",
-    "groups",
-    "groups.exclude",
-    "group.filter.class",
-    "refresh.groups.enabled",
-    "refresh.groups.interval.seconds",
-    "emit.checkpoints.enabled",
-    "emit.checkpoints.interval.seconds",
-    "sync.group.offsets.enabled",
-    "sync.group.offsets.interval.seconds",
-    "checkpoints.topic.replication.factor",
-    "emit.offset-syncs.enabled",
-    "offset-syncs.topic.location",
-    "offset-syncs.topic.replication.factor",
-    "offset.lag.max",
-    "errors.tolerance",
-    "errors.log.enable",
-    "transforms",
-    "predicates",
-    "config.providers",
-    "key.converter",
-    "value.converter",
-    "header.converter",
-    "exactly.once.support",
-    "transaction.boundary",
-    "transaction.boundary.interval.ms",
-}
 _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HEARTBEAT.settings}) | {
     "use.defaults.from",
     "transaction.boundary",
@@ -111,6 +56,14 @@ _CONNECTOR_KNOWN: Final = frozenset({*SOURCE.settings, *CHECKPOINT.settings, *HE
     "topic.creation.groups",
     "exactly.once.support",
 }
+#: Beside those of connections.
+_CONNECTOR_UNSUPPORTED: Final = _names(
+    """
+    config.action.reload connector.plugin.version key.converter.plugin.version value.converter.plugin.version
+    header.converter.plugin.version forwarding.admin.class metric.names.formats metric.reporters offsets.storage.topic
+    tasks.max.enforce topic.creation.groups
+    """
+)
 _CONNECTOR_PREFIXES: Final = ("topic.creation.", "config.providers.")
 _OF_TRANSFORMS: Final = ("transforms.", "predicates.")
 #: Java heeds these where a flow is named, and drops them without a word at the top.
@@ -272,8 +225,6 @@ def _of_client(kind: str, key: str) -> _Word | None:
 
 
 def _of_connector(key: str) -> _Word | None:
-    if key in _CONNECTOR_SUPPORTED or key.startswith(("spark.", *_OF_TRANSFORMS)):
-        return None
     if key == "consumer.poll.timeout.ms":
         return _Word("pointless", "has no effect here: fetches wait for fetch.max.wait.ms")
     if key == "errors.log.include.messages":
@@ -282,8 +233,11 @@ def _of_connector(key: str) -> _Word | None:
         return _Word("pointless", "has no effect here: what may heal is tried again without an end")
     if key in SECURITY.settings:
         return _Word("misplaced", "has no effect on a flow, as in Java; write it for a cluster")
-    known = key in _CONNECTOR_KNOWN or key.startswith(_CONNECTOR_PREFIXES)
-    return _UNSUPPORTED if known else _unknown(key, _CONNECTOR_KNOWN)
+    if key in _CONNECTOR_UNSUPPORTED or key.startswith(_CONNECTOR_PREFIXES):
+        return _UNSUPPORTED
+    if key in _CONNECTOR_KNOWN or key.startswith(("spark.", *_OF_TRANSFORMS)):
+        return None
+    return _unknown(key, _CONNECTOR_KNOWN)
 
 
 def _of_connection(key: str) -> _Word | None:

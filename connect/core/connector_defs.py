@@ -6,6 +6,7 @@ REST shows them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,28 @@ def _errors(order: int) -> _Form:
     return _Form(ERROR_GROUP, order)
 
 
+def _converters(order: int, roles: Sequence[str]) -> Iterator[Setting]:
+    """Yield the class and the version of each converter."""
+    for at, role in enumerate(roles):
+        yield _common(order + 2 * at).field(
+            f"{role}.converter",
+            Type.CLASS,
+            None,
+            f"Converter of {role}s; null is the worker's.",
+            f"{role.capitalize()} converter class",
+            width=Width.SHORT,
+        )
+        yield _common(order + 2 * at + 1).field(
+            f"{role}.converter.plugin.version",
+            Type.STRING,
+            None,
+            f"Version of the converter of {role}s.",
+            f"{role.capitalize()} converter version",
+            width=Width.SHORT,
+            visible=False,
+        )
+
+
 #: Of every connector.
 CONNECTOR: Final = ConfigDef.of(
     _common(1).field(
@@ -123,57 +146,7 @@ CONNECTOR: Final = ConfigDef.of(
         "Enforce tasks max",
         width=Width.SHORT,
     ),
-    _common(6).field(
-        "key.converter",
-        Type.CLASS,
-        None,
-        "Converter of keys; null is the worker's.",
-        "Key converter class",
-        width=Width.SHORT,
-    ),
-    _common(7).field(
-        "key.converter.plugin.version",
-        Type.STRING,
-        None,
-        "Version of the converter of keys.",
-        "Key converter version",
-        width=Width.SHORT,
-        visible=False,
-    ),
-    _common(8).field(
-        "value.converter",
-        Type.CLASS,
-        None,
-        "Converter of values; null is the worker's.",
-        "Value converter class",
-        width=Width.SHORT,
-    ),
-    _common(9).field(
-        "value.converter.plugin.version",
-        Type.STRING,
-        None,
-        "Version of the converter of values.",
-        "Value converter version",
-        width=Width.SHORT,
-        visible=False,
-    ),
-    _common(10).field(
-        "header.converter",
-        Type.CLASS,
-        None,
-        "Converter of headers; null is the worker's.",
-        "Header converter class",
-        width=Width.SHORT,
-    ),
-    _common(11).field(
-        "header.converter.plugin.version",
-        Type.STRING,
-        None,
-        "Version of the converter of headers.",
-        "Header converter version",
-        width=Width.SHORT,
-        visible=False,
-    ),
+    *_converters(6, ("key", "value", "header")),
     _Form(TRANSFORMS_GROUP, 12).field(
         "transforms",
         Type.LIST,

@@ -40,10 +40,6 @@ def _codec(text: str) -> str:
     return _CODECS.get(name, name)
 
 
-def _old(side: Side, instead: str, *names: str) -> list[OldKey]:
-    return [OldKey(name, side, instead) for name in names]
-
-
 _NO_ZOOKEEPER: Final = "Brokers are asked directly, and no ZooKeeper: set bootstrap.servers to brokers of this cluster."
 _NO_ZOOKEEPER_TIMES: Final = (
     "There is no ZooKeeper session: session.timeout.ms says after which silence the group misses a member."
@@ -79,179 +75,96 @@ _AGAIN: Final = "A leader that has moved is asked for at once, and again at shor
 _COORDINATOR: Final = "The group's coordinator is looked for until it answers."
 _BALANCE: Final = "The group's coordinator leads rebalances, and joining is tried again until it works."
 
-OLD_KEYS: Final[tuple[OldKey, ...]] = (
-    *_old("consumer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect"),
-    *_old(
-        "consumer",
-        _NO_ZOOKEEPER_TIMES,
-        "zk.connectiontimeout.ms",
-        "zk.sessiontimeout.ms",
-        "zk.synctime.ms",
-        "zookeeper.connection.timeout.ms",
-        "zookeeper.session.timeout.ms",
-        "zookeeper.sync.time.ms",
-    ),
-    OldKey("groupid", "consumer", "It is group.id today, which takes its value.", "group.id"),
-    *_old(
-        "consumer",
-        "The group's coordinator names its members; client.id shows in the name.",
-        "consumer.id",
-        "consumerid",
-    ),
-    *_old("consumer", _SHALLOW, "shallow.iterator.enable", "shallowiterator.enable"),
-    *_old("consumer", _BY_COMMAND, "mirror.topics.whitelist", "mirror.topics.blacklist"),
-    *_old("consumer", "It is --num.streams of the command line.", "mirror.consumer.numthreads"),
-    *_old("consumer", "Each stream fetches by itself; --num.streams says how many there are.", "num.consumer.fetchers"),
-    *_old(
-        "consumer",
-        _COMMITS,
-        "auto.commit.enabled",
-        "auto.commit.enable",
-        "enable.auto.commit",
-        "autocommit.enable",
-        "autocommit.interval.ms",
-        "auto.commit.interval.ms",
-        "offsets.commit.max.retries",
-    ),
-    *_old("consumer", _COORDINATOR, "offsets.channel.backoff.ms", "offsets.channel.socket.timeout.ms"),
-    *_old("consumer", _IN_KAFKA, "offsets.storage", "dual.commit.enabled"),
-    OldKey(
-        "autooffset.reset", "consumer", "It is auto.offset.reset today, which takes its value.", "auto.offset.reset"
-    ),
-    *_old("consumer", _NO_TIMEOUT, "consumer.timeout.ms"),
-    OldKey(
-        "fetch.size",
-        "consumer",
-        "It is max.partition.fetch.bytes today, which takes its value.",
-        "max.partition.fetch.bytes",
-    ),
-    OldKey(
-        "fetch.message.max.bytes",
-        "consumer",
-        "It is max.partition.fetch.bytes today, which takes its value.",
-        "max.partition.fetch.bytes",
-    ),
-    OldKey(
-        "max.fetch.wait.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
-    ),
-    OldKey(
-        "fetch.wait.max.ms", "consumer", "It is fetch.max.wait.ms today, which takes its value.", "fetch.max.wait.ms"
-    ),
-    *_old(
-        "consumer",
-        _SOCKETS,
-        "socket.buffersize",
-        "socket.receive.buffer.bytes",
-        "socket.timeout.ms",
-        "receive.buffer.bytes",
-        "send.buffer.bytes",
-    ),
-    *_old("consumer", _NO_QUEUE, "queuedchunks.max", "queued.max.message.chunks"),
-    *_old("consumer", _BALANCE, "rebalance.retries.max", "rebalance.max.retries", "rebalance.backoff.ms"),
-    *_old("consumer", _AGAIN, "refresh.leader.backoff.ms", "backoff.increment.ms", "fetcher.backoff.ms"),
-    *_old("consumer", _BYTES, "key.deserializer", "value.deserializer"),
-    *_old("consumer", "Every message is taken as it comes.", "max.poll.records"),
-    *_old("consumer", _HANDLER, "interceptor.classes"),
-    *_old(
-        "consumer",
-        "Topics are never copied whose names begin with __ or end in .internal or -internal.",
-        "exclude.internal.topics",
-    ),
-    *_old("producer", _NO_ZOOKEEPER, "zk.connect", "zookeeper.connect", "zk.read.num.retries"),
-    OldKey(
-        "broker.list",
-        "producer",
-        "It is bootstrap.servers today, which takes its value.",
-        "bootstrap.servers",
-        _brokers,
-    ),
-    OldKey(
-        "metadata.broker.list",
-        "producer",
-        "It is bootstrap.servers today, which takes its value.",
-        "bootstrap.servers",
-        _brokers,
-    ),
-    OldKey(
-        "compression.codec",
-        "producer",
-        "It is compression.type today, which takes its value.",
-        "compression.type",
-        _codec,
-    ),
-    *_old("producer", "Topics are compressed by compression.type, all alike.", "compressed.topics"),
-    *_old(
-        "producer",
-        "Batches are always sent without waiting for each answer, many at a time and in order; sync and async are one.",
-        "producer.type",
-    ),
-    *_old("producer", _ALWAYS_ALL, "acks", "request.required.acks", "enable.idempotence"),
-    *_old("producer", _NEVER_GIVEN_UP, "retries", "message.send.max.retries", "num.retries", "delivery.timeout.ms"),
-    *_old(
-        "producer",
-        "Order is kept by sequence numbers with many requests in flight, so one at a time is not needed for it.",
-        "max.in.flight.requests.per.connection",
-    ),
-    *_old(
-        "producer",
-        _NO_QUEUE,
-        "queue.time",
-        "queue.size",
-        "queue.buffering.max.ms",
-        "queue.buffering.max.messages",
-        "queue.enqueueTimeout.ms",
-        "queue.enqueue.timeout.ms",
-        "block.on.buffer.full",
-        "buffer.memory",
-        "max.block.ms",
-    ),
-    *_old(
-        "producer", _BATCHES, "batch.size", "batch.num.messages", "linger.ms", "max.message.size", "max.request.size"
-    ),
-    *_old(
-        "producer",
-        _SOCKETS,
-        "buffer.size",
-        "send.buffer.bytes",
-        "receive.buffer.bytes",
-        "connect.timeout.ms",
-        "socket.timeout.ms",
-    ),
-    *_old(
-        "producer",
-        "Connections are opened anew where they are lost, and not after a number of requests.",
-        "reconnect.interval",
-        "reconnect.time.interval.ms",
-    ),
-    *_old(
-        "producer",
-        "A record keeps the partition that it has; where the target has another number, its key's hash says which.",
-        "partitioner.class",
-    ),
-    *_old("producer", _BYTES, "serializer.class", "key.serializer.class", "key.serializer", "value.serializer"),
-    *_old(
-        "producer",
-        _HANDLER,
-        "event.handler",
-        "callback.handler",
-        "interceptor.classes",
-    ),
-    *_old(
-        "producer",
-        "Use --message.handler.args, which the handler is made with.",
-        "event.handler.props",
-        "callback.handler.props",
-    ),
-    *_old(
-        "producer",
-        "A leader that has moved is asked for at once; metadata.max.age.ms of the consumer is how often topics are "
-        "looked for.",
-        "topic.metadata.refresh.interval.ms",
-    ),
-    *_old("producer", "A request is given as long as request.timeout.ms says.", "request.timeout.in.ms", "timeout.ms"),
-    *_old("producer", "The copy makes transactional ids of its own.", "transactional.id"),
+#: By what is said of them: keys without effect.
+_WITHOUT_EFFECT: Final[Mapping[Side, Mapping[str, str]]] = {
+    "consumer": {
+        _NO_ZOOKEEPER: "zk.connect zookeeper.connect",
+        _NO_ZOOKEEPER_TIMES: (
+            "zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms "
+            "zookeeper.connection.timeout.ms zookeeper.session.timeout.ms zookeeper.sync.time.ms"
+        ),
+        "The group's coordinator names its members; client.id shows in the name.": "consumer.id consumerid",
+        _SHALLOW: "shallow.iterator.enable shallowiterator.enable",
+        _BY_COMMAND: "mirror.topics.whitelist mirror.topics.blacklist",
+        "It is --num.streams of the command line.": "mirror.consumer.numthreads",
+        "Each stream fetches by itself; --num.streams says how many there are.": "num.consumer.fetchers",
+        _COMMITS: (
+            "auto.commit.enabled auto.commit.enable enable.auto.commit autocommit.enable "
+            "autocommit.interval.ms auto.commit.interval.ms offsets.commit.max.retries"
+        ),
+        _COORDINATOR: "offsets.channel.backoff.ms offsets.channel.socket.timeout.ms",
+        _IN_KAFKA: "offsets.storage dual.commit.enabled",
+        _NO_TIMEOUT: "consumer.timeout.ms",
+        _SOCKETS: (
+            "socket.buffersize socket.receive.buffer.bytes socket.timeout.ms receive.buffer.bytes send.buffer.bytes"
+        ),
+        _NO_QUEUE: "queuedchunks.max queued.max.message.chunks",
+        _BALANCE: "rebalance.retries.max rebalance.max.retries rebalance.backoff.ms",
+        _AGAIN: "refresh.leader.backoff.ms backoff.increment.ms fetcher.backoff.ms",
+        _BYTES: "key.deserializer value.deserializer",
+        "Every message is taken as it comes.": "max.poll.records",
+        _HANDLER: "interceptor.classes",
+        "Topics are never copied whose names begin with __ or end in .internal or -internal.": (
+            "exclude.internal.topics"
+        ),
+    },
+    "producer": {
+        _NO_ZOOKEEPER: "zk.connect zookeeper.connect zk.read.num.retries",
+        "Topics are compressed by compression.type, all alike.": "compressed.topics",
+        (
+            "Batches are always sent without waiting for each answer, many at a time and in order; sync and "
+            "async are one."
+        ): "producer.type",
+        _ALWAYS_ALL: "acks request.required.acks enable.idempotence",
+        _NEVER_GIVEN_UP: "retries message.send.max.retries num.retries delivery.timeout.ms",
+        (
+            "Order is kept by sequence numbers with many requests in flight, so one at a time is not needed for it."
+        ): "max.in.flight.requests.per.connection",
+        _NO_QUEUE: (
+            "queue.time queue.size queue.buffering.max.ms queue.buffering.max.messages "
+            "queue.enqueueTimeout.ms queue.enqueue.timeout.ms block.on.buffer.full buffer.memory "
+            "max.block.ms"
+        ),
+        _BATCHES: "batch.size batch.num.messages linger.ms max.message.size max.request.size",
+        _SOCKETS: "buffer.size send.buffer.bytes receive.buffer.bytes connect.timeout.ms socket.timeout.ms",
+        "Connections are opened anew where they are lost, and not after a number of requests.": (
+            "reconnect.interval reconnect.time.interval.ms"
+        ),
+        (
+            "A record keeps the partition that it has; where the target has another number, its key's hash says which."
+        ): "partitioner.class",
+        _BYTES: "serializer.class key.serializer.class key.serializer value.serializer",
+        _HANDLER: "event.handler callback.handler interceptor.classes",
+        "Use --message.handler.args, which the handler is made with.": "event.handler.props callback.handler.props",
+        (
+            "A leader that has moved is asked for at once; metadata.max.age.ms of the consumer is how often "
+            "topics are looked for."
+        ): "topic.metadata.refresh.interval.ms",
+        "A request is given as long as request.timeout.ms says.": "request.timeout.in.ms timeout.ms",
+        "The copy makes transactional ids of its own.": "transactional.id",
+    },
+}
+#: Whose values keys of today take over, translated.
+_RENAMED: Final[tuple[tuple[Side, str, str, Callable[[str], str]], ...]] = (
+    ("consumer", "groupid", "group.id", str.strip),
+    ("consumer", "autooffset.reset", "auto.offset.reset", str.strip),
+    ("consumer", "fetch.size", "max.partition.fetch.bytes", str.strip),
+    ("consumer", "fetch.message.max.bytes", "max.partition.fetch.bytes", str.strip),
+    ("consumer", "max.fetch.wait.ms", "fetch.max.wait.ms", str.strip),
+    ("consumer", "fetch.wait.max.ms", "fetch.max.wait.ms", str.strip),
+    ("producer", "broker.list", "bootstrap.servers", _brokers),
+    ("producer", "metadata.broker.list", "bootstrap.servers", _brokers),
+    ("producer", "compression.codec", "compression.type", _codec),
 )
-
+OLD_KEYS: Final[tuple[OldKey, ...]] = (
+    *(
+        OldKey(name, side, instead)
+        for side, sentences in _WITHOUT_EFFECT.items()
+        for instead, names in sentences.items()
+        for name in names.split()
+    ),
+    *(OldKey(name, side, f"It is {new} today, which takes its value.", new, to) for side, name, new, to in _RENAMED),
+)
 _BY_NAME: Final[Mapping[tuple[str, str], OldKey]] = {(one.side, one.name): one for one in OLD_KEYS}
 
 
