@@ -53,18 +53,17 @@ async def _stranded(
     from connectors.flows import load
 
     async with site(load(file), source, target) as place:
-        # Who appends looks again, with what an interrupted run has left open wound up.
-        found = await stranded.find(place, waits=not appends or export_to is not None)
+        found = await stranded.find(place)
         files = await exporting.export(place, found, export_to) if export_to is not None else []
         done = appending.Done(found, found, 0, {})
         if appends and found:
             async with hold(place, "heliograph stranded --append", ends=False) as lease:
-                done = await appending.append_all(place, lease, None, tell_on_stderr, found)
+                done = await appending.append_all(place, lease, None, tell_on_stderr)
         return done, files
 
 
 def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target: str, appended: int) -> None:
-    from connectors.failover.appended import HEADER
+    from connectors.failover.appending import HEADER
 
     if not found:
         print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")
@@ -73,17 +72,8 @@ def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target:
     print(f"only cluster {source} holds {sum(one.own.records for one in found)} records, in {count}:")
     for one in found:
         print(f"  {printable(str(one.own))}")
-        if one.doubtful:
-            print(f"    {one.doubtful} of them arrived on cluster {target}, and nobody can tell which")
-        if one.may_have_arrived:
-            print(f"    some may have arrived on cluster {target}: only a stored offset tells how far they were copied")
-        if one.may_be_appended:
-            print(
-                f"    the first may have been appended: cluster {target} has deleted the beginning of {one.target}, "
-                "where their headers would lie"
-            )
-        if one.unclear:
-            print(f"    some may have been appended: a header {HEADER} that names no offset says {one.unclear}")
+        if one.doubt:
+            print(f"    some may be on cluster {target} already: {one.doubt}")
     for file in files:
         print(f"exported to {file}")
     if appended:

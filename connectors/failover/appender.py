@@ -1,20 +1,20 @@
-"""Batches appended to the new primary, each in a transaction of an id that shuts out whoever appended before.
+"""Batches appended to the new primary, each in one transaction with the mark that counts it.
 
-A batch may sit at a frozen broker after its writer was killed, and land behind everything that the next one has read.
-So the id is fenced first, and what counts is read after that; from then on the older one commits nothing any more.
+Only one appender of a flow can commit: the next one claims its transactional id, which ends what the one before left
+open. So the marks that are read after the claim name exactly what is there.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+import time
 from typing import Final
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.producer import SEQUENCES, Batch, Check, produce_all
+from connect.kafka.producer import SEQUENCES, Batch, Check, Placed, produce_all
 from connect.kafka.transactions import (
     Partition,
     ProducerIdentity,
@@ -22,21 +22,24 @@ from connect.kafka.transactions import (
     add_partitions,
     claim,
     end_transaction,
-    fence,
+    init_producer_id,
     until,
 )
 
-#: So long a batch may wait for its leader and the replicas; less than a transaction lives by default.
-_BATCH_S: Final = 40.0
+#: So long a batch may wait for its leader and the replicas.
+_BATCH_S: Final = 20.0
 #: Of which so long a leader may wait for replicas, so that it says what it waits for.
-_LEADER_S: Final = 15.0
+_LEADER_S: Final = 10.0
 _COMMIT_S: Final = 15.0
+#: Longer than both. If the process is killed, the lease beside the mark can be read only when this has passed.
+_TRANSACTION_TIMEOUT_MS: Final = 40_000
 _ABORT_S: Final = 10.0
 _V2: Final = 2
+_MARK_BYTES: Final = 16 << 10
 
 
 class CommitUnknown(RetriableError):
-    """A batch may have been appended, and may not."""
+    """A batch may have been appended, and may not; the mark tells."""
 
 
 def transactional_id(flow: str) -> str:
@@ -45,18 +48,22 @@ def transactional_id(flow: str) -> str:
 
 
 class Appender:
-    """One batch at a time. Uses the cluster's connections and leaves them open."""
+    """One batch at a time. Uses the cluster's connections and leaves them open.
 
-    def __init__(self, target: Cluster, flow: str) -> None:
+    Args:
+        marks: The partition that marks are written to.
+    """
+
+    def __init__(self, target: Cluster, flow: str, marks: Partition) -> None:
         self._target = target
         self._id = transactional_id(flow)
+        self._marks = marks
         self._identity = ProducerIdentity(-1, -1)
         self._sequences: dict[Partition, int] = {}
 
-    async def open(self, partitions: Collection[Partition]) -> None:
-        """Shut out who appended before; what is read of ``partitions`` from now on stays as it is. Raises as
-        :func:`connect.kafka.transactions.fence`."""
-        self._identity = await fence(self._target, self._id, partitions)
+    async def open(self) -> None:
+        """Shut out the appender before. Raises as :func:`connect.kafka.transactions.init_producer_id`."""
+        self._identity = await init_producer_id(self._target, self._id, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
 
     def batch(self, partition: Partition, size: int) -> DefaultRecordBatchBuilder:
         """An empty one, compressed: what was so at the source may be too large for the same topic without."""
@@ -70,16 +77,21 @@ class Appender:
             batch_size=size,
         )
 
-    async def append(self, partition: Partition, batch: Batch, check: Check) -> None:
-        """Have ``batch``, the next of ``partition``, there for all to read. Who has failed appends no more.
+    async def append(self, partition: Partition, batch: Batch, mark: tuple[bytes, bytes], check: Check) -> None:
+        """Commit ``batch``, the next of ``partition``, with the key and value of its ``mark``.
+
+        After an error the batches of :meth:`batch` begin again, and those that were made before are not to be used.
 
         Raises:
-            CommitUnknown: it is not known whether it is.
+            CommitUnknown: it is not known whether it is committed.
             Superseded: another one has begun to append.
-            HeliographError: it is not; as ``check``, which is told each error code of the leader.
+            HeliographError: it is not; as ``check``, which gets each error code of a leader.
         """
+        builder = self.batch(self._marks, _MARK_BYTES)
+        builder.append(0, int(time.time() * 1000), *mark, [])
+        batches = {partition: batch, self._marks: Batch(bytes(builder.build()), 1)}
         try:
-            await until(_BATCH_S, "waiting for the target", lambda: self._write(partition, batch, check))
+            await until(_BATCH_S, "waiting for the target", lambda: self._write(batches, check))
         except HeliographError:
             await self._give_up()
             raise
@@ -89,23 +101,29 @@ class Appender:
             raise
         except HeliographError as error:
             raise CommitUnknown(str(error)) from error
-        self._sequences[partition] = (self._sequences.get(partition, 0) + batch.records) % SEQUENCES
+        for one, each in batches.items():
+            self._sequences[one] = (self._sequences.get(one, 0) + each.records) % SEQUENCES
 
-    async def _write(self, partition: Partition, batch: Batch, check: Check) -> None:
+    async def _write(self, batches: dict[Partition, Batch], check: Check) -> None:
         """The same bytes however often: a leader that has them answers as if it took them."""
-        leader = (await self._target.topics({partition[0]})).leader(*partition)
-        if leader is None:
-            raise RetriableError(f"{partition[0]}-{partition[1]} has no leader")
-        await add_partitions(self._target, self._id, self._identity, [partition])
-        await produce_all(self._target, {leader: {partition: [batch]}}, self._id, _LEADER_S, check)
+        known = await self._target.topics({topic for topic, _ in batches})
+        placed: Placed = {}
+        for one, batch in batches.items():
+            leader = known.leader(*one)
+            if leader is None:
+                raise RetriableError(f"{one[0]}-{one[1]} has no leader")
+            placed.setdefault(leader, {})[one] = [batch]
+        await add_partitions(self._target, self._id, self._identity, list(batches))
+        await produce_all(self._target, placed, self._id, _LEADER_S, check)
 
     async def _commit(self) -> None:
         await end_transaction(self._target, self._id, self._identity, commit=True)
 
     async def _give_up(self) -> None:
-        """By a new epoch, so that a batch that arrives late is refused; unless somebody has taken the id over."""
+        """By a new epoch, so that a batch that arrives late is refused; unless another one has claimed the id."""
         with contextlib.suppress(HeliographError):
             await until(_ABORT_S, f"giving {self._id} up", self._reclaim)
 
     async def _reclaim(self) -> None:
-        self._identity = await claim(self._target, self._id, self._identity)
+        self._identity = await claim(self._target, self._id, self._identity, timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        self._sequences.clear()

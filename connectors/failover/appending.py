@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -20,21 +20,24 @@ from kafka.errors import (
 )
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.producer import Batch
 from connect.kafka.topic_configs import describe
-from connect.kafka.transactions import Partition, Superseded, TopicsRefused
+from connect.kafka.transactions import Superseded, TopicsRefused
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appended import HEADER, headers_of, where
 from connectors.failover.appender import Appender, CommitUnknown
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
-from connectors.failover.lease import Lease
-from connectors.failover.marks import keep
-from connectors.failover.objections import before_look, doubt, not_writable
+from connectors.failover.lease import Lease, log_of
+from connectors.failover.marks import encode_mark
+from connectors.failover.proving import compacted
 from connectors.failover.site import Site
+from connectors.failover.starting import returns
 from connectors.failover.stranded import Stranded, find, records_of
 
+#: On an appended record: where it came from, such as ``us/orders-0@41``.
+HEADER: Final = "heliograph.appended"
+#: Beside it, if the source has one: the id of the topic, because one that is recreated has the same offsets again.
+TOPIC_HEADER: Final = "heliograph.appended.topic"
 #: Before compression. One is on its way at a time.
 _BATCH_BYTES: Final = 512 << 10
 #: INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
@@ -42,7 +45,7 @@ _SHUT_OUT: Final = frozenset({47, 90})
 
 
 class Done(NamedTuple):
-    """``found`` is all that was; of it ``left`` was not appended, for ``reasons``, by its source."""
+    """``found`` is all that was; of it ``left`` was not appended in full, for ``reasons``, by its source."""
 
     found: list[Stranded]
     left: list[Stranded]
@@ -58,66 +61,62 @@ class _Way(NamedTuple):
     appender: Appender
 
 
-async def append_all(
-    site: Site, lease: Lease, control: FlowControl | None, tell: Tell, looked: Sequence[Stranded]
-) -> Done:
-    """Under the lease: see that the flow is stopped, shut out its last writer and who appended before, and only then
-    look and append. Partitions that may not be appended do not keep others from it.
+async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell: Tell) -> Done:
+    """Append what is stranded, under the lease: see that the flow is stopped, shut out its last writer and the appender
+    before, and only then look and append. A partition that may not be appended does not keep others from it.
 
-    Args:
-        looked: Found by a look before, which nothing has to have shut out; no others are appended to.
-
-    Raises PermanentError where the flow runs, and as the clusters.
+    Raises PermanentError if the flow runs, and as the clusters.
     """
     if why := await why_running(site, control):
         raise PermanentError(f"{site.flow.flow} runs ({why}), and may bring these records itself: stop it first")
     await copied_ends(site, tell)
-    kept_out = await before_look(site, looked)
-    appender = Appender(site.target, site.flow.flow)
-    kept_out |= await _open(site, appender, [one for one in looked if one.source not in kept_out])
+    appender = Appender(site.target, site.flow.flow, await log_of(site.target, site.flow.map_topic))
+    await appender.open()
     found = await find(site)
-    if new := sorted({(one.target, one.source) for one in found} - {(one.target, one.source) for one in looked}):
-        raise RetriableError(f"{new[0][0]} has records to be appended that were not there a moment ago: run this again")
-    reasons = {one.source: why for one in found if (why := kept_out.get(one.source) or doubt(site, one))}
-    for why in dict.fromkeys(reasons.values()):
-        tell(f"not appended: {why}")
-    taken = [one for one in found if one.source not in reasons]
-    left = [one for one in found if one.source in reasons]
-    return Done(found, left, await _append_all(_Way(site, lease, appender), taken, tell), reasons)
+    topics = {one.target.topic for one in found if not one.is_missing}
+    cleaned, most = await compacted(site.target, topics), await _batch_bytes(site, topics)
+    way, records, reasons = _Way(site, lease, appender), 0, {}
+    for one in found:
+        made, why = 0, objection(site, one, cleaned)
+        if not why:
+            try:
+                made, why = await _append(way, one, most[one.target.topic])
+            except TopicsRefused as error:
+                why = str(error)
+        records += made
+        if why:
+            reasons[one.source] = why
+        tell(f"not appended: {why}" if why else f"{one.source}: {made} records appended to {one.target}")
+    return Done(found, [one for one in found if one.source in reasons], records, reasons)
 
 
-async def _open(site: Site, appender: Appender, wanted: Collection[Stranded]) -> dict[TopicPartition, str]:
-    """Shut out who appended to ``wanted`` before; why, by its source, a partition is not among them."""
-    refused: set[Partition] = set()
-    while True:
-        try:
-            await appender.open(sorted({one.target for one in wanted} - refused))
-        except TopicsRefused as error:  # nobody is shut out by then, and the others are not kept waiting
-            refused |= error.partitions
-        else:
-            return {one.source: not_writable(site, one) for one in wanted if one.target in refused}
-
-
-async def _append_all(way: _Way, stranded: Sequence[Stranded], tell: Tell) -> int:
-    most = await _batch_bytes(way.site, {one.target.topic for one in stranded})
-    appended = 0
-    held_up: _NotText | None = None
-    for one in stranded:
-        if one.is_late:
-            tell(f"{one.source}: an earlier run left out what begins at offset {one.own.first}: it comes last now")
-        # Headers that say so may be deleted one day, and this stays.
-        await keep(way.lease, one.mark(await list_offset(way.site.target, one.target, LATEST)))
-        try:
-            made = await _append(way, one, most[one.target.topic])
-        except _NotText as error:  # of this partition; by the next run too, so that it must not keep others waiting
-            tell(str(error))
-            held_up = held_up or error
-        else:
-            tell(f"{one.source}: {made} records appended to {one.target}")
-            appended += made
-    if held_up is not None:
-        raise held_up
-    return appended
+def objection(site: Site, one: Stranded, compacted_topics: Collection[str]) -> str:
+    """Why these are not appended (pure); empty if they may be."""
+    target = site.flow.target_alias
+    if not returns(site.flow, site.back, one.source.topic, one.target.topic):
+        return (
+            f"{site.flow.flow} copies {one.source.topic} into {one.target.topic}, where nothing else is written: start "
+            "it, and it appends them"
+        )
+    if key := site.flow.changing_key:
+        return (
+            f"{site.flow.flow} changes records ({key}), and these would be appended as they are: export them, and "
+            "write by hand what it would have made of them"
+        )
+    if one.is_missing:
+        return (
+            f"cluster {target} has no {one.target}: make the topic there with as many partitions as "
+            f"{one.source.topic} has on cluster {site.flow.source_alias}, and run this again"
+        )
+    if one.target.topic in compacted_topics:
+        return (
+            f"{one.target.topic} of cluster {target} is compacted, or its cleanup.policy cannot be read: what is "
+            "appended would win over what was written there since; export the records, and write by hand those whose "
+            "keys are still the newest"
+        )
+    if one.doubt:
+        return f"some records of {one.source} may be on cluster {target} already: {one.doubt}; export and compare them"
+    return ""
 
 
 async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
@@ -129,30 +128,24 @@ async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
     return found
 
 
-async def _append(way: _Way, one: Stranded, size: int) -> int:
-    """A batch at a time, and none behind one that is not there: that would leave a hole."""
+async def _append(way: _Way, one: Stranded, size: int) -> tuple[int, str]:
+    """A batch at a time, and none behind one that is not there. Returns how many records were appended, and why no
+    more."""
     site, appender, made = way.site, way.appender, 0
     batch = _Batch(appender.batch(one.target, size))
     async with aclosing(records_of(site, one)) as records:
         async for record in records:
             if not all(is_text(name) for name, _ in record.headers):
-                await _send(way, one, batch)
-                raise _NotText(
+                return made + await _send(way, one, batch), (
                     f"cluster {site.flow.source_alias}: {one.source}: the record at offset {record.offset} cannot be "
-                    f"appended, for a header's key in it is no UTF-8; what lies before it is on {one.target}. Export "
-                    f"it, write it there by hand with a header {HEADER}: "
-                    f"{where(site.flow.source_alias, one.source, record.offset)}, and run this again, which goes on "
-                    "behind it"
+                    "appended, because a header's key in it is not UTF-8; the records before it were. Export the rest, "
+                    "and write it by hand"
                 )
             if not _take(site, one, batch, record):
                 made += await _send(way, one, batch)
                 batch = _Batch(appender.batch(one.target, size))
                 _take(site, one, batch, record)
-    return made + await _send(way, one, batch)
-
-
-class _NotText(PermanentError):
-    """A record of one partition that this program cannot write."""
+    return made + await _send(way, one, batch), ""
 
 
 @dataclass(slots=True)
@@ -167,7 +160,9 @@ class _Batch:
 
 def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     """Whether it has room; it has for a first record of any size."""
-    headers = [*record.headers, *headers_of(site.flow.source_alias, one.source, one.topic_id, record.offset)]
+    headers = [*record.headers, (HEADER, f"{site.flow.source_alias}/{one.source}@{record.offset}".encode())]
+    if one.mark.source_id is not None:
+        headers.append((TOPIC_HEADER, str(one.mark.source_id).encode()))
     if batch.builder.append(batch.records, record.timestamp, record.key, record.value, headers) is None:
         return False
     batch.first, batch.last = batch.first if batch.records else record.offset, record.offset
@@ -180,46 +175,39 @@ async def _send(way: _Way, one: Stranded, batch: _Batch) -> int:
     if not batch.records:
         return 0
     await way.lease.check()
-    site, offsets = way.site, (batch.first, batch.last)
-
-    def check(code: int, _: str) -> None:
-        if code in _SHUT_OUT:
-            raise Superseded(refusal(site, one, offsets, "somebody else has begun to append"))
-        if code:
-            error = for_code(code)
-            kind = RetriableError if error.retriable else PermanentError
-            raise kind(f"{error.__name__}: {_remedy(one, error)}")
-
+    site = way.site
+    mark = encode_mark(site.flow.flow, replace(one.mark, appended=batch.last))
+    offsets = f"offset {batch.first}" if batch.first == batch.last else f"offsets {batch.first} to {batch.last}"
+    what = f"{offsets} of {one.source} of cluster {site.flow.source_alias}"
     try:
-        await way.appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), check)
-    except Superseded:
+        await way.appender.append(one.target, Batch(bytes(batch.builder.build()), batch.records), mark, _check)
+    except TopicsRefused:
         raise
     except CommitUnknown as error:
         raise RetriableError(
-            f"cluster {site.flow.target_alias}: {_of(offsets)} of {one.source} of cluster {site.flow.source_alias} may "
-            f"have been appended to {one.target}: {error}; run this again: it reads what is there"
+            f"cluster {site.flow.target_alias}: {what} may have been appended to {one.target}: {error}; run this "
+            "again, which finds out"
         ) from error
     except HeliographError as error:
         kind = RetriableError if isinstance(error, RetriableError) else PermanentError
-        raise kind(refusal(site, one, offsets, str(error))) from error
+        why = "another process has begun to append" if isinstance(error, Superseded) else str(error)
+        raise kind(
+            f"cluster {site.flow.target_alias}: {one.target} does not take {what}: {why}; then run this again: it goes "
+            "on there, and nothing behind it was appended"
+        ) from error
     return batch.records
 
 
-def refusal(site: Site, one: Stranded, offsets: tuple[int, int], why: str) -> str:
-    """What to say of records, from one offset of the source to another, that the target does not take (pure)."""
-    return (
-        f"cluster {site.flow.target_alias}: {one.target} does not take {_of(offsets)} of {one.source} of cluster "
-        f"{site.flow.source_alias}: {why}; then run this again: it goes on there, and nothing behind it was appended"
-    )
+def _check(code: int, partition: str) -> None:
+    if code in _SHUT_OUT:
+        raise Superseded(partition)
+    if code:
+        error = for_code(code)
+        kind = RetriableError if error.retriable else PermanentError
+        raise kind(f"{error.__name__}: {_remedy(partition.rpartition('-')[0], error)}")
 
 
-def _of(offsets: tuple[int, int]) -> str:
-    first, last = offsets
-    return f"offset {first}" if first == last else f"offsets {first} to {last}"
-
-
-def _remedy(one: Stranded, error: type[Exception]) -> str:
-    topic = one.target.topic
+def _remedy(topic: str, error: type[Exception]) -> str:
     if error in (MessageSizeTooLargeError, RecordListTooLargeError):
         return f"raise max.message.bytes of {topic}, to that of its source or more"
     if error is InvalidTimestampError:

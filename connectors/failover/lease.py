@@ -21,7 +21,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
-from connect.kafka.transactions import Superseded
+from connect.kafka.transactions import Partition, Superseded
 from connectors.positions import Kind, front, text
 
 LEASE_S: Final = 20.0
@@ -108,9 +108,14 @@ async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, byte
         else:
             found[record.key] = record.value
 
-    place = partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
-    await read_to_end(target, map_topic, take, partitions={place}, read_committed=True)
+    _, index = await log_of(target, map_topic)
+    await read_to_end(target, map_topic, take, partitions={index}, read_committed=True)
     return found
+
+
+async def log_of(target: Cluster, map_topic: str) -> Partition:
+    """Return the partition that the record is in. Raises as the cluster."""
+    return map_topic, partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
 
 
 def in_words(record: Record) -> str:
@@ -178,12 +183,6 @@ class Lease:
             )
             await self._write()
 
-    async def keep(self, about: bytes, value: bytes) -> None:
-        """Beside it, for whoever holds it later, in the place of what was kept ``about`` the same before. Raises InHand
-        where it was taken over, and as the cluster."""
-        async with self._writing:
-            await self._write_one(encode_key(self._flow) + about, value)
-
     async def check(self) -> None:
         """Before something that nobody else may do meanwhile: who stood still for too long goes on before the next
         renewal. Raises InHand where it was taken over, and as the cluster where it ran out."""
@@ -216,11 +215,7 @@ class Lease:
         return f"{self.record.host}:{file.resolve()}"
 
     async def _write(self) -> None:
-        await self._write_one(encode_key(self._flow), encode(self.record))
-        self._stored_until_ms = self.record.until_ms
-
-    async def _write_one(self, key: bytes, value: bytes) -> None:
-        record = OutRecord(self._topic, key, value, _PARTITION_KEY)
+        record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
         try:
             try:
                 await self._writer.write([record])
@@ -229,6 +224,7 @@ class Lease:
                 await self._writer.write([record])
         except Superseded:
             raise self._taken_over() from None
+        self._stored_until_ms = self.record.until_ms
 
     async def _take_back(self) -> None:
         """Who looked before this one had written has shut it out, and ends at finding its record there: without this

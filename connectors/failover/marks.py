@@ -1,7 +1,6 @@
-"""To which partitions records were appended, kept beside the lease: headers that say so are deleted one day.
+"""How far the records of each partition were appended to the new primary, kept beside the lease.
 
-A mark is written before the first batch, so it may say more than there is, and never less. It brings records into doubt
-only where the target has deleted what lies behind the place that it names; until then headers tell all.
+A mark is written in the transaction of the batch that it counts: what it names is there, and nothing else is.
 """
 
 from __future__ import annotations
@@ -15,94 +14,113 @@ from uuid import UUID
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appended import Appended
-from connectors.failover.lease import Lease, decode, encode_key, stored
-from connectors.positions import text
+from connectors.failover.lease import decode, encode_key, stored
+from connectors.failover.site import Site
+from connectors.positions import Position, text
+from connectors.stored_offsets import read_positions
 
 #: Behind the key of the lease.
 _APPENDED: Final = text("appended")
+_ALL: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of ``source``, in a topic with the id ``topic_id``: all that was ever appended of it to ``target`` lies there at
-    ``begin`` or behind, and none of it is of an offset above ``last`` of the source."""
+    """The stranded records of ``source`` up to the offset ``appended`` were appended to ``target``; -1 for none.
+
+    Those up to ``unknown_to`` may have been. Both topics are named by their ids, None for brokers that have none.
+    ``copied``: up to which offset the flow had copied the source then, -1 without a position; None where an earlier
+    version has written the mark, before it appended anything.
+    """
 
     source: TopicPartition
-    topic_id: UUID | None
+    source_id: UUID | None
     target: TopicPartition
-    begin: int
-    last: int
+    target_id: UUID | None
+    copied: int | None
+    appended: int = -1
+    unknown_to: int = -1
 
-    def __or__(self, other: Mark | None) -> Mark:
-        """What was appended before beside this."""
-        if other is None:
-            return self
-        return replace(self, begin=min(self.begin, other.begin), last=max(self.last, other.last))
-
-    def is_about(self, other: Mark) -> bool:
-        """The same topics; ids that nobody knows are taken for the same."""
-        ids = self.topic_id, other.topic_id
-        return (self.source, self.target) == (other.source, other.target) and (None in ids or ids[0] == ids[1])
+    def is_of(self, other: Mark) -> bool:
+        """Whether it names the same topics; an unknown id may be any."""
+        ids = (self.source_id, other.source_id), (self.target_id, other.target_id)
+        same = all(None in pair or pair[0] == pair[1] for pair in ids)
+        return same and (self.source, self.target) == (other.source, other.target)
 
 
 class Marks(NamedTuple):
-    """``is_complete``: whoever has appended for this flow has left one, as older versions do not."""
+    """``is_complete``: every version that worked on the flow's failover has left marks."""
 
     is_complete: bool
     by_source: Mapping[TopicPartition, Mark]
 
-    def before(self, fresh: Mark, appended: Appended, since: int) -> Mark | None:
-        """What is known to have been appended, by marks and headers, where ``fresh`` is about to be (pure). ``since``:
-        as for :meth:`may_hold`."""
-        seen = None
-        if appended.first_at is not None:
-            seen = replace(fresh, begin=appended.first_at, last=appended.end - 1)
-        mark = self._of(fresh, since)
-        if mark is None or appended.log_begin <= mark.begin:  # headers tell all then
-            return seen
-        return mark | seen
-
-    def may_hold(self, fresh: Mark, first: int, appended: Appended, since: int) -> bool:
-        """Whether what has no header, from ``first`` of the source on, may have been appended nevertheless (pure).
-        ``since`` is the first offset that can be stranded at all: marks of failovers before say nothing of it."""
-        if not appended.is_cut:
-            return False
-        if not self.is_complete:
-            return True
-        mark = self._of(fresh, since)
-        if mark is None:
-            return appended.may_hold(first)
-        return appended.log_begin > mark.begin and (first <= mark.last or appended.may_hold(first))
-
-    def _of(self, fresh: Mark, since: int) -> Mark | None:
-        mark = self.by_source.get(fresh.source)
-        return mark if mark is not None and mark.is_about(fresh) and mark.last >= since else None
+    def of(self, wanted: Mark) -> Mark:
+        """Return what is known of the topics of ``wanted``. A mark of a topic that was recreated since says nothing.
+        One from before the flow copied on, or of an earlier version, says what may have been appended."""
+        found = self.by_source.get(wanted.source)
+        if found is None or not found.is_of(wanted):
+            return wanted if self.is_complete else replace(wanted, unknown_to=_ALL)
+        return found if found.copied == wanted.copied else replace(wanted, unknown_to=found.appended)
 
 
-async def read_marks(target: Cluster, map_topic: str, flow: str) -> Marks:
-    """As they stand. Raises as :func:`connectors.failover.lease.look`."""
-    kept = await stored(target, map_topic, flow)
+async def read_marks(site: Site) -> Marks:
+    """Read the marks of the site's flow. Raises as :func:`connectors.failover.lease.look`."""
+    flow = site.flow.flow
+    kept = await stored(site.target, site.flow.map_topic, flow)
     record = kept.get(encode_key(flow))
     marks = [_decode(value) for key, value in kept.items() if key.startswith(encode_key(flow) + _APPENDED)]
     return Marks(record is None or decode(record).marks, {one.source: one for one in marks})
 
 
-async def keep(lease: Lease, mark: Mark) -> None:
-    """Instead of the one that was there. Raises as :meth:`connectors.failover.lease.Lease.keep`."""
-    await lease.keep(_APPENDED + text(str(mark.source)), _encode(mark))
+async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
+    """By partition of the source, the offset up to which stranded records were appended. Raises as the clusters."""
+    marks = await read_marks(site)
+    if not marks.by_source:
+        return {}
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    here = await _topic_ids(site.source, {one.source.topic for one in marks.by_source.values()})
+    there = await _topic_ids(site.target, {one.target.topic for one in marks.by_source.values()})
+    found = {}
+    for one in marks.by_source.values():
+        if one.source.topic in here and one.target.topic in there:
+            ids = here[one.source.topic], there[one.target.topic]
+            now = marks.of(Mark(one.source, ids[0], one.target, ids[1], copied_to(positions.get(one.source))))
+            found[one.source] = now.appended
+    return {source: offset for source, offset in found.items() if offset >= 0}
 
 
-def _encode(mark: Mark) -> bytes:
-    topic_id = None if mark.topic_id is None else str(mark.topic_id)
-    document = {"source": mark.source, "topic_id": topic_id, "target": mark.target}
-    return json.dumps({"format": 1, **document, "begin": mark.begin, "last": mark.last}).encode()
+def copied_to(position: Position | None) -> int:
+    """What a mark says of a partition with this position (pure)."""
+    return -1 if position is None else position.next_source_offset
+
+
+async def _topic_ids(cluster: Cluster, topics: set[str]) -> dict[str, UUID | None]:
+    known = (await cluster.metadata(topics)).topics
+    return {name: topic.topic_id for name, topic in known.items() if topic.partitions}
+
+
+def encode_mark(flow: str, mark: Mark) -> tuple[bytes, bytes]:
+    """Return key and value. ``begin`` and ``last`` are for the previous version, which looks for the records itself."""
+    source_id, target_id = (None if one is None else str(one) for one in (mark.source_id, mark.target_id))
+    document = {
+        "format": 1,
+        "source": mark.source,
+        "topic_id": source_id,
+        "target": mark.target,
+        "target_id": target_id,
+        "begin": 0,
+        "last": mark.appended,
+        "copied": mark.copied,
+    }
+    return encode_key(flow) + _APPENDED + text(str(mark.source)), json.dumps(document).encode()
 
 
 def _decode(value: bytes) -> Mark:
     found = json.loads(value)
     if found["format"] != 1:
-        raise PermanentError("a later Heliograph has appended records of this flow: use that one")
-    topic_id = None if found["topic_id"] is None else UUID(found["topic_id"])
+        raise PermanentError("a later version of Heliograph has appended records of this flow: use that one")
+    source_id, target_id = (
+        None if (one := found.get(name)) is None else UUID(one) for name in ("topic_id", "target_id")
+    )
     source, target = TopicPartition(*found["source"]), TopicPartition(*found["target"])
-    return Mark(source, topic_id, target, found["begin"], found["last"])
+    return Mark(source, source_id, target, target_id, found.get("copied"), found["last"])

@@ -2,158 +2,158 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from connect.kafka.offsets import LATEST, READ_COMMITTED, list_offsets
+from connect.core.errors import PermanentError
+from connect.kafka.cluster import TopicMetadata
+from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appended import Appended, read_appended
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
-from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.marks import Mark, read_marks
+from connectors.failover.logs import Fate, logs_now
+from connectors.failover.marks import Mark, copied_to, read_marks
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
-from connectors.failover.uncopied import Uncopied, extents, not_there, uncopied
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.source.reach import target_of
-from connectors.stored_offsets import read_positions
+from connectors.source.topology import selected
+from connectors.stored_offsets import read_copied, read_positions
 
 _CREATE_TIME: Final = 0
-_END: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """Of one partition of the source. ``doubtful``: so many of these arrived, though the flow did not store that, and
-    nobody knows which they are."""
+    """Of one partition of the source, what was not appended.
+
+    ``mark`` says how far it was; ``doubt``: why some of these may be on the target already, empty if none is.
+    ``is_missing``: the target does not have the partition.
+    """
 
     own: Own
-    target: TopicPartition
     ranges: tuple[Range, ...]
-    doubtful: int = 0
-    topic_id: UUID | None = None
-    #: See :class:`connectors.failover.uncopied.Uncopied`.
-    may_have_arrived: bool = False
-    #: Later ones were appended, and the first of these come behind them.
-    is_late: bool = False
-    #: The first of these may have been appended: the target has deleted where their headers would lie.
-    may_be_appended: bool = False
-    #: See :class:`connectors.failover.appended.Appended`.
-    unclear: str = ""
-    #: The first offset that can be stranded at all.
-    since: int = 0
-    #: What was appended of it before; None for nothing.
-    before: Mark | None = None
+    mark: Mark
+    doubt: str = ""
+    is_missing: bool = False
 
     @property
     def source(self) -> TopicPartition:
-        return TopicPartition(self.own.topic, self.own.partition)
+        return self.mark.source
 
-    def mark(self, begin: int) -> Mark:
-        """For who appends them behind ``begin`` of the target."""
-        return Mark(self.source, self.topic_id, self.target, begin, self.own.last) | self.before
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What was appended of one partition, and what is still to be; None where all of it is."""
-
-    source: TopicPartition
-    appended: Appended
-    left: Stranded | None
+    @property
+    def target(self) -> TopicPartition:
+        return self.mark.target
 
 
-async def find(site: Site, *, waits: bool = True) -> list[Stranded]:
-    """Of every partition that the flow has copied some of, or takes, without what was appended. ``waits`` and errors as
-    of :func:`connectors.failover.appended.read_appended`; without waiting more may be found, never less."""
-    return [one.left for one in await _look(site, waits=waits) if one.left is not None]
+class _Extent(NamedTuple):
+    """From where to where a partition holds decided records that were not copied, as far as is known.
+
+    ``may_have_arrived``: it begins behind a stored offset that no position of ours goes with. Java's MirrorMaker 2
+    stored it, which copies further than it stores, or somebody set it.
+    """
+
+    topic_id: UUID | None
+    begin: int
+    end: int
+    may_have_arrived: bool = False
 
 
-async def appended_up_to(site: Site) -> dict[TopicPartition, int]:
-    """The source offset of each partition up to which all that was stranded is appended to the target; none where
-    nothing was. Raises as the clusters."""
-    found = {}
-    for one in await _look(site, waits=True):
-        first = one.appended.end if one.left is None else one.left.own.first
-        up_to = min(first, one.appended.end) - 1
-        if up_to >= 0:
-            found[one.source] = up_to
-    return found
-
-
-async def _look(site: Site, *, waits: bool) -> list[_Seen]:
+async def find(site: Site) -> list[Stranded]:
+    """Of every partition that the flow has copied some of, or takes. Raises as the clusters."""
     stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     # The worker of the flow back goes on with heartbeats there, which are nobody's records.
-    beats = {one for one in stored if site.flow.policy.is_heartbeats_topic(one.topic)}
-    positions = {one: position for one, position in stored.items() if one not in beats}
+    positions = {one: each for one, each in stored.items() if not site.flow.policy.is_heartbeats_topic(one.topic)}
     logs = await logs_now(site.source, positions)
-    kept = await _kept(site, positions)
-    missing = await not_there(site, {target_of(one) for one in positions.values()})
-    ends = await _decided_ends(site, logs)
-    new = await extents(site, positions)
+    there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
+    ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
+    new = await _extents(site, positions)
     # In this order: what the flow back stores meanwhile is in its map too.
-    brought = await _brought(site, {*ends, *new})
+    brought = await _brought(site, {*there, *new})
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
     await copies.follow()
     written = await copied_ends(site)
+    targets = {one: target_of(positions[one]) for one in there}
+    targets |= {one: TopicPartition(site.flow.remote_topic(one.topic), one.partition) for one in new}
+    names = {one.topic for one in targets.values()}
+    topics = (await site.target.metadata(names)).topics if names else {}
+    marks = await read_marks(site)
 
-    async def look_at(one: TopicPartition) -> _Seen | None:
-        position, log = positions[one], logs[one]
-        begin = begin_of_stranded(log, is_kept=one in kept)
-        ranges = without(await own_ranges(copies, one, log.topic_id, begin, ends[one]), brought.get(one, ()))
-        if await count(site.source, one, ranges) is None:
+    async def look_at(one: TopicPartition) -> Stranded | None:
+        target, surplus, since = targets[one], CopiedEnd(0), 0
+        known = topics.get(target.topic)
+        if one in new:
+            extent = new[one]
+        else:
+            log = logs[one]
+            since = log.same_to if is_kept(positions[one], known) else 0
+            extent, surplus = _Extent(log.topic_id, max(log.begin, since), ends[one]), written[one]
+        is_missing = known is None or target.partition not in known.partitions
+        mark = Mark(
+            one, extent.topic_id, target, None if known is None else known.topic_id, copied_to(positions.get(one))
+        )
+        mark = mark if is_missing else marks.of(mark)
+        begin = max(extent.begin, mark.appended + 1)
+        ranges = without(await own_ranges(copies, one, extent.topic_id, begin, extent.end), brought.get(one, ()))
+        doubt = ""
+        if surplus.surplus and mark.appended < since:  # else they were told apart before any was appended
+            arrived = await _arrived(site, one, ranges, target, surplus)
+            ranges = without(ranges, [(0, arrived)])
+            doubt = "" if arrived else f"{surplus.surplus} of them arrived there, and it is not known which"
+        own = await count(site.source, one, ranges)
+        if own is None:
             return None
-        target = target_of(position)
-        appended = Appended()
-        if target not in missing:
-            first = position.target_end if one in kept else 0
-            appended = await _appended(site, one, target, first, topic_id=log.topic_id, waits=waits)
-        arrived = await _arrived(site, one, ranges, position, written[one])
-        arrived = arrived or await _arrived_before(site, one, ranges, appended, written[one].surplus)
-        doubtful = 0 if arrived else written[one].surplus
-        left = without(without(ranges, [(0, arrived)]), appended.ranges)
-        own = await count(site.source, one, left)
-        found = Stranded(own, target, tuple(left), doubtful, log.topic_id, since=begin) if own else None
-        return _seen(one, appended, found)
+        if extent.may_have_arrived:
+            doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
+        if own.first <= mark.unknown_to:
+            doubt = "they may have been appended before"
+        return Stranded(own, tuple(ranges), mark, doubt, is_missing)
 
-    seen = await side_by_side(look_at, [one for one in positions if logs[one].fate is not Fate.GONE])
-    found = [one for one in seen if one is not None]
-    whole = await uncopied(site, new, copies, brought)
-    found = await _doubting(site, [*found, *await _never_copied(site, whole, waits=waits)])
-    return sorted(found, key=lambda one: one.source)
+    seen = await side_by_side(look_at, sorted(targets))
+    return [one for one in seen if one is not None]
 
 
-async def _doubting(site: Site, seen: list[_Seen]) -> list[_Seen]:
-    """What headers do not tell that the target has deleted, marks do."""
-    if not any(one.left is not None for one in seen):
-        return seen
-    marks = await read_marks(site.target, site.flow.map_topic, site.flow.flow)
-    found = []
-    for one in seen:
-        if (left := one.left) is not None:
-            fresh = left.mark(one.appended.log_begin)
-            held = marks.may_hold(fresh, left.own.first, one.appended, left.since)
-            left = replace(left, may_be_appended=held, before=marks.before(fresh, one.appended, left.since))
-        found.append(replace(one, left=left))
+async def _extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, _Extent]:
+    """Of all partitions that the flow takes but ``known``, which have a position. Raises as the clusters."""
+    wanted = await _selected(site, known)
+    if not wanted:
+        return {}
+    begins = await list_offsets(site.source, wanted, EARLIEST)
+    ends = await list_offsets(site.source, wanted, LATEST, READ_COMMITTED)
+    copied = await read_copied(site.target, site.flow, wanted)
+    found = {}
+    for one, topic_id in wanted.items():
+        # A log that ends before the stored offset was recreated, and nothing of it was copied.
+        may_have_arrived = copied.get(one, ends[one]) < ends[one]
+        begin = max(begins[one], copied[one] + 1) if may_have_arrived else begins[one]
+        found[one] = _Extent(topic_id, begin, ends[one], may_have_arrived)
     return found
 
 
-def _seen(source: TopicPartition, appended: Appended, left: Stranded | None) -> _Seen:
-    if left is not None:
-        first = left.own.first
-        left = replace(left, is_late=first < appended.end, unclear=appended.unclear)
-    return _Seen(source, appended, left)
+async def _selected(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, UUID | None]:
+    """With the ids of their topics. Heartbeats are nobody's records."""
+    if not site.flow.enabled:
+        return {}
+    topics = selected(site.flow.should_mirror, (await site.source.metadata(None)).topics)
+    return {
+        one: topic.topic_id
+        for topic in topics
+        if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
+        for index in topic.partitions
+        if (one := TopicPartition(topic.name, index)) not in known
+    }
 
 
-async def _decided_ends(site: Site, logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Where those that are there end without what transactions have open."""
-    there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
-    ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
-    return {one: ends[one] for one in there}
+def _has_name(site: Site, topic: str) -> bool:
+    """On the target: one without is not mirrored, and the flow says so."""
+    try:
+        site.flow.remote_topic(topic)
+    except PermanentError:
+        return False
+    return True
 
 
 async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicPartition, list[Range]]:
@@ -163,74 +163,27 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     return written_on(positions, await copied_ends(back, among=among))
 
 
-async def _never_copied(site: Site, whole: Sequence[Uncopied], *, waits: bool) -> list[_Seen]:
-    missing = await not_there(site, {one.target for one in whole})
-
-    async def look_at(one: Uncopied) -> _Seen:
-        appended = Appended()
-        if _may_hold_appended(one, missing):
-            appended = await _appended(site, one.source, one.target, 0, topic_id=one.topic_id, waits=waits)
-        ranges = without(one.ranges, appended.ranges)
-        own = await count(site.source, one.source, ranges) if appended.ranges else one.own
-        if own is None:
-            return _Seen(one.source, appended, None)
-        left = Stranded(own, one.target, tuple(ranges), 0, one.topic_id, one.may_have_arrived)
-        return _seen(one.source, appended, left)
-
-    return await side_by_side(look_at, whole)
-
-
-def _may_hold_appended(one: Uncopied, missing: Collection[TopicPartition]) -> bool:
-    """Whether somebody may have appended to its target: what may have arrived is never appended, and to look for it
-    would be to read all that a predecessor has copied."""
-    return one.target not in missing and not one.may_have_arrived
-
-
-def begin_of_stranded(log: Log, *, is_kept: bool) -> int:
-    """The first offset that was not copied into the topic that is on the target now (pure). ``is_kept``: it is the one
-    that the flow has copied into."""
-    return max(log.begin, log.same_to) if is_kept else log.begin
-
-
-async def _kept(site: Site, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-    """Those whose topic on the target is the one that the flow has copied into."""
-    if not positions:
-        return set()
-    topics = (await site.target.metadata({one.target_topic for one in positions.values()})).topics
-    return {
-        one
-        for one, position in positions.items()
-        if (known := topics.get(position.target_topic)) is not None
+def is_kept(position: Position, known: TopicMetadata | None) -> bool:
+    """Whether the topic on the target is the one that the flow has copied into (pure)."""
+    return (
+        known is not None
         and position.target_partition in known.partitions
         and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
-    }
+    )
 
 
 async def _arrived(
-    site: Site, one: TopicPartition, ranges: Sequence[Range], position: Position, written: CopiedEnd
+    site: Site, one: TopicPartition, ranges: Sequence[Range], target: TopicPartition, written: CopiedEnd
 ) -> int:
     """Before which offset all of them arrived: the first, as many as the flow wrote behind what it stored, if the last
     of them is the last that it wrote. 0 in doubt, for what is not known to have arrived counts as stranded."""
-    if not written.surplus or site.flow.changing_key:
+    if site.flow.changing_key:
         return 0
-    target = target_of(position)
     ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
     if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
         return 0
     return int(ours[-1].offset) + 1
-
-
-async def _arrived_before(
-    site: Site, one: TopicPartition, ranges: Sequence[Range], appended: Appended, surplus: int
-) -> int:
-    """Before which offset all of them arrived, of as many as the flow wrote behind what it stored: what was appended
-    says so, for nothing is appended while it is not known which they are. 0 in doubt."""
-    if not surplus or not appended.ranges:
-        return 0
-    first = appended.ranges[0][0]
-    before = await count(site.source, one, without(ranges, [(first, _END)]))
-    return first if before is None or before.records <= surplus else 0
 
 
 async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
@@ -247,13 +200,6 @@ def is_same(ours: Any, theirs: Any) -> bool:
         return False
     headers = [[(name, bytes(value or b"")) for name, value in each.headers] for each in (ours, theirs)]
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
-
-
-async def _appended(
-    site: Site, one: TopicPartition, target: TopicPartition, begin: int, *, topic_id: UUID | None, waits: bool
-) -> Appended:
-    alias = site.flow.source_alias
-    return await read_appended(site.target, target, begin, alias, one, topic_id=topic_id, waits=waits)
 
 
 def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, FlowControl, why_back_runs
+from connectors.failover.marks import appended_up_to
 from connectors.failover.site import Site
 from connectors.failover.starting import passed_over, starts_due
-from connectors.failover.stranded import appended_up_to
 from connectors.failover.undo import StartBefore
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import KafkaCluster
+from tests.interop.flow import read_all
 from tests.kit.copied import AHEAD, LATE, RECORDS, Copied
 from tests.kit.dying import Ended, run_dying
 
@@ -95,6 +98,31 @@ async def test_a_source_that_dies_on_the_way_is_told_of_and_done_without(
     by_checkpoint = {group: max(offset - LATE, 0) + AHEAD for group, offset in copied.groups.items()}
     wanted = {group: by_checkpoint[group] if at is None else at for group, at in moved.items()}
     assert await copied.stored() == wanted, "whom it had moved already stays at the record that is next"
+
+
+@pytest.mark.timeout(1200)  # what a killed append left open is aborted after 40 s, and it is killed nine times
+async def test_an_append_that_is_killed_appends_every_record_once(
+    us: KafkaCluster, eu: KafkaCluster, tmp_path: Path
+) -> None:
+    """Each batch has two of the records."""
+    copied = Copied(us, eu, tmp_path)
+    await copied.make()
+    stranded = [os.urandom(200_000) for _ in range(9)]
+    async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
+        for value in stranded:
+            await producer.send(copied.topic, value)
+    append = ["stranded", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
+    acts = list[str]()
+    for act in range(5, 14):
+        ended = await asyncio.to_thread(run_dying, act, 0, append)
+        assert ended.act, ended
+        acts.append(ended.act.partition(" ")[0])
+    assert {"ProduceRequest", "EndTxnRequest"} <= set(acts)
+    ended = await asyncio.to_thread(run_dying, _MANY * 9, 0, append)
+    assert ended.exit_code == 0, ended.errors
+    values = [record.value for record in await read_all(copied.bootstrap[copied.eu], copied.topic)]
+    assert values[-len(stranded) :] == stranded
+    assert len(values) == AHEAD + RECORDS + len(stranded)
 
 
 def assert_told(ended: Ended, copied: Copied) -> None:

@@ -29,24 +29,23 @@ from connectors.failover import (
     draining,
     holding,
     lease,
-    objections,
     preflight,
     steps,
     stranded,
     taking_back,
     undo,
 )
-from connectors.failover.appended import HEADER
+from connectors.failover.appending import HEADER
 from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.group_look import why_doubted, why_not_mirrored
 from connectors.failover.logs import Fate, Log, became
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on, with_rewinds
-from connectors.failover.own import Own, merged, own_ranges
+from connectors.failover.own import merged, own_ranges
 from connectors.failover.preflight import Wish, why_several
 from connectors.failover.returning import still_stopped
 from connectors.failover.starting import why_no_start
-from connectors.failover.stranded import Stranded, begin_of_stranded, is_same
+from connectors.failover.stranded import is_same
 from connectors.failover.undo import StartBefore
 from connectors.failover.way_back import WayBack
 from connectors.lag import FlowLag, lag_of
@@ -97,19 +96,6 @@ def test_the_flow_back_never_begins_behind_what_the_old_primary_lost() -> None:
     anew = Log(Fate.ANEW, OTHER, 0, 0)
     assert why_no_start(place(), ORDERS, POSITION, anew, None) == "", "it begins at the beginning"
     assert "reset its offsets" in why_no_start(place(), ORDERS, POSITION, anew, 36)
-
-
-@pytest.mark.parametrize(
-    ("log", "is_kept", "begin"),
-    [
-        (Log(Fate.SAME, ONE, 5, 50, 30), True, 30),
-        (Log(Fate.ANEW, OTHER, 0, 50), True, 0),
-        (Log(Fate.CUT, ONE, 0, 50, 12), True, 12),
-        (Log(Fate.SAME, ONE, 5, 50, 30), False, 5),
-    ],
-)
-def test_stranded_is_all_that_the_topic_on_the_target_was_not_given(log: Log, is_kept: bool, begin: int) -> None:
-    assert begin_of_stranded(log, is_kept=is_kept) == begin
 
 
 async def test_a_map_of_a_topic_that_was_there_before_hides_no_record() -> None:
@@ -252,7 +238,7 @@ async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
 
     monkeypatch.setattr(stranded, "read_ranges", read)
     written = CopiedEnd(39, 2, ((37, 39),))
-    assert await stranded._arrived(place(), ORDERS, [(30, 33)], POSITION, written) == arrived
+    assert await stranded._arrived(place(), ORDERS, [(30, 33)], ORDERS, written) == arrived
 
 
 def test_a_copy_is_told_by_content_and_time() -> None:
@@ -265,23 +251,13 @@ def test_a_copy_is_told_by_content_and_time() -> None:
     assert is_same(record(1), stamped), "the log's own time says nothing"
 
 
-def test_nothing_is_appended_where_old_values_would_win_or_nobody_knows_what_arrived() -> None:
-    one = Stranded(Own("orders", 0, 30, 32, 3), ORDERS, ((30, 33),))
-    assert objections.objection(place(), one, ()) == ""
-    assert "compacted" in objections.objection(place(), one, {"orders"})
-    masking = place()
-    masking.flow.changing_key = "transform.sql"
-    assert "(transform.sql)" in objections.objection(masking, one, ()), "the originals would be there for all to read"
-    assert "nobody can tell which" in objections.doubt(place(), replace(one, doubtful=2))
-
-
 async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def runs(*_: Any) -> str:
         return "its connector is RUNNING"
 
     monkeypatch.setattr(appending, "why_running", runs)
     with pytest.raises(PermanentError, match=r"us->eu runs .* stop it first"):
-        await appending.append_all(place(), cast(Any, None), None, print, [])
+        await appending.append_all(place(), cast(Any, None), None, print)
 
 
 # -- order, and what takes it back -----------------------------------------------------------------------------

@@ -14,19 +14,19 @@ import pytest
 from connect.core.errors import PermanentError
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import objections, stranded, uncopied
-from connectors.failover.appended import Appended
+from connectors.failover import stranded
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
-from connectors.failover.marks import Marks
+from connectors.failover.marks import Mark, Marks
 from connectors.failover.own import Own, Range
 from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
-from connectors.failover.stranded import Stranded
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
 
-GREW, NEW, JAVAS = TopicPartition("orders", 1), TopicPartition("payments", 0), TopicPartition("mail", 0)
+ORDERS, GREW, NEW, JAVAS = (
+    TopicPartition(*one) for one in (("orders", 0), ("orders", 1), ("payments", 0), ("mail", 0))
+)
 POSITION = Position("orders", 0, UUID(int=1), 30, 4, "orders", 0, UUID(int=1), 37, "writer", 7, 0, 30)
 #: Where they begin and end at the source; the flow back has brought the first five of payments.
 LOGS = {GREW: (0, 10), NEW: (3, 9), JAVAS: (0, 50), TopicPartition("orders", 0): (0, 30)}
@@ -36,12 +36,14 @@ BROUGHT = stranded._brought
 
 
 class Target:
-    def __init__(self, topics: dict[str, int]) -> None:
-        self._topics = topics
+    def __init__(self, topics: dict[str, int], topic_id: UUID | None = None) -> None:
+        self._topics, self._id = topics, topic_id
 
     async def metadata(self, names: set[str]) -> Any:
         there = {name: dict.fromkeys(range(count)) for name, count in self._topics.items() if name in names}
-        return SimpleNamespace(topics={name: SimpleNamespace(partitions=one) for name, one in there.items()})
+        return SimpleNamespace(
+            topics={name: SimpleNamespace(topic_id=self._id, partitions=one) for name, one in there.items()}
+        )
 
 
 @pytest.fixture
@@ -70,11 +72,13 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         records = sum(end - begin for begin, end in ranges)
         return Own(*log, ranges[0][0], ranges[-1][1] - 1, records) if records else None
 
-    monkeypatch.setattr(uncopied, "list_offsets", offsets)
-    monkeypatch.setattr(uncopied, "read_copied", copied)
-    monkeypatch.setattr(uncopied, "own_ranges", own_ranges)
-    for module in (uncopied, stranded):
-        monkeypatch.setattr(module, "count", count)
+    for name, fake in (
+        ("list_offsets", offsets),
+        ("read_copied", copied),
+        ("own_ranges", own_ranges),
+        ("count", count),
+    ):
+        monkeypatch.setattr(stranded, name, fake)
 
     def remote_topic(topic: str) -> str:
         if topic == "nameless":
@@ -99,72 +103,47 @@ class Copies:
     async def follow(self) -> None: ...
 
 
-def arrange(monkeypatch: pytest.MonkeyPatch, appended: Appended = Appended()) -> None:  # noqa: B008
+def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
     """One partition has a position, and nothing stranded."""
 
     async def positions(*_: Any) -> dict[TopicPartition, Position]:
-        return {TopicPartition("orders", 0): POSITION}
+        return {ORDERS: POSITION}
 
     async def logs(*_: Any) -> Any:
-        return {TopicPartition("orders", 0): Log(Fate.GONE)}
+        return {ORDERS: Log(Fate.GONE)}
 
     async def nothing(*_: Any) -> Any:
         return {}
 
-    async def read_appended(
-        _: Any, target: TopicPartition, begin: int, alias: str, source: TopicPartition, *, topic_id: Any, waits: bool
-    ) -> Appended:
-        assert waits
-        assert topic_id is None, "or what was appended of a topic before would count"
-        assert source == target != GREW, "what is not there cannot be read"
-        assert source != JAVAS, "nothing is appended to it, and all that Java copied would be read for nothing"
-        assert (alias, begin) == ("us", 0)
-        return appended if source == NEW else Appended()
+    async def read_marks(_: Any) -> Marks:
+        return Marks(True, {one.source: one for one in marks})
 
-    monkeypatch.setattr(stranded, "MapReader", Copies)
-    monkeypatch.setattr(stranded, "read_positions", positions)
-    monkeypatch.setattr(stranded, "logs_now", logs)
-    monkeypatch.setattr(stranded, "copied_ends", nothing)
-    monkeypatch.setattr(stranded, "_brought", nothing)
-    monkeypatch.setattr(stranded, "_kept", nothing)
-    monkeypatch.setattr(stranded, "read_appended", read_appended)
-    monkeypatch.setattr(stranded, "read_marks", marked)
-
-
-async def marked(*_: Any) -> Marks:
-    return Marks(True, {})
+    fakes = {"read_positions": positions, "logs_now": logs, "copied_ends": nothing, "_brought": nothing}
+    for name, fake in {**fakes, "read_marks": read_marks, "MapReader": Copies}.items():
+        monkeypatch.setattr(stranded, name, fake)
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     arrange(monkeypatch)
-    assert await stranded.find(site) == [
-        Stranded(Own("mail", 0, 40, 49, 10), JAVAS, ((40, 50),), may_have_arrived=True),
-        Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),)),
-        Stranded(Own("payments", 0, 5, 8, 4), NEW, ((5, 9),)),
-    ]
+    mail, grew, new = await stranded.find(site)
+    assert (mail.own, mail.ranges, mail.is_missing) == (Own("mail", 0, 40, 49, 10), ((40, 50),), True)
+    assert mail.doubt.startswith("only a stored source offset")
+    assert (grew.own, grew.ranges, grew.is_missing, grew.doubt) == (Own("orders", 1, 0, 9, 10), ((0, 10),), True, "")
+    assert (new.own, new.ranges, new.is_missing, new.doubt) == (Own("payments", 0, 5, 8, 4), ((5, 9),), True, "")
 
 
-@pytest.mark.parametrize(
-    ("appended", "left", "up_to"),
-    [
-        (Appended(((5, 7),)), ((7, 9),), 6),
-        (Appended(((5, 9),)), (), 8),
-        (Appended(((5, 6), (7, 9))), ((6, 7),), 5),
-        (Appended(((6, 9),)), ((5, 6),), 4),
-        (Appended(((6, 9),), is_cut=True), ((5, 6),), 4),
-    ],
-)
-async def test_what_was_appended_of_it_is_named_no_more_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, site: Site, appended: Appended, left: tuple[Range, ...], up_to: int
+@pytest.mark.parametrize(("appended", "left"), [(4, ((5, 9),)), (6, ((7, 9),)), (8, ())])
+async def test_what_was_appended_of_it_is_named_no_more(
+    monkeypatch: pytest.MonkeyPatch, site: Site, appended: int, left: tuple[Range, ...]
 ) -> None:
-    """The last header says nothing of what is missing before it."""
-    arrange(monkeypatch, appended)
-    monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1, "mail": 1}))
+    """Unless the target has no such topic any more."""
+    arrange(monkeypatch, Mark(NEW, None, NEW, None, -1, appended))
+    monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1}))
     found = [one for one in await stranded.find(site) if one.source == NEW]
     assert [one.ranges for one in found] == ([left] if left else [])
-    assert [one.is_late for one in found] == [each[0] < appended.end for each in left[:1]]
-    assert [one.may_be_appended for one in found] == [appended.is_cut for _ in left[:1]]
-    assert (await stranded.appended_up_to(site)) == {NEW: up_to}
+    monkeypatch.setattr(site, "target", Target({"orders": 1}))
+    found = [one for one in await stranded.find(site) if one.source == NEW]
+    assert [one.ranges for one in found] == [((5, 9),)]
 
 
 async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
@@ -173,13 +152,80 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
     assert await stranded.find(site) == []
 
 
-def test_nothing_is_appended_to_what_is_not_there_or_may_have_it(site: Site) -> None:
-    one = Stranded(Own("orders", 1, 0, 9, 10), GREW, ((0, 10),))
-    assert "cluster eu has no orders-1: make the topic there" in objections.objection(site, one, {"orders"}, {GREW})
-    doubtful = objections.doubt(site, replace(one, may_be_appended=True))
-    assert "from offset 0 on, may have been appended before: cluster eu has deleted" in doubtful
-    assert "may have arrived on cluster eu" in objections.doubt(site, replace(one, may_have_arrived=True))
-    assert objections.objection(site, one, ()) == objections.doubt(site, one) == ""
+KEPT = Mark(ORDERS, None, ORDERS, None, 30)
+
+
+@pytest.mark.parametrize(
+    ("mark", "surplus", "proven", "left", "doubt"),
+    [
+        (None, 0, True, [(30, 40)], ""),
+        (None, 3, True, [(33, 40)], ""),
+        (None, 3, False, [(30, 40)], "3 of them arrived there"),
+        (replace(KEPT, appended=34), 0, True, [(35, 40)], ""),
+        # What the flow wrote and did not store was told apart before anything was appended.
+        (replace(KEPT, appended=34), 3, False, [(35, 40)], ""),
+        (replace(KEPT, appended=39), 3, False, [], ""),
+        # Of a failover before: the flow has copied on since.
+        (replace(KEPT, copied=20, appended=29), 0, True, [(30, 40)], ""),
+        (replace(KEPT, copied=20, appended=34), 0, True, [(30, 40)], "may have been appended before"),
+        # An earlier version has written it before it appended anything.
+        (replace(KEPT, copied=None, appended=34), 0, True, [(30, 40)], "may have been appended before"),
+    ],
+)
+async def test_what_is_stranded_of_a_partition_that_was_copied(
+    monkeypatch: pytest.MonkeyPatch,
+    site: Site,
+    mark: Mark | None,
+    surplus: int,
+    proven: bool,
+    left: list[Range],
+    doubt: str,
+) -> None:
+    """Of 30 to 39, of which the flow wrote the first ``surplus`` and did not store that."""
+    arrange(monkeypatch, *([mark] if mark else []))
+    monkeypatch.setattr(site.flow, "enabled", False)
+
+    async def logs(*_: Any) -> Any:
+        return {ORDERS: Log(Fate.SAME, None, 0, 40, 30)}
+
+    async def ends(*_: Any) -> Any:
+        return {ORDERS: CopiedEnd(37 + surplus, surplus)}
+
+    async def decided(*_: Any) -> Any:
+        return {ORDERS: 40}
+
+    async def arrived(*_: Any) -> int:
+        return 30 + surplus if proven else 0
+
+    fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "_arrived": arrived}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(stranded, name, fake)
+    found = await stranded.find(site)
+    assert [list(one.ranges) for one in found] == ([left] if left else [])
+    assert [doubt in one.doubt and bool(doubt) == bool(one.doubt) for one in found] == [True for _ in found]
+
+
+async def test_all_of_the_source_is_stranded_if_the_topic_of_the_target_was_recreated(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """The flow has copied nothing into it, nor was anything appended to it."""
+    arrange(monkeypatch, replace(KEPT, target_id=UUID(int=1), appended=34))
+    monkeypatch.setattr(site.flow, "enabled", False)
+
+    async def logs(*_: Any) -> Any:
+        return {ORDERS: Log(Fate.SAME, None, 5, 40, 30)}
+
+    async def ends(*_: Any) -> Any:
+        return {ORDERS: CopiedEnd(0)}
+
+    async def decided(*_: Any) -> Any:
+        return {ORDERS: 40}
+
+    for name, fake in {"logs_now": logs, "copied_ends": ends, "list_offsets": decided}.items():
+        monkeypatch.setattr(stranded, name, fake)
+    monkeypatch.setattr(site, "target", Target({"orders": 1}, UUID(int=2)))
+    (found,) = await stranded.find(site)
+    assert (found.ranges, found.mark.target_id) == (((5, 40),), UUID(int=2))
 
 
 @pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])
@@ -241,41 +287,6 @@ async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
     for name, fake in {**fakes, "own_ranges": own_ranges}.items():
         monkeypatch.setattr(stranded, name, fake)
     assert await stranded.find(site) == []
-
-
-async def test_what_was_appended_to_a_topic_that_was_made_anew_is_not_appended_again(
-    monkeypatch: pytest.MonkeyPatch, site: Site
-) -> None:
-    """The flow has copied nothing into it, and the run before has written to it from its begin on."""
-    arrange(monkeypatch)
-    monkeypatch.setattr(site.flow, "enabled", False)
-    one = TopicPartition("orders", 0)
-
-    async def logs(*_: Any) -> Any:
-        return {one: Log(Fate.SAME, None, 0, 30, 30)}
-
-    async def ends(*_: Any) -> Any:
-        return {one: CopiedEnd(0)}
-
-    async def decided(*_: Any) -> dict[Any, int]:
-        return {one: 30}
-
-    async def read_appended(_: Any, target: TopicPartition, begin: int, *__: Any, **___: Any) -> Appended:
-        assert (target, begin) == (one, 0)
-        return Appended(((0, 20),))
-
-    async def own_ranges(*_: Any) -> list[Range]:
-        return [(0, 30)]
-
-    fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "read_appended": read_appended}
-    for name, fake in {**fakes, "own_ranges": own_ranges}.items():
-        monkeypatch.setattr(stranded, name, fake)
-    (found,) = await stranded.find(site)
-    assert found.ranges == ((20, 30),)
-    assert await stranded.appended_up_to(site) == {one: 19}
-    monkeypatch.setattr(site, "target", Target({}))
-    (found,) = await stranded.find(site)
-    assert found.ranges == ((0, 30),), "what is not there cannot be read"
 
 
 async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
