@@ -191,7 +191,7 @@ def show_outcome(outcome: Outcome, arguments: Arguments, file: Path) -> int:
 
 async def _undo(config: MirrorMakerConfig, arguments: Arguments, controls: _Controls) -> int:
     from connectors.failover import undo
-    from connectors.failover.holding import hold
+    from connectors.failover.lease import hold
     from connectors.failover.site import site
     from connectors.failover.taking_back import take_back
 

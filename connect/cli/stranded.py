@@ -48,7 +48,7 @@ async def _stranded(
     file: Path, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
     from connectors.failover import appending, exporting, stranded
-    from connectors.failover.holding import hold
+    from connectors.failover.lease import hold
     from connectors.failover.site import site
     from connectors.flows import load
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from connect.core.errors import ClusterUnreachable, HeliographError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.group_offsets import Partition, group_state
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease
 from connectors.failover.behind import without_heartbeats
@@ -17,14 +18,15 @@ from connectors.failover.by_time import clocks
 from connectors.failover.denying import FirstRules, first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_look import GroupsLook, still_there
-from connectors.failover.holding import is_held_at
+from connectors.failover.lease import is_held_at
 from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
 from connectors.failover.places import Places
 from connectors.failover.site import Site
-from connectors.failover.standing_still import as_notes, not_copied
 from connectors.failover.way_back import way_back
 from connectors.lag import FlowLag
 from connectors.lag_reader import LagReader
+from connectors.partition_states import read_states
+from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
 #: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
@@ -39,6 +41,8 @@ ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED, COPY_TIME)
 #: A lost cluster is to be told of soon.
 _LOOK_S: Final = 15.0
 _NAMED: Final = 5
+#: Each look waits for so long if a topic does not exist.
+_GONE_AFTER_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,32 @@ def _not_known(what: str, site: Site) -> str:
         f"{what}: no checkpoint has the offsets of groups of cluster {site.flow.source_alias} in the copies there, and "
         "--at does not move them: set them by hand"
     )
+
+
+async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
+    """By source partition, with the reason, of those that the flow selects and the ``source`` has; None cannot be asked
+    which it has. Raises as the clusters."""
+    states = await read_states(site.target, record_settings(site.flow))
+    wanted = sorted(one for one in states if site.flow.should_mirror(one.topic))
+    if source is not None:
+        wanted = in_topics(wanted, await known_topics(source, {one.topic for one in wanted}, _GONE_AFTER_S))
+    return {str(one): f"it is {states[one].state}: {states[one].reason}" for one in wanted}
+
+
+def in_topics(partitions: Collection[TopicPartition], topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
+    """Those of ``topics``; what cannot be looked into counts as there (pure)."""
+    return [
+        one
+        for one in partitions
+        if (topic := topics.get(one.topic)) is not None and (topic.error_code or one.partition in topic.partitions)
+    ]
+
+
+def as_notes(stopped: Mapping[str, str]) -> list[str]:
+    """Where the source is gone: nobody copies them any more, and what is moved is what was copied (pure)."""
+    lines = [f"{name} was not copied to its end: {why}" for name, why in stopped.items()]
+    more = len(lines) - _NAMED
+    return [*lines[:_NAMED], *([f"nor were {more} more partitions"] if more > 0 else [])]
 
 
 async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:

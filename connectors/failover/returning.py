@@ -12,8 +12,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import lease, preflight, undo
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import CopiedEnd, FlowControl, Tell, copied_ends, stop_flow
-from connectors.failover.holding import hold
-from connectors.failover.lease import Lease
+from connectors.failover.lease import Lease, hold
 from connectors.failover.model import Preflight
 from connectors.failover.predecessor import comes_back
 from connectors.failover.preflight import Wish

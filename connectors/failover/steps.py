@@ -22,19 +22,18 @@ from connectors.failover.draining import (
     stop_flow,
 )
 from connectors.failover.group_look import still_there
-from connectors.failover.holding import await_no_way_back, hold
-from connectors.failover.lease import Lease
-from connectors.failover.left_stopped import start_again
+from connectors.failover.lease import Lease, await_no_way_back, hold
 from connectors.failover.model import DIFFERS, GroupMove, Preflight, Proof, gone_on, to_commit
 from connectors.failover.preflight import Wish
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
-from connectors.failover.starting import store_starts
+from connectors.failover.starting import starts_due, store_starts
 from connectors.failover.undo import Undo
 from connectors.failover.way_back import way_back
 from connectors.lag_reader import LagReader
 
 _NAMED: Final = 5
+_STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
 _LOOK_S: Final = 10.0
 
@@ -262,3 +261,25 @@ def _in_words(refused: Mapping[Partition, str]) -> str:
 def _still_ours(lease: Lease) -> None:
     if lease.lost is not None:
         raise lease.lost
+
+
+async def start_again(site: Site, control: FlowControl | None, tell: Tell) -> None:
+    """Start the flow if a run before has left it stopped, it is behind, and its workers can be told.
+
+    Raises PermanentError where it would copy back what came from its target, and as the clusters and the workers.
+    """
+    if control is None or await control.state() not in _STOPPED:
+        return
+    now = await behind(site, LagReader(site.flow, site.source, site.target))
+    if now.is_copied:
+        return
+    flow, there = site.flow, site.turned()
+    due, refused = await starts_due(there, await copied_ends(there))
+    if due or refused:
+        raise PermanentError(
+            f"{flow.flow} is stopped, {now}, and would copy back what {there.flow.flow} has brought to cluster "
+            f"{flow.source_alias}: heliograph failback --from {flow.source_alias} --to {flow.target_alias} has it "
+            "begin behind that"
+        )
+    await control.resume()
+    tell(f"{flow.flow} is stopped, {now}: its workers were told to start it again")

@@ -19,8 +19,7 @@ from connect.cli.failover import EXIT_NO_GO, Arguments, run_failover
 from connect.core.acls import AclBinding
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.acls import describe_acls
-from connectors.failover.holding import hold
-from connectors.failover.lease import InHand
+from connectors.failover.lease import InHand, hold
 from connectors.failover.site import site
 from connectors.flows import load
 from tests.kit.copied import AHEAD, RECORDS, Copied

@@ -27,7 +27,6 @@ from connectors.failover import (
     appending,
     denying,
     draining,
-    holding,
     lease,
     preflight,
     steps,
@@ -484,12 +483,11 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
         asked.append((cluster, map_topic, flow))
         return replace(theirs, until_ms=theirs.until_ms + next(renewed)) if cluster == "us" else None
 
-    for module in (lease, holding):
-        monkeypatch.setattr(module, "look", look)
+    monkeypatch.setattr(lease, "look", look)
     monkeypatch.setattr(lease.await_free, "__kwdefaults__", {"watch_s": 60.0, "look_s": 0.001})
     site = place(map_topic="map back")
     with pytest.raises(lease.InHand, match="bob@there"):
-        await holding.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
+        await lease.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
     assert set(asked) == {("us", "map back", "eu->us")}
     (line,) = await preflight._in_hand(site, has_source=True)
     assert "bob@there is at it" in line
@@ -501,11 +499,11 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
     host of the same name, as containers have."""
     ours, site = lease_after([], is_finished=True), place(map_topic="map back")
     ours.record = lease.Record("ann@here", platform.node(), os.getpid(), "heliograph failback", 1, 0)
-    monkeypatch.setattr(holding, "Lease", lambda *_: ours)
-    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(lease, "Lease", lambda *_: ours)
+    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
     site.target_admin = None
     looked: list[list[str]] = []
-    async with holding.hold(site, "failback"):
+    async with lease.hold(site, "failback"):
         for record in (ours.record, replace(ours.record, since_ms=2)):
 
             async def look(*_: Any, found: lease.Record = record) -> lease.Record:
@@ -722,11 +720,11 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
 ) -> None:
     stored: list[bytes] = []
     one = lease_after(stored, is_finished=was_finished)
-    monkeypatch.setattr(holding, "Lease", lambda *_: one)
-    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(lease, "Lease", lambda *_: one)
+    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
     site = place()
     site.target_admin = None
-    async with holding.hold(site, "append", ends=ends):
+    async with lease.hold(site, "append", ends=ends):
         pass
     left = lease.decode(stored[-1])
     assert left.is_finished == (ends or was_finished)
@@ -756,11 +754,11 @@ async def test_marks_are_complete_as_long_as_no_older_version_has_held_the_lease
         return one
 
     one._look = look  # type: ignore[method-assign]
-    monkeypatch.setattr(holding, "Lease", made_lease)
-    monkeypatch.setattr(holding, "record_settings", lambda _: SimpleNamespace(make_topic=made))
+    monkeypatch.setattr(lease, "Lease", made_lease)
+    monkeypatch.setattr(lease, "record_settings", lambda _: SimpleNamespace(make_topic=made))
     site = place()
     site.target_admin = None
-    async with holding.hold(site, "append", ends=False):
+    async with lease.hold(site, "append", ends=False):
         pass
     assert lease.decode(stored[-1]).marks == marks
 

@@ -14,7 +14,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import draining, left_stopped, standing_still, steps
+from connectors.failover import draining, preflight, steps
 from connectors.failover.behind import Behind
 from connectors.failover.preflight import Wish
 from connectors.failover.undo import StartBefore
@@ -54,15 +54,15 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(wanted) == {"orders", "secret", "deleted"}
         return {"orders": topic("orders"), "secret": topic("secret", error_code=codes.TOPIC_AUTHORIZATION_FAILED)}
 
-    monkeypatch.setattr(standing_still, "read_states", read_states)
-    monkeypatch.setattr(standing_still, "record_settings", lambda _: None)
-    monkeypatch.setattr(standing_still, "known_topics", known_topics)
+    monkeypatch.setattr(preflight, "read_states", read_states)
+    monkeypatch.setattr(preflight, "record_settings", lambda _: None)
+    monkeypatch.setattr(preflight, "known_topics", known_topics)
 
 
 @pytest.mark.usefixtures("noted")
 async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
     source = cast(Any, object())
-    assert await standing_still.not_copied(site(), source) == {
+    assert await preflight.not_copied(site(), source) == {
         "orders-0": "it is waiting: of orders",
         "secret-0": "it is waiting: of secret",
     }
@@ -70,12 +70,12 @@ async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
 
 @pytest.mark.usefixtures("noted")
 async def test_a_source_that_is_gone_is_not_asked_and_what_was_not_copied_is_noted() -> None:
-    stopped = await standing_still.not_copied(site(), None)
+    stopped = await preflight.not_copied(site(), None)
     assert list(stopped) == ["deleted-0", "orders-0", "orders-7", "secret-0"]
-    notes = standing_still.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
+    notes = preflight.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
     assert notes[0] == "deleted-0 was not copied to its end: it is waiting: of deleted"
     assert (len(notes), notes[-1]) == (6, "nor were 8 more partitions")
-    assert standing_still.as_notes({}) == []
+    assert preflight.as_notes({}) == []
 
 
 async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +127,9 @@ def answers(value: Any) -> Any:
 
 
 def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
-    monkeypatch.setattr(left_stopped, "LagReader", lambda *_: None)
+    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
     for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", (due, []))):
-        monkeypatch.setattr(left_stopped, name, answers(value))
+        monkeypatch.setattr(steps, name, answers(value))
     return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
 
 
@@ -141,7 +141,7 @@ async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_beh
     monkeypatch: pytest.MonkeyPatch, state: str, records: int, told: list[str]
 ) -> None:
     place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
-    await left_stopped.start_again(place, control, said.append)
+    await steps.start_again(place, control, said.append)
     assert control.told == told
     assert [line.startswith("us->eu is stopped, 5 records behind") for line in said] == [True] * len(told)
 
@@ -150,7 +150,7 @@ async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: 
     """After a failover readers write at the target, and the flow back brings that to the source."""
     place, control = arrange(monkeypatch, 5, [StartBefore("orders", 0, 29, 34)]), Control("STOPPED")
     with pytest.raises(PermanentError, match="heliograph failback --from us --to eu"):
-        await left_stopped.start_again(place, control, print)
+        await steps.start_again(place, control, print)
     assert control.told == []
 
 
