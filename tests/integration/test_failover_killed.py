@@ -100,7 +100,7 @@ async def test_a_source_that_dies_on_the_way_is_told_of_and_done_without(
     assert await copied.stored() == wanted, "whom it had moved already stays at the record that is next"
 
 
-@pytest.mark.timeout(1200)  # what a killed append left open is aborted after 40 s, and it is killed nine times
+@pytest.mark.timeout(1200)  # what a killed append left open is aborted after 40 s
 async def test_an_append_that_is_killed_appends_every_record_once(
     us: KafkaCluster, eu: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -113,13 +113,14 @@ async def test_an_append_that_is_killed_appends_every_record_once(
             await producer.send(copied.topic, value)
     append = ["stranded", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
     acts = list[str]()
-    for act in range(5, 14):
+    for act in range(5, _MANY):
         ended = await asyncio.to_thread(run_dying, act, 0, append)
-        assert ended.act, ended
+        if not ended.act:
+            break
         acts.append(ended.act.partition(" ")[0])
-    assert {"ProduceRequest", "EndTxnRequest"} <= set(acts)
-    ended = await asyncio.to_thread(run_dying, _MANY * 9, 0, append)
     assert ended.exit_code == 0, ended.errors
+    assert {"ProduceRequest", "EndTxnRequest"} <= set(acts)
+    assert len(acts) > 4
     values = [record.value for record in await read_all(copied.bootstrap[copied.eu], copied.topic)]
     assert values[-len(stranded) :] == stranded
     assert len(values) == AHEAD + RECORDS + len(stranded)
