@@ -35,10 +35,10 @@ PROPERTIES: Final = {
     "eu.producer.request.timeout.ms": "2000",
     **HANDOVERS,
 }
-_START_DEADLINE_S: Final = 180.0
-_LOAD_DEADLINE_S: Final = 240.0
-_FAULT_DEADLINE_S: Final = 240.0
-_CATCH_UP_DEADLINE_S: Final = 240.0
+_START_DEADLINE_S: Final = 600.0
+_LOAD_DEADLINE_S: Final = 600.0
+_FAULT_DEADLINE_S: Final = 600.0
+_CATCH_UP_DEADLINE_S: Final = 600.0
 #: What is copied before a fault is made.
 _LOAD_BYTES: Final = 150_000
 _LOOK_S: Final = 0.02

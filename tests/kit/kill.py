@@ -27,7 +27,7 @@ from tests.kit.spark_cluster import StandaloneSpark, bare_python
 from tests.kit.stage import Stage
 from tests.kit.strike import RoundResult, Strike, faults_of
 
-_START_DEADLINE_S: Final = 180.0
+_START_DEADLINE_S: Final = 600.0
 _ATTEMPTS: Final = 3
 #: So many rounds must find a surplus at the target, in a run of full length.
 SURPLUS_ROUNDS: Final = 5

@@ -65,9 +65,13 @@ EXACTLY_ONCE: Final[Mapping[str, str]] = {
 
 
 def replicated(target_nodes: int) -> dict[str, str]:
-    """Return :data:`SMALL` for a target of so many brokers: three replicas of everything, if there are three."""
+    """Return :data:`SMALL` for a target of so many brokers: three replicas of everything there, if there are three."""
     replicas = str(min(3, target_nodes))
-    return {key: replicas if key.endswith("replication.factor") else value for key, value in SMALL.items()}
+    at_source = "offset-syncs.topic.replication.factor"
+    return {
+        key: replicas if key.endswith("replication.factor") and key != at_source else value
+        for key, value in SMALL.items()
+    }
 
 
 def in_sync(target_nodes: int) -> dict[str, str]:

@@ -38,7 +38,7 @@ _LOADS: Final = (
     Load("orders", 6, "none", value_bytes=120, batch_records=60),
     Load("clicks", 3, "lz4", value_bytes=80, batch_records=100),
 )
-_DEADLINE_S: Final = 180.0
+_DEADLINE_S: Final = 600.0
 _POLL_S: Final = 0.1
 #: How long a leader stays frozen after another was elected: in one round of four past the mirror's time-outs, so that
 #: the mirror has moved to the new leader, else a moment.

@@ -21,7 +21,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.topics import make_topics
 
-_START_DEADLINE_S = 120.0
+_START_DEADLINE_S = 600.0
 _TICK_S = 0.01
 
 

@@ -21,7 +21,7 @@ from tests.kit.topics import make_topics
 _GOAL_PERCENT: Final = 5.0
 _TOPIC: Final = "measured"
 _INTERNAL: Final = ("mm2-offsets.us.internal", "mm2-offset-map.us.internal")
-_START_DEADLINE_S: Final = 180.0
+_START_DEADLINE_S: Final = 600.0
 _TICK_S: Final = 0.05
 
 

@@ -39,7 +39,7 @@ _NODES: Final = 3
 _VICTIM: Final = 2
 _VICTIM_ID: Final = 3
 _GOAL: Final = 0.95
-_DEADLINE_S: Final = 300.0
+_DEADLINE_S: Final = 600.0
 _LOOK_S: Final = 1.0
 
 

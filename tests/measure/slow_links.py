@@ -29,7 +29,7 @@ _PARTITIONS: Final = 4
 _RECORD_BYTES: Final = 1000
 #: With what Kafka adds to a record.
 _WIRE_BYTES: Final = _RECORD_BYTES + 10
-_START_DEADLINE_S: Final = 180.0
+_START_DEADLINE_S: Final = 600.0
 
 
 def main(arguments: list[str]) -> int:
