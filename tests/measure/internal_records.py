@@ -11,6 +11,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
+from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import LATEST, list_offsets
@@ -90,6 +91,13 @@ async def _write(producer: AIOKafkaProducer, count: int, partitions: int, first:
 
 async def _count(cluster: Cluster, topic: str) -> int:
     """Offsets that were ever taken in a topic; 0 if it does not exist yet."""
-    known = (await cluster.metadata({topic})).topics.get(topic)
-    partitions = [(topic, index) for index in known.partitions] if known else []
-    return sum((await list_offsets(cluster, partitions, LATEST)).values()) if partitions else 0
+    while True:
+        known = (await cluster.metadata({topic})).topics.get(topic)
+        if not known:
+            return 0
+        try:
+            ends = await list_offsets(cluster, [(topic, index) for index in known.partitions], LATEST)
+        except RetriableError:  # a topic that was created a moment ago has no leaders yet
+            await asyncio.sleep(_TICK_S)
+        else:
+            return sum(ends.values())
