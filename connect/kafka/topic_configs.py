@@ -1,4 +1,5 @@
-"""Settings of topics with where they come from, and their change (DescribeConfigs, IncrementalAlterConfigs).
+"""Settings of topics with where they come from, and their change (DescribeConfigs, IncrementalAlterConfigs); and those
+of brokers, asked of each.
 
 Outcomes are per topic: one that is refused does not hide what became of the others. Requests hold a bounded number of
 topics, so that a broker is never asked for thousands at once.
@@ -20,6 +21,8 @@ from connect.kafka.cluster import Cluster, error_name, is_asked_again
 #: Topics in one request.
 BATCH: Final = 100
 _TOPIC: Final = 2
+_BROKER: Final = 4
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _SET: Final = 0
 _DELETE: Final = 1
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
@@ -56,8 +59,15 @@ class TopicConfig:
 TopicConfigs = Mapping[str, TopicConfig]
 
 
-async def describe(cluster: Cluster, topics: Collection[str]) -> dict[str, TopicConfigs | HeliographError]:
-    """Every setting of each topic, or why it is not shown; SecurityError names the missing right.
+class UnknownTopic(RetriableError):
+    """There is no such topic, or the broker has not heard of it yet."""
+
+
+async def describe(
+    cluster: Cluster, topics: Collection[str], keys: Sequence[str] | None = None
+) -> dict[str, TopicConfigs | HeliographError]:
+    """Every setting of each topic, or those of ``keys``, or why they are not shown; SecurityError names the missing
+    right.
 
     Raises :class:`RetriableError` where no broker answers.
     """
@@ -66,7 +76,9 @@ async def describe(cluster: Cluster, topics: Collection[str]) -> dict[str, Topic
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+                    resource_type=_TOPIC,
+                    resource_name=topic,
+                    configuration_keys=None if keys is None else list(keys),
                 )
                 for topic in batch
             ],
@@ -82,6 +94,63 @@ async def describe(cluster: Cluster, topics: Collection[str]) -> dict[str, Topic
                 for entry in row.configs
             }
     return found
+
+
+async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
+    """Return ``max.message.bytes`` of a topic as it is in force; None if we may not look.
+
+    Raises :class:`RetriableError` if no broker tells now.
+    """
+    value = (await _values(cluster, [topic], "max.message.bytes")).get(topic)
+    return int(value) if value else None
+
+
+async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+    """Return ``min.insync.replicas`` of those topics that we may look at. Raises as :func:`max_message_bytes`."""
+    found = await _values(cluster, topics, "min.insync.replicas")
+    return {topic: int(value) for topic, value in found.items()}
+
+
+async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
+    """Return those of ``topics`` whose records compaction may remove, and those whose settings we may not see.
+
+    Raises as :func:`max_message_bytes`.
+    """
+    found = await _values(cluster, topics, "cleanup.policy")
+    return {topic for topic in topics if "compact" in found.get(topic, "compact")}
+
+
+async def _values(cluster: Cluster, topics: Collection[str], key: str) -> dict[str, str]:
+    """Return one setting of the topics that there are and that we may look at."""
+    found: dict[str, str] = {}
+    for topic, configs in (await describe(cluster, topics, [key])).items():
+        if isinstance(configs, RetriableError) and not isinstance(configs, UnknownTopic):
+            raise configs
+        if not isinstance(configs, HeliographError) and key in configs and (value := configs[key].value):
+            found[topic] = value
+    return found
+
+
+async def is_perhaps_true(cluster: Cluster, setting: str) -> bool | None:
+    """Whether a broker has ``setting`` at true, or at what it does not tell: of what is of a plug-in, such as an
+    authorizer, it tells that it is set, and no value (Kafka ``ConfigHelper``). None where a broker does not let us
+    look, and no other has it.
+
+    Raises :class:`RetriableError` where a broker does not answer, or cannot now.
+    """
+    is_told = True
+    for node in sorted((await cluster.metadata(())).brokers):
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(node), configuration_keys=[setting]
+        )
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
+        for row in (await (await cluster.connection(node)).call(request)).results:
+            if row.error_code and for_code(row.error_code).retriable:
+                raise RetriableError(f"cluster {cluster.name}: broker {node} does not tell its settings now")
+            if any((entry.value or "true").lower() == "true" for entry in row.configs):
+                return True
+            is_told = is_told and not row.error_code
+    return False if is_told else None
 
 
 async def alter(cluster: Cluster, wanted: Mapping[str, Mapping[str, str | None]]) -> dict[str, HeliographError | None]:
@@ -127,5 +196,7 @@ def _refusal(cluster: Cluster, verb: str, right: str, row: Any) -> HeliographErr
     line = f"cluster {cluster.name}: cannot {verb} topic {topic}: {error_name(code)}{said}"
     if code in _REFUSED:
         return SecurityError(f"{line}; grant {right} on topic {topic}")
+    if code == _UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(line)
     may_pass = is_asked_again(code) if right == _LOOKING else for_code(code).retriable
     return RetriableError(line) if may_pass else PermanentError(line)

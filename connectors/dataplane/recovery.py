@@ -16,8 +16,8 @@ from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.configs import max_message_bytes
 from connect.kafka.offsets import EARLIEST, list_offset
+from connect.kafka.topic_configs import max_message_bytes
 from connect.kafka.transactions import ProducersRefused, describe_producers
 from connect.wire import batch as wire
 from connectors.dataplane import codes, lost, reading, verdicts

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster
-from connect.kafka.configs import is_perhaps_true
+from connect.kafka.topic_configs import is_perhaps_true
 
 #: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.configs import perhaps_compacted
+from connect.kafka.topic_configs import perhaps_compacted
 from connectors.dataplane import verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways

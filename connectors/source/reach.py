@@ -15,8 +15,8 @@ from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
-from connect.kafka.configs import min_insync_replicas
 from connect.kafka.offsets import unknown_ends
+from connect.kafka.topic_configs import min_insync_replicas
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position

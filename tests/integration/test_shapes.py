@@ -21,8 +21,8 @@ from aiokafka import AIOKafkaProducer
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.configs import max_message_bytes, min_insync_replicas
 from connect.kafka.settings import connection_settings
+from connect.kafka.topic_configs import max_message_bytes, min_insync_replicas
 from connectors.positions import Kind, decode_kind, decode_position_key
 from tests.kit import shapes
 from tests.kit.batches import Topics, topics_of

@@ -11,7 +11,7 @@ import pytest
 
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError
-from connect.kafka import configs
+from connect.kafka import topic_configs
 from connectors.dataplane.lost import known_topics
 from connectors.failover import denying, draining, preflight
 from connectors.failover.behind import Behind
@@ -111,7 +111,7 @@ async def test_a_setting_that_one_broker_may_have_counts(rows: list[Any], expect
         return SimpleNamespace(call=call)
 
     cluster: Any = SimpleNamespace(metadata=metadata, connection=connection)
-    assert await configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
+    assert await topic_configs.is_perhaps_true(cluster, "allow.everyone.if.no.acl.found") is expected
 
 
 @pytest.mark.parametrize(
