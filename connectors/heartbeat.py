@@ -15,7 +15,8 @@ from connect.api.connector import Props
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import BYTES, RecordMetadata, SourceConnector, SourceRecord, SourceTask
 from connect.core.config import ConfigDef, Values
-from connect.kafka.admin import Admin, NewTopic
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.clock import wall_ms
 from connect.kafka.settings import connection_settings
 from connectors.clients import connector_client, inner_client_id

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.core.model import NewTopic
 from connect.kafka import topic_configs
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import ConfigSource
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.known_topic import known_topic
@@ -30,13 +31,8 @@ class RecordSettings:
 
     async def make_topic(self, admin: Admin) -> None:
         """Make the topic where it is missing. Raises as :func:`connect.kafka.topiclog.ensure_compacted_topic`."""
-        await ensure_compacted_topic(
-            admin,
-            self.topic,
-            partitions=self.partitions,
-            replication_factor=self.replication_factor,
-            configs=CLEANED_SOON,
-        )
+        topic = NewTopic(self.topic, self.partitions, self.replication_factor, CLEANED_SOON)
+        await ensure_compacted_topic(admin, topic)
 
 
 def record_settings(settings: MirrorSourceSettings) -> RecordSettings:

@@ -11,7 +11,7 @@ from typing import Final
 
 from connect.cli.check_report import Finding, Level, SeenCluster, of_error, one_line
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.kafka.admin import NewTopic
+from connect.core.model import NewTopic
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.rights import NO_RIGHT, Allowed, Operation, allowed, group_rights
 from connect.kafka.settings import ConnectionSettings

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from connect.cli.check_clusters import Sides
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.core.worker_config import WorkerConfig
-from connect.kafka.admin import NewTopic
 from connect.kafka.settings import ConnectionSettings
 from connectors.clients import Kind, Side, flow_clients
 from connectors.settings import MirrorSourceSettings, source_settings

@@ -12,11 +12,11 @@ from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.cli.node import link_settings
 from connect.core.errors import ConfigError, HeliographError
+from connect.core.model import NewTopic
 from connect.core.properties import Properties
 from connect.core.providers import ConfigTransformer
-from connect.core.worker_config import ClientKind, InternalTopic, WorkerConfig
+from connect.core.worker_config import ClientKind, WorkerConfig
 from connect.core.worker_defs import WORKER
-from connect.kafka.admin import NewTopic
 from connect.kafka.settings import connection_settings
 from connect.runtime.discovery import config_providers
 from connect.runtime.traces import secrets_of
@@ -34,7 +34,7 @@ async def check_worker_file(props: Properties, report: Report, *, offline: bool)
     except HeliographError as error:
         return report.with_findings([*_refusals(props), placed(of_error(error), props.line)])
     report = report.with_findings(_of_keys(config, props))
-    topics = [_topic(one) for one in (config.config_topic, config.offset_topic, config.status_topic)]
+    topics = [config.config_topic, config.offset_topic, config.status_topic]
     outcome = Outcome(f"group {config.group_id}", tuple(_does(config, topics)))
     report = replace(report, outcomes=(outcome,))
     secrets, looked = secrets_of(config.transformer, config.raw), Looked()
@@ -97,10 +97,6 @@ def _of_connectors_clients(config: WorkerConfig) -> Iterator[Finding]:
             yield of_error(config.located(ConfigError(error.message.replace(key, written, 1), written)))
         except HeliographError as error:
             yield of_error(error)
-
-
-def _topic(topic: InternalTopic) -> NewTopic:
-    return NewTopic(topic.name, topic.partitions, topic.replication_factor, topic.configs)
 
 
 def _does(config: WorkerConfig, topics: Sequence[NewTopic]) -> Iterator[str]:

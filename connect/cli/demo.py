@@ -182,7 +182,8 @@ async def _clusters(stop: asyncio.Event) -> AsyncIterator[dict[str, KafkaCluster
 
 
 async def _create_topics(settings: ConnectionSettings) -> None:
-    from connect.kafka.admin import Admin, NewTopic
+    from connect.core.model import NewTopic
+    from connect.kafka.admin import Admin
 
     admin = Admin(settings, SOURCE)
     try:

@@ -13,8 +13,7 @@ from connect.cli.console import EXIT_OK
 from connect.cli.flow_worker import worker_config
 from connect.cli.plan_view import plan_as_json, show_plans
 from connect.core.errors import ConfigError, HeliographError
-from connect.core.worker_config import InternalTopic
-from connect.kafka.admin import NewTopic
+from connect.core.model import NewTopic
 from connectors.changes import CreateTopic
 from connectors.checkpoint.connector import objections, topic_of_checkpoints
 from connectors.checkpoint.settings import checkpoint_settings
@@ -123,7 +122,7 @@ def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopic
     worker = worker_config(flow)
     own = [
         _compacted(worker.offset_topic),
-        _compacted(replace(worker.config_topic, partitions=1)),
+        _compacted(worker.config_topic),
         _compacted(worker.status_topic),
         topic_of_heartbeats(flow.config.resolved(flow.connector_config(Connector.HEARTBEAT))),
     ]
@@ -144,6 +143,5 @@ def internal_topics(flow: Flow, settings: MirrorSourceSettings) -> InternalTopic
     )
 
 
-def _compacted(topic: InternalTopic) -> NewTopic:
-    configs = {**topic.configs, "cleanup.policy": "compact"}
-    return NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)
+def _compacted(topic: NewTopic) -> NewTopic:
+    return replace(topic, configs={**topic.configs, "cleanup.policy": "compact"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -78,6 +78,16 @@ class ConnectorStateInfo:
     connector: Status
     tasks: Mapping[int, Status]
     type: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made; -1 takes the cluster's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

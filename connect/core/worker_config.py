@@ -12,6 +12,7 @@ from connect.core.cipher_suites import suites_notice
 from connect.core.client_defs import ADMIN
 from connect.core.config import Values
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.core.properties import Properties
 from connect.core.providers import NOTHING, ConfigTransformer, ProviderFactory
 from connect.core.rest_defs import Listener, parse_listener
@@ -32,16 +33,6 @@ class ExactlyOnce(StrEnum):
     DISABLED = "disabled"
     PREPARING = "preparing"
     ENABLED = "enabled"
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """One of the three topics: -1 in a number is the broker's default; ``configs`` are further topic configs."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,15 +154,15 @@ class WorkerConfig:
     # topics
 
     @property
-    def config_topic(self) -> InternalTopic:
+    def config_topic(self) -> NewTopic:
         return self._topic("config.storage.", 1)
 
     @property
-    def offset_topic(self) -> InternalTopic:
+    def offset_topic(self) -> NewTopic:
         return self._topic("offset.storage.", self.values.integer("offset.storage.partitions"))
 
     @property
-    def status_topic(self) -> InternalTopic:
+    def status_topic(self) -> NewTopic:
         return self._topic("status.storage.", self.values.integer("status.storage.partitions"))
 
     # work
@@ -263,11 +254,11 @@ class WorkerConfig:
         """The resolved properties whose keys begin with ``prefix``, without it."""
         return {key[len(prefix) :]: value for key, value in self.props.items() if key.startswith(prefix)}
 
-    def _topic(self, prefix: str, partitions: int) -> InternalTopic:
+    def _topic(self, prefix: str, partitions: int) -> NewTopic:
         declared = ("topic", "partitions", "replication.factor", "cleanup.policy")
         configs = {key: value for key, value in self.with_prefix(prefix).items() if key not in declared}
         factor = self.values.integer(f"{prefix}replication.factor")
-        return InternalTopic(self.values.string(f"{prefix}topic"), partitions, factor, configs)
+        return NewTopic(self.values.string(f"{prefix}topic"), partitions, factor, configs)
 
 
 def _told(error: ConfigError, props: Mapping[str, str], resolved: Mapping[str, str]) -> ConfigError:

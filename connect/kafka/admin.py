@@ -6,13 +6,13 @@ Outcomes are per topic: one that is refused does not hide what became of the oth
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka.errors import for_code
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.model import NewTopic
 from connect.kafka import topic_configs
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name
 from connect.kafka.settings import ConnectionSettings
@@ -29,16 +29,6 @@ _DELETED_BY_NAME: Final = 5
 
 class TopicExists(PermanentError):
     """A topic to be made is there already."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to be made; -1 takes the cluster's default."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Admin:
@@ -106,12 +96,11 @@ class Admin:
         return self._outcomes("delete", "DELETE on", answer.responses)
 
     async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Return every setting of each topic as it is in force, defaults included; no topic that we may not look at."""
+        """Return every setting of each topic as it is in force, defaults included; none if we may not look."""
         found = await topic_configs.describe(self._cluster, topics)
         return {
-            topic: {key: one.value for key, one in configs.items()}
+            topic: {} if isinstance(configs, HeliographError) else {key: one.value for key, one in configs.items()}
             for topic, configs in found.items()
-            if not isinstance(configs, HeliographError)
         }
 
     async def close(self) -> None:

@@ -21,7 +21,8 @@ from connect.core.errors import (
     RetriableError,
     SecurityError,
 )
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
@@ -127,17 +128,9 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
         raise RetriableError(f"cluster {cluster.name}: topic {topic} cannot be read: {error!r}") from error
 
 
-async def ensure_compacted_topic(
-    admin: Admin,
-    topic: str,
-    *,
-    partitions: int,
-    replication_factor: int,
-    configs: Mapping[str, str] | None = None,
-    timeout_s: float = 60.0,
-) -> None:
+async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: float = 60.0) -> None:
     """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size. A cluster whose
-    policy refuses ``configs`` gets the topic without them.
+    policy refuses its ``configs`` gets the topic without them.
 
     Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does). A
     topic that we may not make or look at is taken to be there and right.
@@ -147,16 +140,16 @@ async def ensure_compacted_topic(
         RetriableError, PermanentError: it could not be made.
     """
     until_s = asyncio.get_running_loop().time() + timeout_s
-    plain = NewTopic(topic, partitions, replication_factor, {_CLEANUP_POLICY: _COMPACT})
+    plain = replace(topic, configs={_CLEANUP_POLICY: _COMPACT})
     try:
-        is_made = await _create(admin, replace(plain, configs={**(configs or {}), **plain.configs}), until_s)
+        is_made = await _create(admin, replace(topic, configs={**topic.configs, **plain.configs}), until_s)
     except PermanentError as error:
-        if not configs:
+        if not topic.configs:
             raise
-        log.warning("%s; creating it without %s", error, ", ".join(configs))
+        log.warning("%s; creating it without %s", error, ", ".join(topic.configs))
         is_made = await _create(admin, plain, until_s)
     if not is_made:
-        await _check_compact(admin, topic)
+        await _check_compact(admin, topic.name)
 
 
 async def _create(admin: Admin, wanted: NewTopic, until_s: float) -> bool:

@@ -177,14 +177,7 @@ class DistributedWorker:
         with self._stages.doing("initializing and reading to the end of internal topics"):
             await self._cluster.wait_reachable(lambda line: log.warning("%s: %s", self._name, line))
             cluster_id = (await self._cluster.metadata([])).cluster_id
-            topic = self.config.offset_topic
-            await ensure_compacted_topic(
-                self._admin,
-                topic.name,
-                partitions=topic.partitions,
-                replication_factor=topic.replication_factor,
-                configs=topic.configs,
-            )
+            await ensure_compacted_topic(self._admin, self.config.offset_topic)
             await asyncio.gather(
                 self._patiently(self.statuses.start),
                 self._patiently(self._configs.start),

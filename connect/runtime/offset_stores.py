@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -134,15 +134,9 @@ class OffsetStores:
 
     async def _follow(self, place: _Place) -> _Open:
         async with AsyncExitStack() as closing:
-            admin, settings = Admin(place.admin), self._config.offset_topic
+            admin = Admin(place.admin)
             closing.push_async_callback(admin.close)
-            await ensure_compacted_topic(
-                admin,
-                place.topic,
-                partitions=settings.partitions,
-                replication_factor=settings.replication_factor,
-                configs=settings.configs,
-            )
+            await ensure_compacted_topic(admin, replace(self._config.offset_topic, name=place.topic))
             reading, writing = Cluster(place.consumer), Cluster(place.producer)
             closing.push_async_callback(reading.close)
             closing.push_async_callback(writing.close)

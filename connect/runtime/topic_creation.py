@@ -12,7 +12,8 @@ from connect.core.alias_defs import topic_creation, uses_topic_creation
 from connect.core.config import Values, split_list
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.core.java_regex import compile_java
-from connect.kafka.admin import NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import TopicExists
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import SourceConnector
 from connect.core.config import ConfigDef, ConfigValue
 from connect.core.errors import HeliographError
-from connect.kafka.admin import Admin, NewTopic
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
+from connect.core.model import NewTopic
 from connect.kafka.cluster import NotAuthorized
 from connect.kafka.offsets import EARLIEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
@@ -140,13 +141,8 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
     back = site.back
     if any(offset is not None and offset < 0 for offset in offsets.values()):
         raise PermanentError(f"{back.flow}: an offset below 0 is none")
-    await ensure_compacted_topic(
-        site.source_admin,
-        back.offsets_topic,
-        partitions=back.offsets_topic_partitions,
-        replication_factor=back.offsets_topic_replication_factor,
-        configs=CLEANED_SOON,
-    )
+    counts = back.offsets_topic_partitions, back.offsets_topic_replication_factor
+    await ensure_compacted_topic(site.source_admin, NewTopic(back.offsets_topic, *counts, CLEANED_SOON))
     await PlainWriter(site.source).write(
         OutRecord(
             back.offsets_topic,

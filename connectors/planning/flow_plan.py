@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from connect.core.errors import HeliographError, RetriableError
+from connect.core.model import NewTopic
 from connect.kafka.acls import SecurityDisabled
-from connect.kafka.admin import NewTopic
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.access.plan import AccessPlan
 from connectors.access.sync import AccessSync

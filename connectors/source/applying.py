@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import alter
 from connectors.changes import AddPartitions, AlterConfig, CreateTopic

@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
+from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
@@ -243,13 +244,8 @@ class MirrorPositionStore:
         settings = self._settings
         wanted = set(partitions)
         for topic in (settings.offsets_topic, settings.map_topic):
-            await ensure_compacted_topic(
-                self._admin,
-                topic,
-                partitions=settings.partitions,
-                replication_factor=settings.replication_factor,
-                configs=CLEANED_SOON,
-            )
+            wanted_topic = NewTopic(topic, settings.partitions, settings.replication_factor, CLEANED_SOON)
+            await ensure_compacted_topic(self._admin, wanted_topic)
         # A topic of source offsets that a Connect group shares with other connectors is the group's.
         is_own = settings.offsets_topic.startswith("mm2-offsets.")
         await correct_settings(self._cluster, [settings.map_topic, *([settings.offsets_topic] if is_own else [])])

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from connect.core.errors import HeliographError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter
 from connectors.clients import FlowClients

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from connect.core.errors import RetriableError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -81,7 +82,7 @@ class Followed:
         self.log = CompactedLog(self.cluster, self.topic, self.seen.append, self.seen.clear)
 
     async def start(self) -> None:
-        await ensure_compacted_topic(self.admin, self.topic, partitions=1, replication_factor=1)
+        await ensure_compacted_topic(self.admin, NewTopic(self.topic, 1, 1))
         await self.log.start()
 
     async def write(self, value: bytes) -> None:

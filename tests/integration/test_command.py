@@ -15,8 +15,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from connect.core.errors import PermanentError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connectors.verify import Report, compare_topics
 from tests.kit.mirror import SMALL, STOP_DEADLINE_S

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -53,7 +54,7 @@ class Followed:
         return [record.value or b"" for record in self.seen]
 
     async def make(self) -> None:
-        await ensure_compacted_topic(self.admin, self.topic, partitions=self.partitions, replication_factor=1)
+        await ensure_compacted_topic(self.admin, NewTopic(self.topic, self.partitions, 1))
         # A plain write to partitions that do not all lead yet is repeated, and some of it is there twice.
         await eventually(self._leads)
 

@@ -13,9 +13,10 @@ import pytest
 
 from connect.cli.topology import run_topology
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter

@@ -33,8 +33,9 @@ from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from connect.core.errors import ClusterUnreachable, RetriableError, SecurityError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.connection import Connection, ConnectionLost, RequestTimedOut, UnsupportedVersion
 from connect.kafka.settings import ConnectionSettings, connection_settings, format_address

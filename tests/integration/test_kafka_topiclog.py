@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.settings import connection_settings
@@ -29,7 +30,7 @@ class Client:
         self.topic = f"log-{uuid4()}"
 
     async def made(self, partitions: int = 3) -> str:
-        await ensure_compacted_topic(self.admin, self.topic, partitions=partitions, replication_factor=1)
+        await ensure_compacted_topic(self.admin, NewTopic(self.topic, partitions, 1))
         return self.topic
 
     async def write(self, *pairs: tuple[bytes, bytes | None]) -> None:
@@ -141,7 +142,7 @@ async def test_a_topic_that_is_not_compacted_is_refused(client: Client) -> None:
 
 async def test_too_few_brokers_for_the_replication_factor(client: Client) -> None:
     with pytest.raises(PermanentError, match=r"cannot create topic .*INVALID_REPLICATION_FACTOR"):
-        await ensure_compacted_topic(client.admin, client.topic, partitions=1, replication_factor=3, timeout_s=0.5)
+        await ensure_compacted_topic(client.admin, NewTopic(client.topic, 1, 3), timeout_s=0.5)
 
 
 async def test_outcomes_of_administration_are_by_topic(client: Client) -> None:

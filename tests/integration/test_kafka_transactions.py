@@ -10,8 +10,9 @@ import pytest
 from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProducerIdResponse
 
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
 from connect.kafka.transactions import (

@@ -15,8 +15,9 @@ import pytest
 
 from connect.cli.offset_map import run_map
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.settings import connection_settings

@@ -18,8 +18,8 @@ from connect.cli.plan import run_plan
 from connect.cli.takeover import run_check
 from connect.core import offsetlog
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import NewTopic
 from connect.kafka.topic_configs import alter
 from connectors.flows import Flow, load
 from connectors.source.connector import MirrorSourceConnector

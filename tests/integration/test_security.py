@@ -12,7 +12,8 @@ from aiokafka import AIOKafkaProducer
 from kafka.protocol.metadata import MetadataRequest
 
 from connect.core.errors import ClusterUnreachable, ConfigError, SecurityError
-from connect.kafka.admin import Admin, NewTopic
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection, ConnectionLost
 from connect.kafka.settings import ConnectionSettings, connection_settings

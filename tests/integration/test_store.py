@@ -14,8 +14,9 @@ from aiokafka import AIOKafkaProducer
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
 from connect.core.errors import ConfigError, RetriableError
+from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.settings import connection_settings

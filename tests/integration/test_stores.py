@@ -13,11 +13,10 @@ from connect.core.config_changes import Unreadable
 from connect.core.configlog import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.events import ConfigRecord
-from connect.core.model import State, Status, TargetState, TaskId
+from connect.core.model import NewTopic, State, Status, TargetState, TaskId
 from connect.core.statuslog import TopicUse
-from connect.core.worker_config import InternalTopic
 from connect.embedded.brokers import KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import read_to_end
@@ -41,7 +40,7 @@ class Place:
         settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="stores", where="cluster us")
         self.cluster = Cluster(settings, "us")
         self.admin = Admin(settings, "us")
-        self.topic = InternalTopic(f"internal-{uuid4()}", 5, 1, {})
+        self.topic = NewTopic(f"internal-{uuid4()}", 5, 1, {})
         self.stores: list[ConfigStore | StatusStore] = []
 
     async def config(self, transactional_id: str | None = None, *, read_committed: bool = False) -> Reading:
@@ -133,7 +132,7 @@ async def test_a_topic_with_several_partitions_or_without_compaction_is_refused(
     await place.admin.create_topics([NewTopic(place.topic.name, 3, 1, {"cleanup.policy": "compact"})])
     with pytest.raises(ConfigError, match=r"required to have a single partition .* but found 3 partitions"):
         await place.config()
-    place.topic = InternalTopic(f"internal-{uuid4()}", 1, 1, {})
+    place.topic = NewTopic(f"internal-{uuid4()}", 1, 1, {})
     await place.admin.create_topics([NewTopic(place.topic.name, 1, 1, {})])
     async with asyncio.timeout(TIMEOUT_S):
         while not (await place.admin.describe_topic_configs([place.topic.name])).get(place.topic.name):  # noqa: ASYNC110

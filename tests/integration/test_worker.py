@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.api.connector import Props
 from connect.api.source import Header, SourceConnector, SourceRecord, SourceTask
-from connect.core.model import State, TargetState, TaskId
+from connect.core.model import NewTopic, State, TargetState, TaskId
 from connect.core.worker_config import WorkerConfig
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin
@@ -211,7 +211,7 @@ async def staged(
     stage.props |= props or {}
     if partitions:
         await make_topics(cluster.bootstrap, {stage.topic: partitions})
-    await ensure_compacted_topic(stage.admin, stage.offset_topic_name, partitions=3, replication_factor=1)
+    await ensure_compacted_topic(stage.admin, NewTopic(stage.offset_topic_name, 3, 1))
     await stage.offsets.start(60)
     try:
         yield stage

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from connect.core.configlog import Record
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.events import ConfigRecord
-from connect.core.worker_config import InternalTopic
+from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
@@ -48,7 +48,7 @@ class ConfigStore:
         self,
         cluster: Cluster,
         admin: Admin,
-        topic: InternalTopic,
+        topic: NewTopic,
         on_record: Callable[[ConfigRecord], None],
         on_begin_anew: Callable[[], None],
         *,
@@ -72,14 +72,7 @@ class ConfigStore:
             RetriableError: the cluster did not answer in time.
         """
         topic = self._topic
-        await ensure_compacted_topic(
-            self._admin,
-            topic.name,
-            partitions=1,
-            replication_factor=topic.replication_factor,
-            configs=topic.configs,
-            timeout_s=timeout_s,
-        )
+        await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
         partitions = await partition_count(self._cluster, topic.name, timeout_s=timeout_s)
         if partitions > 1:
             raise ConfigError(

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.core.model import Status, TaskId
+from connect.core.model import NewTopic, Status, TaskId
 from connect.core.statuslog import (
     Record,
     StatusLog,
@@ -25,7 +25,6 @@ from connect.core.statuslog import (
     topic_record,
     topic_removal,
 )
-from connect.core.worker_config import InternalTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
@@ -57,7 +56,7 @@ class _Waiting:
 class StatusStore:
     """The status topic of a group; ``log`` is what it says."""
 
-    def __init__(self, cluster: Cluster, admin: Admin, topic: InternalTopic) -> None:
+    def __init__(self, cluster: Cluster, admin: Admin, topic: NewTopic) -> None:
         self.log = StatusLog()
         self._admin = admin
         self._topic = topic
@@ -81,14 +80,7 @@ class StatusStore:
             RetriableError: the cluster did not answer in time.
         """
         topic = self._topic
-        await ensure_compacted_topic(
-            self._admin,
-            topic.name,
-            partitions=topic.partitions,
-            replication_factor=topic.replication_factor,
-            configs=topic.configs,
-            timeout_s=timeout_s,
-        )
+        await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
         await self._followed.start(timeout_s)
         self._writing = asyncio.create_task(self._write_all(), name=f"statuses to {topic.name}")
         self._writing.add_done_callback(self._report)

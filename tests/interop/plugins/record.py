@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from connect.core.model import NewTopic
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
-from connect.kafka.admin import Admin, NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end

@@ -11,8 +11,9 @@ import pytest
 
 from connect.api.source import BYTES
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.model import NewTopic
 from connect.core.offsetlog import encode_key, encode_value
-from connect.kafka.admin import NewTopic, TopicExists
+from connect.kafka.admin import TopicExists
 from connect.kafka.settings import ConnectionSettings
 from connectors import heartbeat, internal_topic
 from connectors.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, SecurityError
-from connect.kafka.admin import NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import TopicExists
 from connect.kafka.cluster import Cluster, NotAuthorized, PartitionMetadata, TopicMetadata
 from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
 from connectors.dataplane import lost, verdicts

@@ -6,9 +6,10 @@ import pytest
 
 from connect.core.config import Required
 from connect.core.errors import ConfigError
+from connect.core.model import NewTopic
 from connect.core.properties import parse_properties
 from connect.core.rest_defs import Listener
-from connect.core.worker_config import ExactlyOnce, InternalTopic, WorkerConfig
+from connect.core.worker_config import ExactlyOnce, WorkerConfig
 from connect.core.worker_defs import WORKER
 
 SMALLEST = {
@@ -47,9 +48,9 @@ def test_defaults_are_those_of_java() -> None:
     ) * 3
     assert config.listeners == (Listener("http", "", 8083),)
     assert config.admin_listeners is None
-    assert config.config_topic == InternalTopic("configs", 1, 3, {})
-    assert config.offset_topic == InternalTopic("offsets", 25, 3, {})
-    assert config.status_topic == InternalTopic("statuses", 5, 3, {})
+    assert config.config_topic == NewTopic("configs", 1, 3, {})
+    assert config.offset_topic == NewTopic("offsets", 25, 3, {})
+    assert config.status_topic == NewTopic("statuses", 5, 3, {})
     assert config.warnings == ()
 
 
@@ -158,9 +159,9 @@ def test_topics_take_further_settings_but_one_partition_and_compaction() -> None
         offset_storage_partitions="-1",
         status_storage_replication_factor="-1",
     )
-    assert config.config_topic == InternalTopic("configs", 1, 3, {"min.insync.replicas": "2"})
-    assert config.offset_topic == InternalTopic("offsets", -1, 3, {})
-    assert config.status_topic == InternalTopic("statuses", 5, -1, {})
+    assert config.config_topic == NewTopic("configs", 1, 3, {"min.insync.replicas": "2"})
+    assert config.offset_topic == NewTopic("offsets", -1, 3, {})
+    assert config.status_topic == NewTopic("statuses", 5, -1, {})
     assert [warning.partition(" ")[0] for warning in config.warnings] == [
         "config.storage.partitions",
         "offset.storage.cleanup.policy",

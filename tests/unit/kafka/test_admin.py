@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from connect.core.errors import RetriableError
-from connect.kafka.admin import Admin, NewTopic
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import ClusterMetadata
 from connect.kafka.settings import connection_settings
 

@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connect.core.model import State, Status, TaskId
+from connect.core.model import NewTopic, State, Status, TaskId
 from connect.core.statuslog import Record, status_record
-from connect.core.worker_config import InternalTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord
@@ -69,7 +68,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> StatusStore:
     monkeypatch.setattr(module, "CompactedLog", lambda cluster, topic, *told: Log(*told))
     monkeypatch.setattr(module, "ensure_compacted_topic", ensure)
     monkeypatch.setattr(module, "_RETRY_FIRST_MS", 1)
-    return StatusStore(cast(Cluster, None), cast(Admin, None), InternalTopic("statuses", 5, 1, {}))
+    return StatusStore(cast(Cluster, None), cast(Admin, None), NewTopic("statuses", 5, 1, {}))
 
 
 def log_of(store: StatusStore) -> Log:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
-from connect.kafka.admin import NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import TopicExists
 from connect.runtime.topic_creation import TopicCreation, topic_groups
 
 PROPS = {

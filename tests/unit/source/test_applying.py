@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from connect.core.errors import PermanentError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin, TopicExists
 from connectors.changes import AddPartitions, CreateTopic
 from connectors.source.applying import Refusals, add_partitions, make_topics
 

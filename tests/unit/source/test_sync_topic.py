@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import HeliographError, RetriableError, SecurityError
-from connect.kafka.admin import Admin, NewTopic, TopicExists
+from connect.core.model import NewTopic
+from connect.kafka.admin import Admin, TopicExists
 from connectors.settings import OffsetSyncsSettings
 from connectors.source.sync_writer import OffsetSyncsTopic
 
