@@ -141,8 +141,9 @@ class GroupsLook:
                     left.append(Left(group, "", why))
                 else:
                     lost.add(topic)
-                    why = why_not_mirrored(topic, self._places.flow, self._others)
-                    not_mirrored[group, topic] = Left(group, "", why, is_obstacle=not self._leaves_topics)
+                    why = why_not_mirrored(topic, partition, at.offset, self._places.flow, self._others)
+                    one = Left(group, "", why, is_obstacle=not self._leaves_topics)
+                    not_mirrored.setdefault((group, topic), one)
         return await self._by_time(moves), [*left, *not_mirrored.values()], tuple(sorted(lost))
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Left], tuple[str, ...]]:
@@ -229,16 +230,23 @@ class GroupsLook:
         return [replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves]
 
 
-def why_not_mirrored(topic: str, flow: MirrorSourceSettings, others: Collection[str]) -> str:
-    """Why a group gets no offset of ``topic`` at the target, and what to do; ``others``: aliases of third clusters."""
+def why_not_mirrored(
+    topic: str, partition: int, offset: int, flow: MirrorSourceSettings, others: Collection[str]
+) -> str:
+    """Why a group at ``offset`` gets none of ``topic`` at the target, and what to do (pure).
+
+    Args:
+        others: Aliases of clusters that are neither the flow's source nor its target.
+    """
     origin, upstream = flow.policy.topic_source(topic), flow.policy.upstream_topic(topic)
     if origin not in others:
         return f"reads {topic}, which {flow.flow} does not mirror: it gets no offset there; --accept not-mirrored"
     here, there = f"{origin}->{flow.source_alias}", f"{origin}->{flow.target_alias}"
+    look_up = f"heliograph map FILE --topic {upstream} --partition {partition}"
     return (
-        f"reads {topic}, which {here} copies from cluster {origin}: failover does not move groups there. Look up its "
-        f"offset of each partition (heliograph map --flow '{here}' --topic {upstream} --reverse) and then where that "
-        f"is on cluster {flow.target_alias} (heliograph map --flow '{there}' --topic {upstream}), set it there with "
+        f"reads {topic}, which {here} copies from cluster {origin}: failover moves no groups there. For each of its "
+        f"partitions look up the offset there ({look_up} --flow '{here}' --offset {offset} --reverse) and then that of "
+        f"the answer on cluster {flow.target_alias} ({look_up} --flow '{there}' --offset ANSWER), set it there with "
         "kafka-consumer-groups.sh --reset-offsets, and --accept not-mirrored"
     )
 

@@ -187,15 +187,15 @@ async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named
             "ap.mail",
             [
                 "reads ap.mail, which ap->us copies",
-                "heliograph map --flow 'ap->us' --topic mail --reverse",
-                "heliograph map --flow 'ap->eu' --topic mail)",
+                "(heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse)",
+                "(heliograph map FILE --topic mail --partition 3 --flow 'ap->eu' --offset ANSWER)",
                 "--accept not-mirrored",
             ],
         ),
     ],
 )
 def test_a_topic_of_a_third_cluster_is_refused_with_the_two_look_ups(topic: str, words: list[str]) -> None:
-    why = why_not_mirrored(topic, place().flow, ("ap",))
+    why = why_not_mirrored(topic, 3, 41, place().flow, ("ap",))
     assert all(one in why for one in words), why
 
 

@@ -21,6 +21,7 @@ from connectors.failover.model import GroupMove, How, Place
 from connectors.failover.preflight import Wish
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
+from connectors.policy import DefaultReplicationPolicy
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
@@ -58,6 +59,41 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     told = {one.group: one for one in plan.left}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
     assert not any(one.is_obstacle for one in plan.left)
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_that_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    """It is named once, however many partitions the topic has, and moved in its other topics."""
+
+    async def list_groups(cluster: str) -> dict[str, GroupListing]:
+        return {"readers": GroupListing(CLASSIC, "consumer", "Empty")} if cluster == "us" else {}
+
+    async def committed(cluster: str, *_: Any, stable: bool = False) -> dict[Any, Committed]:
+        stored = {("ap.mail", 3): Committed(41), ("ap.mail", 7): Committed(5), ("orders", 0): Committed(40)}
+        return stored if cluster == "us" else {}
+
+    async def told_offsets(*_: Any) -> Any:
+        return {}, {}
+
+    async def where(topic: str, *_: Any) -> Place | None:
+        return Place("orders", 0, 37, How.EXACT) if topic == "orders" else None
+
+    for name, fake in (("list_groups", list_groups), ("committed", committed)):
+        monkeypatch.setattr(group_look, name, fake)
+    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
+    flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
+    places: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
+    us, eu = cast(Any, "us"), cast(Any, "eu")
+    looking = group_look.GroupsLook(
+        lambda _: True, us, eu, places, "checkpoints", others=("ap",), leaves_topics=accepts
+    )
+    plan, lost = await looking.plan()
+    assert ([one.source for one in plan.moves], lost) == ([("orders", 0)], ("ap.mail",))
+    (left,) = plan.left
+    assert left.is_obstacle == (not accepts)
+    assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
 
 @pytest.mark.parametrize(
