@@ -7,12 +7,13 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
 from connect.kafka import topic_configs
-from connect.kafka.admin import Admin, TopicExists
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import ConfigSource
+from connect.kafka.topiclog import make_topic
 
 #: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
 #: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
@@ -26,9 +27,6 @@ CLEANED_SOON: Final[Mapping[str, str]] = {
 }
 
 log = logging.getLogger(__name__)
-
-_FIRST_RETRY_S: Final = 1.0
-_LONGEST_RETRY_S: Final = 60.0
 
 
 async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
@@ -61,33 +59,8 @@ async def keep_making(admin: Admin, topic: NewTopic, factor_key: str, tried: asy
     What may pass is tried again until it has: Java tries once, and a target that is down at that moment then has the
     topic made by a broker's ``auto.create.topics.enable``, not compacted.
     """
-    wait_s, said = _FIRST_RETRY_S, ""
-    while True:
-        try:
-            outcome = (await admin.create_topics([topic]))[topic.name]
-        except HeliographError as error:
-            outcome = error
-        if tried is not None:
-            tried.set()
-        if outcome is None or isinstance(outcome, TopicExists):
-            log.info("topic %s %s", topic.name, "was there already" if outcome else "was made")
-            return
-        if isinstance(outcome, SecurityError):
-            log.warning("%s; going on as if it were there", outcome)
-            return
-        # Brokers that are just starting count as missing.
-        may_pass = isinstance(outcome, RetriableError) or "INVALID_REPLICATION_FACTOR" in str(outcome)
-        if str(outcome) != said:
-            said = str(outcome)
-            log.log(
-                logging.WARNING if may_pass else logging.ERROR,
-                "%s%s (%s=%d)",
-                outcome,
-                "; trying again" if may_pass else "",
-                factor_key,
-                topic.replication_factor,
-            )
-        if not may_pass:
-            return
-        await asyncio.sleep(wait_s)
-        wait_s = min(wait_s * 2, _LONGEST_RETRY_S)
+    try:
+        if await make_topic(admin, topic, tried=tried):
+            log.info("topic %s was made", topic.name)
+    except HeliographError as error:
+        log.error("%s (%s=%d)", error, factor_key, topic.replication_factor)

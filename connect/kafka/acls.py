@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.errors import for_code
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from connect.core.acls import (
@@ -22,8 +21,8 @@ from connect.core.acls import (
     code,
     word,
 )
-from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
+from connect.core.errors import HeliographError, PermanentError
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 
 #: A controller takes ten thousand changes at a time; a request of this size is answered well within its time.
 _AT_ONCE: Final = 500
@@ -207,5 +206,4 @@ def _error(cluster: Cluster, what: str, right: str, error_code: int, message: st
         return SecurityDisabled(f"cluster {cluster.name} has no authorizer, and so no access rules")
     if error_code == _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on the cluster")
-    may_pass = is_asked_again(error_code) if right == _LOOKING else for_code(error_code).retriable
-    return RetriableError(line) if may_pass else PermanentError(line)
+    return refusal_of(error_code, line, changes=right != _LOOKING)

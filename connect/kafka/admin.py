@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from kafka.errors import for_code
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.errors import HeliographError, PermanentError, SecurityError
 from connect.core.model import NewTopic
 from connect.kafka import topic_configs
-from connect.kafka.cluster import Cluster, TopicMetadata, error_name
+from connect.kafka.cluster import Cluster, TopicMetadata, error_name, refusal_of
 from connect.kafka.settings import ConnectionSettings
 
 _TOPIC_ALREADY_EXISTS: Final = 36
@@ -127,4 +126,4 @@ class Admin:
             line += f"; start more brokers, or {self._fewer_replicas}"
         if code in _REFUSED:
             return SecurityError(f"{line}; grant {right} topic {row.name}")
-        return RetriableError(line) if for_code(code).retriable else PermanentError(line)
+        return refusal_of(code, line)

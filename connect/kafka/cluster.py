@@ -263,8 +263,8 @@ class Cluster:
                 f"grant DESCRIBE on it"
             )
         if found.error_code:
-            kind_of_error = RetriableError if is_asked_again(found.error_code) else PermanentError
-            raise kind_of_error(f"cluster {self.name}: no coordinator for {what}: {error_name(found.error_code)}")
+            line = f"cluster {self.name}: no coordinator for {what}: {error_name(found.error_code)}"
+            raise refusal_of(found.error_code, line, changes=False)
         if found.node_id not in self._brokers:
             self._brokers[found.node_id] = Broker(found.host, found.port)
         node_id: int = found.node_id
@@ -386,6 +386,13 @@ def is_asked_again(code: int) -> bool:
     """Whether a request that changes nothing is worth making again after an answer with this code. A broker says
     UNKNOWN_SERVER_ERROR of whatever it has no code for, such as a file that it can no longer read on its way down."""
     return code == _UNKNOWN_SERVER_ERROR or bool(for_code(code).retriable)
+
+
+def refusal_of(code: int, line: str, *, changes: bool = True) -> RetriableError | PermanentError:
+    """Return the error of an answer with this code, by whether the request is worth making again; see
+    :func:`is_asked_again` for one that ``changes`` nothing."""
+    may_pass = for_code(code).retriable if changes else is_asked_again(code)
+    return RetriableError(line) if may_pass else PermanentError(line)
 
 
 def error_name(code: int) -> str:

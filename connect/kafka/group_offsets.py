@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kafka.errors import for_code
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
+from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 from connect.kafka.time_limit import TimeLimit
 from connect.kafka.transactions import until
 
@@ -28,7 +27,7 @@ _NO_SUCH_GROUP: Final = 69
 #: UNSTABLE_OFFSET_COMMIT
 _UNSTABLE: Final = 88
 #: Later ones name topics by id.
-_COMMIT_AT_MOST: Final = 9
+COMMIT_AT_MOST: Final = 9
 #: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
 _IN_USE: Final = frozenset({25, 27, 113})
 #: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC
@@ -106,8 +105,8 @@ async def _listed(cluster: Cluster, node: int) -> dict[str, GroupListing]:
     connection = await cluster.connection(node)
     answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
     if answer.error_code:
-        kind = RetriableError if is_asked_again(answer.error_code) else PermanentError
-        raise kind(f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}")
+        line = f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}"
+        raise refusal_of(answer.error_code, line, changes=False)
     return {
         one.group_id: GroupListing((one.group_type or CLASSIC).lower(), one.protocol_type, one.group_state or "")
         for one in answer.groups
@@ -193,33 +192,9 @@ async def move(
     limit = TimeLimit(_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def attempt() -> dict[Partition, str]:
-        topics: dict[str, list[tuple[int, Committed]]] = {}
-        for (topic, partition), stored in offsets.items():
-            topics.setdefault(topic, []).append((partition, stored))
-        one_of = OffsetCommitRequest.OffsetCommitRequestTopic
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[
-                one_of(
-                    name=topic,
-                    partitions=[
-                        one_of.OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=stored.offset,
-                            committed_leader_epoch=-1,
-                            committed_metadata=stored.metadata,
-                        )
-                        for partition, stored in rows
-                    ],
-                )
-                for topic, rows in topics.items()
-            ],
-        )
+        request = commit_request(group, offsets)
         connection = await cluster.coordinator(group, "group")
-        answer = await connection.call(request, at_most=_COMMIT_AT_MOST, timeout_ms=limit.of_call_ms(connection))
+        answer = await connection.call(request, at_most=COMMIT_AT_MOST, timeout_ms=limit.of_call_ms(connection))
         refused: dict[Partition, str] = {}
         for topic in answer.topics:
             for row in topic.partitions:
@@ -233,6 +208,37 @@ async def move(
         return refused
 
     return await limit.run(f"moving group {group} on cluster {cluster.name}", attempt, once=once)
+
+
+def commit_request(
+    group: str, offsets: Mapping[Partition, Committed], generation: int = -1, member: str = ""
+) -> OffsetCommitRequest:
+    """Return the request that stores offsets as a member of a group, or for a group without members."""
+    topics: dict[str, list[tuple[int, Committed]]] = {}
+    for (topic, partition), stored in offsets.items():
+        topics.setdefault(topic, []).append((partition, stored))
+    one_of = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member,
+        group_instance_id=None,
+        topics=[
+            one_of(
+                name=topic,
+                partitions=[
+                    one_of.OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=stored.offset,
+                        committed_leader_epoch=-1,
+                        committed_metadata=stored.metadata,
+                    )
+                    for partition, stored in rows
+                ],
+            )
+            for topic, rows in topics.items()
+        ],
+    )
 
 
 async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
@@ -293,5 +299,4 @@ def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _L
     line = f"cluster {cluster.name} does not {what}: {error_name(code)}"
     if code in _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on group {group} and on its topics")
-    may_pass = is_asked_again(code) if right == _LOOKING else for_code(code).retriable
-    return RetriableError(line) if may_pass else PermanentError(line)
+    return refusal_of(code, line, changes=right != _LOOKING)

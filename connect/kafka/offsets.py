@@ -9,7 +9,7 @@ from kafka.errors import for_code
 from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.cluster import Cluster, ClusterMetadata, is_asked_again
+from connect.kafka.cluster import Cluster, ClusterMetadata, refusal_of
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -224,4 +224,4 @@ def _refused(partition: Partition, code: int) -> RetriableError | PermanentError
     error = for_code(code)
     topic, index = partition
     message = f"{topic}-{index}: the broker refuses to list offsets: {getattr(error, 'message', error.__name__)}"
-    return (RetriableError if is_asked_again(code) else PermanentError)(message)
+    return refusal_of(code, message, changes=False)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from kafka.errors import for_code
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.kafka.cluster import Cluster, error_name, is_asked_again
+from connect.core.errors import HeliographError, RetriableError, SecurityError
+from connect.kafka.cluster import Cluster, error_name, refusal_of
 
 #: Topics in one request.
 BATCH: Final = 100
@@ -198,5 +198,4 @@ def _refusal(cluster: Cluster, verb: str, right: str, row: Any) -> HeliographErr
         return SecurityError(f"{line}; grant {right} on topic {topic}")
     if code == _UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(line)
-    may_pass = is_asked_again(code) if right == _LOOKING else for_code(code).retriable
-    return RetriableError(line) if may_pass else PermanentError(line)
+    return refusal_of(code, line, changes=right != _LOOKING)

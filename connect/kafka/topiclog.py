@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
+from connect.kafka.patience import Patience
 from connect.kafka.transactions import active_producers
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,9 @@ _POLL_MS: Final = 250
 #: Handed to ``apply`` before others on the loop have their turn: 10 ms at 20 us a record.
 _POLL_RECORDS: Final = 500
 _RETRY_S: Final = 0.25
+#: Of attempts to make a topic.
+_FIRST_RETRY_MS: Final = 250
+_LAST_RETRY_MS: Final = 10_000
 #: Without progress. What a killed writer left open is aborted a minute after it began, by brokers that look every ten
 #: seconds, and nobody reads past it until then.
 _TIMEOUT_S: Final = 90.0
@@ -139,27 +144,39 @@ async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: fl
         ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
         RetriableError, PermanentError: it could not be made.
     """
-    until_s = asyncio.get_running_loop().time() + timeout_s
     plain = replace(topic, configs={_CLEANUP_POLICY: _COMPACT})
     try:
-        is_made = await _create(admin, replace(topic, configs={**topic.configs, **plain.configs}), until_s)
+        is_made = await make_topic(
+            admin, replace(topic, configs={**topic.configs, **plain.configs}), timeout_s=timeout_s
+        )
     except PermanentError as error:
         if not topic.configs:
             raise
         log.warning("%s; creating it without %s", error, ", ".join(topic.configs))
-        is_made = await _create(admin, plain, until_s)
+        is_made = await make_topic(admin, plain, timeout_s=timeout_s)
     if not is_made:
         await _check_compact(admin, topic.name)
 
 
-async def _create(admin: Admin, wanted: NewTopic, until_s: float) -> bool:
-    """Whether it was made here; False: it was there already, or is taken to be."""
-    said = ""
+async def make_topic(
+    admin: Admin, topic: NewTopic, *, timeout_s: float | None = None, tried: asyncio.Event | None = None
+) -> bool:
+    """Make a topic and return True; False if it was there already, or we may not make it and take it to be there.
+
+    What may pass is tried again, for as long as it takes unless ``timeout_s`` is given; ``tried`` is set after the
+    first attempt. Raises what does not pass.
+    """
+    clock = asyncio.get_running_loop().time
+    until_s = math.inf if timeout_s is None else clock() + timeout_s
+    waiting = Patience(log, f"making topic {topic.name}", _FIRST_RETRY_MS, _LAST_RETRY_MS)
     while True:
         try:
-            outcome = (await admin.create_topics([wanted]))[wanted.name]
+            outcome = (await admin.create_topics([topic]))[topic.name]
         except RetriableError as error:
             outcome = error
+        finally:
+            if tried is not None:
+                tried.set()
         if outcome is None:
             return True
         if isinstance(outcome, TopicExists):
@@ -168,14 +185,10 @@ async def _create(admin: Admin, wanted: NewTopic, until_s: float) -> bool:
             log.warning("%s; going on as if it were there", outcome)
             return False
         # INVALID_REPLICATION_FACTOR: brokers that are just starting count as missing.
-        if isinstance(outcome, PermanentError) and "INVALID_REPLICATION_FACTOR" not in str(outcome):
+        may_pass = isinstance(outcome, RetriableError) or "INVALID_REPLICATION_FACTOR" in str(outcome)
+        if not may_pass or clock() > until_s:
             raise outcome
-        if asyncio.get_running_loop().time() > until_s:
-            raise outcome
-        if str(outcome) != said:
-            log.warning("%s; trying again", outcome)
-            said = str(outcome)
-        await asyncio.sleep(_RETRY_S)
+        await waiting.after(outcome)
 
 
 async def _check_compact(admin: Admin, topic: str) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from kafka.errors import for_code
-from kafka.protocol.consumer.group import OffsetCommitRequest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
-from connect.kafka.group_offsets import Committed, committed
+from connect.kafka.group_offsets import COMMIT_AT_MOST, Committed, Partition, commit_request, committed
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_maker_1.notes import decode_pair, encode_pair
 from connectors.offset_map import Run
@@ -20,8 +19,6 @@ from connectors.source.store import Commit, Start
 
 log = logging.getLogger(__name__)
 
-#: Later ones name topics by id.
-_COMMIT_AT_MOST: Final = 9
 _TOO_LARGE: Final = 12
 #: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED
 _REFUSED: Final = frozenset({29, 30})
@@ -81,32 +78,11 @@ class GroupOffsets:
         self, offsets: Mapping[TopicPartition, Committed], generation: int, member: str
     ) -> dict[TopicPartition, int]:
         """The codes of what was not stored."""
-        topics: dict[str, list[tuple[int, Committed]]] = {}
-        for (topic, index), stored in offsets.items():
-            topics.setdefault(topic, []).append((index, stored))
-        row = OffsetCommitRequest.OffsetCommitRequestTopic
-        request = OffsetCommitRequest(
-            group_id=self._group_id,
-            generation_id_or_member_epoch=generation,
-            member_id=member,
-            group_instance_id=None,
-            topics=[
-                row(
-                    name=topic,
-                    partitions=[
-                        row.OffsetCommitRequestPartition(
-                            partition_index=index,
-                            committed_offset=stored.offset,
-                            committed_leader_epoch=-1,
-                            committed_metadata="" if (topic, index) in self._short else stored.metadata,
-                        )
-                        for index, stored in rows
-                    ],
-                )
-                for topic, rows in topics.items()
-            ],
-        )
-        answer = await (await self._cluster.coordinator(self._group_id, "group")).call(request, at_most=_COMMIT_AT_MOST)
+        alone: dict[Partition, Committed] = {
+            one: stored._replace(metadata="") if one in self._short else stored for one, stored in offsets.items()
+        }
+        request = commit_request(self._group_id, alone, generation, member)
+        answer = await (await self._cluster.coordinator(self._group_id, "group")).call(request, at_most=COMMIT_AT_MOST)
         return {
             TopicPartition(topic.name, one.partition_index): one.error_code
             for topic in answer.topics

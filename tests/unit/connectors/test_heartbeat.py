@@ -13,9 +13,10 @@ from connect.api.source import BYTES
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError, SecurityError
 from connect.core.model import NewTopic
 from connect.core.offsetlog import encode_key, encode_value
+from connect.kafka import topiclog
 from connect.kafka.admin import TopicExists
 from connect.kafka.settings import ConnectionSettings
-from connectors import heartbeat, internal_topic
+from connectors import heartbeat
 from connectors.heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
 from connectors.latencies import Written
 from connectors.mirror_records import Heartbeat
@@ -93,7 +94,7 @@ async def test_an_interval_below_nothing_is_off(monkeypatch: pytest.MonkeyPatch,
 
 
 async def test_what_may_pass_is_tried_again_behind_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internal_topic, "_FIRST_RETRY_S", 0)
+    monkeypatch.setattr(topiclog, "_FIRST_RETRY_MS", 0)
     too_few = PermanentError("cluster eu: cannot create topic heartbeats: INVALID_REPLICATION_FACTOR")
     admin = target(monkeypatch, RetriableError("no broker answers"), too_few, None)
     connector = MirrorHeartbeatConnector()
