@@ -204,6 +204,7 @@ async def test_what_another_task_stored_until_it_was_shut_out_counts(
 async def test_a_start_waits_for_the_other_task_and_stops_if_the_partition_was_taken_away(world: World) -> None:
     loaded = {C: Start(position(C, THEIRS, handed_over=False), 49, False)}
     world.stored.update(loaded)
+    world.changes.want((C,))
     loading = asyncio.create_task(world.changes.wait_for_others(loaded))
     await until(lambda: world.said.count("load 2") > 2)
     world.changes.want((A,))
