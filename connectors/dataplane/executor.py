@@ -296,7 +296,6 @@ class Slice:
         transactions = TransactionTerms.from_wire(message["transactions"]) if message["transactions"] else None
         if transactions is not None:
             self._filling = Filling(transactions, send=self._link.send, collect=self._collect, offer=self._offer)
-        self._copiers = self._made(message["plans"], self._producer, self._settings)
         self._renew()
         self._reader = SourceReader(self._source, self._settings, self._offer, self._end)
         self._writer = TargetWriter(
@@ -307,25 +306,23 @@ class Slice:
             fail=self._end,
             transactions=transactions,
         )
-        self._begin(self._copiers)
+        self._add(message)
         if self._filling is not None:
             self._filling_task = self._do_beside(self._filling.run(), "transactions")
         self._started = True
 
     def _add(self, message: Message) -> None:
-        """Copy these partitions as well: a list of them is sent in pieces."""
-        assert self._producer and self._settings, "«add» before «go»"
+        """Copy these partitions: a list of them is sent in pieces."""
+        assert self._producer and self._settings and self._reader and self._writer and self._leaders, (
+            "«add» before «go»"
+        )
         added = self._made(message["plans"], self._producer, self._settings)
         self._copiers += added
-        self._begin(added)
-
-    def _begin(self, copiers: Sequence[PartitionCopier]) -> None:
-        assert self._reader and self._writer and self._leaders, "partitions before «go»"
         of_source, of_target = self._leaders
-        self._writer.start(copiers, of_target)
-        self._reader.start(copiers, of_source)
+        self._writer.start(added, of_target)
+        self._reader.start(added, of_source)
         if self._filling is not None:
-            self._filling.add([copier for copier in copiers if isinstance(copier, TransactionalCopier)])
+            self._filling.add([copier for copier in added if isinstance(copier, TransactionalCopier)])
 
     def _made(
         self, plans: Iterable[dict[str, Any]], producer: ProducerIdentity, settings: SliceSettings

@@ -355,26 +355,20 @@ class SourceReader:
 
     def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
         """Read these from their positions, from the leaders that are known."""
-        self.add(copiers)
-        for copier in copiers:
-            plan = copier.plan
-            if (leader := leaders.of(plan.source, plan.source_topic_id, plan.last_source_epoch)) is not None:
-                self._unplaced.discard(copier)
-                self._loop(leader.node).add(copier, leader.epoch)
-        if not self._is_placing:
-            self._is_placing = True
-            self._spawn(self._place_forever(), f"place {self._settings.flow}")
-
-    def add(self, copiers: Iterable[PartitionCopier]) -> None:
-        """Read these as well, from their positions."""
         for copier in copiers:
             plan = copier.plan
             # A leader of an epoch before that of a record copied already is a former one.
             self._cluster.leader_epochs.saw(
                 plan.source.topic, plan.source_topic_id, plan.source.partition, plan.last_source_epoch
             )
-            self._unplaced.add(copier)
+            if (leader := leaders.of(plan.source, plan.source_topic_id, plan.last_source_epoch)) is None:
+                self._unplaced.add(copier)
+            else:
+                self._loop(leader.node).add(copier, leader.epoch)
         self._placing.set()
+        if not self._is_placing:
+            self._is_placing = True
+            self._spawn(self._place_forever(), f"place {self._settings.flow}")
 
     async def finish(self) -> bool:
         """Fetch no more; return whether answers that had begun to arrive were taken, once they are."""

@@ -69,7 +69,7 @@ class MirrorSourceTask:
         self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
         #: For metrics.
         self.meters = Meters()
-        self._stopping = asyncio.Event()
+        self._stopping: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._committing = asyncio.Lock()
         self._loaded = False
         self._took_over = False
@@ -117,7 +117,8 @@ class MirrorSourceTask:
 
     def stop(self) -> None:
         """Ask for a clean end; ``run`` returns when all that was sent is acknowledged and stored."""
-        self._stopping.set()
+        if not self._stopping.done():
+            self._stopping.set_result(None)
 
     async def run(self) -> None:
         """Copy until :meth:`stop`. Raises what trying again does not heal: a superseding worker, refused rights."""
@@ -185,12 +186,12 @@ class MirrorSourceTask:
 
     async def _copy_until_stopped(self) -> None:
         delay_s = _RETRY_S
-        while not self._stopping.is_set():
+        while not self._stopping.done():
             began_s = time.monotonic()
             try:
                 await self._copy()
             except RetriableError as error:
-                if self._stopping.is_set():
+                if self._stopping.done():
                     return
                 self.state = "recovering"
                 lasted_s = time.monotonic() - began_s
@@ -198,12 +199,8 @@ class MirrorSourceTask:
                 if lasted_s > _MAX_RETRY_S:
                     delay_s = _RETRY_S
                 log.warning("%s: %s; taking over again in %.1f s", self._name, error, delay_s)
-                await self._pause(delay_s)
+                await asyncio.wait({self._stopping}, timeout=delay_s)
                 delay_s = min(delay_s * 2, _MAX_RETRY_S)
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _copy(self) -> None:
         """From a takeover to a clean end, or to the loss of a slice, which is raised."""
@@ -225,10 +222,11 @@ class MirrorSourceTask:
                 await self._end_epoch(handle)
                 self._has_ended = True
                 self._defects.forget()
-                opened = await self._opened(following) if following is not None else None
-                if opened is None:
+                if following is not None:
+                    await asyncio.wait({following, self._stopping}, return_when="FIRST_COMPLETED")
+                if following is None or not following.done():
                     return
-                handle, following, marked = opened, None, set()
+                handle, following, marked = following.result(), None, set()
                 if time.monotonic() - claimed_s >= _CLAIM_AGAIN_S or self._changes.takes_over:
                     producer, marked = await self._before_stop(self._prepare(handle, opening))
                     claimed_s = time.monotonic()
@@ -246,16 +244,14 @@ class MirrorSourceTask:
     async def _before_stop(self, preparing: Coroutine[Any, Any, T]) -> T:
         """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""
         work = asyncio.create_task(preparing, name=f"prepare {self._name}")
-        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop while preparing {self._name}")
         try:
-            await asyncio.wait({work, stopping}, return_when="FIRST_COMPLETED")
+            await asyncio.wait({work, self._stopping}, return_when="FIRST_COMPLETED")
             if not work.done():
                 raise SliceLost("stopped before anything was copied")
             return work.result()
         finally:
-            for task in (work, stopping):
-                task.cancel()
-            await asyncio.gather(work, stopping, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
@@ -312,15 +308,6 @@ class MirrorSourceTask:
         for entry in joining.entries.values():
             if entry.is_copied:
                 entry.state = STARTING
-
-    async def _opened(self, opening: asyncio.Task[SliceHandle]) -> SliceHandle | None:
-        """Return the next slice once it is open; None if the task is to stop before that."""
-        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
-        try:
-            await asyncio.wait({opening, stopping}, return_when="FIRST_COMPLETED")
-        finally:
-            stopping.cancel()
-        return opening.result() if opening.done() else None
 
     def _known_pairs(self) -> list[tuple[TopicPartition, TopicPartition]]:
         return [(entry.pair.source, entry.pair.target) for entry in self._ledger.going()]
@@ -409,10 +396,9 @@ class MirrorSourceTask:
         opening: asyncio.Task[SliceHandle] | None = None
         no_slot = asyncio.Event()
         making_room = asyncio.create_task(no_slot.wait(), name=f"make room for the next slice of {self._name}")
-        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
         until_due = self._changes.until_due(handle, self._settings.epoch_ms / 1000)
         over = asyncio.create_task(until_due, name=f"end of the epoch of {self._name}")
-        ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
+        ending: list[asyncio.Future[Any]] = [self._stopping, handle.ended]
         try:
             await asyncio.wait([*ending, over], return_when="FIRST_COMPLETED")
             if not any(one.done() for one in ending):
@@ -422,14 +408,14 @@ class MirrorSourceTask:
                 await asyncio.wait([*ending, opening, making_room], return_when="FIRST_COMPLETED")
             if handle.ended.done():
                 raise handle.ended.result() or SliceLost("the slice ended by itself")
-            if stopping.done() or opening is None:
+            if self._stopping.done() or opening is None:
                 return None
             if opening.done():
                 opening.result()
             following, opening = opening, None
             return following
         finally:
-            for one in (stopping, over, making_room):
+            for one in (over, making_room):
                 one.cancel()
             await asyncio.gather(over, return_exceptions=True)
             await _close_opening(opening)

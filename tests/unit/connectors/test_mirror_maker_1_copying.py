@@ -190,7 +190,7 @@ async def test_a_topic_that_the_target_refuses_holds_up_no_other(
     assert target.configs["clicks"] == {"retention.ms": "5"}, "without what the target does not know"
 
 
-def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pair_that_stopped_is_told_without_what_only_a_connector_has(caplog: pytest.LogCaptureFixture) -> None:
     here = a_copying(Clusters(Brokers().cluster, Brokers().cluster))
     entry = Entry(Pair(ONE, OLD, ONE, THERE))
     verdict = verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower")
