@@ -1,5 +1,5 @@
 """What is done to a flow while it copies: partitions grow, filters change over REST, its connector is restarted while a
-cluster is slow, its worker is frozen. What stays is copied on, by the same slices, exactly."""
+cluster is slow, its worker is frozen. What stays is copied on, exactly."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_what_stays_is_copied_on_whatever_changes_beside_it(world: World) 
     reading.append(asyncio.create_task(stream.read([new])))
     await stream.until_copied([new])
     gaps = {one: longest_gap_s(stream.seen_s[one], began_s) for one in staying}
-    assert await producers_of(stream, staying) == producers, "by the same slices, under the same epochs"
+    assert await producers_of(stream, staying) == producers, "under the same epochs"
     assert max(gaps.values()) < GAP_S + stream.longest_pause_s, gaps
 
     # A connector that is restarted while its source does not answer takes nothing away from its tasks.
