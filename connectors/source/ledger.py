@@ -29,6 +29,7 @@ from connectors.source.store import Commit, Scope, Start
 #: No slice copies it yet.
 STARTING: Final = "starting"
 WAITING: Final = "waiting"
+LEAVING: Final = "leaving"
 #: Stopped of a gap that a policy passes over: at the next take-over, which is due.
 HEALING: Final = "healing"
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in shape.DECISIONS}
@@ -164,10 +165,23 @@ class Entry:
         return self.state == RUNNING
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether it is no longer copied here, and what is known of it is still to be stored."""
+        return self.state == LEAVING
+
+    @property
     def may_hand_over(self) -> bool:
         """Whether its position is to be marked as handed over once its writer has ended cleanly. What was stopped, or
         waits, is not: its position stays as it is."""
-        return self.position is not None and not self.is_stopped and (not self.holds_back or self.is_drained)
+        if self.position is None or self.is_stopped or self.is_leaving:
+            return False
+        return self.is_drained or not self.holds_back
+
+    def hand_over(self) -> None:
+        """Its writer ended cleanly: nothing of it can arrive behind the position any more."""
+        if self.may_hand_over:
+            self.position = replace(_position(self), is_handed_over=True)
+            self.is_dirty = True
 
     def wait(self, reason: str) -> None:
         self.state, self.reason = WAITING, reason
@@ -227,16 +241,23 @@ class Ledger:
         self._too_long.clear()
 
     def going(self) -> list[Entry]:
-        """Entries that are not stopped."""
-        return [entry for entry in self.entries.values() if not entry.is_stopped]
+        """Entries that are neither stopped nor leaving."""
+        return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]
 
-    def leave(self, wanted: Collection[TopicPartition], leaving: Ledger) -> None:
-        """Hand over the entries that are not ``wanted``, and move them to ``leaving``. Nothing of them is in flight."""
+    def leave(self, wanted: Collection[TopicPartition]) -> None:
+        """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""
         for source in self.entries.keys() - set(wanted):
-            entry = leaving.entries[source] = self.entries.pop(source)
-            self._unstored_bytes -= entry.unstored_bytes
-            self._too_long.discard(source)
-        leaving.hand_over()
+            self.entries[source].hand_over()
+            self.entries[source].state = LEAVING
+
+    def leaving(self) -> list[TopicPartition]:
+        """Partitions that are no longer copied here, and are to be stored."""
+        return [source for source, entry in self.entries.items() if entry.is_leaving]
+
+    def drop(self, source: TopicPartition) -> None:
+        """Forget an entry, once all of it is stored."""
+        self._unstored_bytes -= self.entries.pop(source).unstored_bytes
+        self._too_long.discard(source)
 
     def apply(self, progress: PartitionProgress) -> str:
         """Take a slice's report; returns the reason if it says that the partition stopped just now."""
@@ -295,11 +316,9 @@ class Ledger:
         return late
 
     def hand_over(self) -> None:
-        """The writer ended cleanly: mark the positions behind which nothing of it can arrive any more."""
+        """The writer of all entries ended cleanly."""
         for entry in self.entries.values():
-            if entry.may_hand_over:
-                entry.position = replace(_position(entry), is_handed_over=True)
-                entry.is_dirty = True
+            entry.hand_over()
 
     def committed_with_records(self) -> None:
         """Every position is as the transaction of its records left it."""

@@ -167,8 +167,10 @@ class Reconfiguring:
 
     def _has_changed(self) -> bool:
         wanted = set(self.wanted)
-        entries = self._ledger.entries.items()
-        return self.takes_over or any(source not in wanted or entry.state == STARTING for source, entry in entries)
+        return self.takes_over or any(
+            entry.state == STARTING or not (entry.is_leaving or source in wanted)
+            for source, entry in self._ledger.entries.items()
+        )
 
     async def _step(self, handle: SliceHandle) -> float:
         """Return in how many seconds to look again."""

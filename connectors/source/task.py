@@ -77,8 +77,6 @@ class MirrorSourceTask:
         self._defects = Defects(self._name)
         #: Whether the last slice has ended cleanly, and none copies since.
         self._has_ended = False
-        #: Partitions that are no longer copied here, until that is stored.
-        self._leaving = Ledger(())
         self._waiting = Waiting(services.clusters.source, services.clusters.target)
         self._pairing = Pairing(
             settings.remote_topic,
@@ -214,7 +212,7 @@ class MirrorSourceTask:
             producer, marked = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
             while True:
-                self._ledger.leave(self._changes.wanted, self._leaving)
+                self._ledger.leave(self._changes.wanted)
                 self._go(handle, producer, self._ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
@@ -295,12 +293,13 @@ class MirrorSourceTask:
 
     async def store_left(self) -> None:
         """Store the positions of partitions that are no longer copied here. Another task waits for that."""
-        if self._leaving.entries:
+        if leaving := self._ledger.leaving():
             if self._services.syncs is not None:
-                await self._services.syncs.leave(self._leaving.entries)
-            await self._commit_of(self._leaving)
-            log.info("%s: no longer copies %s", self._name, named(self._leaving.entries))
-            self._leaving.clear()
+                await self._services.syncs.leave(leaving)
+            await self._commit()
+            for source in leaving:
+                self._ledger.drop(source)
+            log.info("%s: no longer copies %s", self._name, named(leaving))
 
     async def join(self, handle: SliceHandle, joining: Ledger, starts: Mapping[TopicPartition, Start]) -> None:
         """Take over all of ``joining`` while the slice copies others, and store where each begins."""
@@ -487,8 +486,7 @@ class MirrorSourceTask:
 
     async def _commit(self) -> None:
         """Store everything."""
-        for ledger in (self._leaving, self._ledger):
-            await self._commit_of(ledger)
+        await self._commit_of(self._ledger)
 
     async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:

@@ -1,4 +1,4 @@
-"""Partitions come, go and move between the tasks of a running mirror; what stays is copied on by the same slices."""
+"""Partitions come, go and move between the tasks of a running mirror; what stays is copied on under the same epochs."""
 
 from __future__ import annotations
 

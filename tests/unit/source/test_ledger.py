@@ -197,11 +197,11 @@ def test_whoever_continues_finds_everything() -> None:
 
 
 def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their_position() -> None:
-    made, leaving = ledger(), Ledger(())
+    made = ledger()
     made.apply(report(state=STOPPED, reason="refused"))
-    made.leave([], leaving)
-    assert made.entries == {}
-    stored = {one.position.source_partition: one.position.is_handed_over for one in leaving.take_commits()}
+    made.leave([])
+    assert (made.leaving(), made.plans()) == ([SOURCE, OTHER], [])
+    stored = {one.position.source_partition: one.position.is_handed_over for one in made.take_commits()}
     assert stored == {0: False, 1: True}
 
 
@@ -251,7 +251,7 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
     made.commit_succeeded(made.take_commits())
     assert not made.must_wait()
     made.apply(report(next_source_offset=6, records=MAX_UNSTORED_RECORDS, bytes=MAX_UNSTORED_BYTES))
-    made.leave([OTHER], Ledger(()))
+    made.drop(SOURCE)
     assert not made.must_wait()
     made.apply(report(source=OTHER, bytes=MAX_UNSTORED_BYTES))
     made.clear()
