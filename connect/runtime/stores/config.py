@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from connect.core.configlog import Record
@@ -72,7 +73,7 @@ class ConfigStore:
             RetriableError: the cluster did not answer in time.
         """
         topic = self._topic
-        await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
+        await ensure_compacted_topic(self._admin, replace(topic, partitions=1), timeout_s=timeout_s)
         partitions = await partition_count(self._cluster, topic.name, timeout_s=timeout_s)
         if partitions > 1:
             raise ConfigError(
