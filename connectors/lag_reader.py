@@ -14,7 +14,9 @@ from uuid import UUID
 from kafka.protocol.admin import DescribeLogDirsRequest
 
 from connect.core.errors import HeliographError, PermanentError
+from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
 from connectors.clients import FlowClients
@@ -104,21 +106,19 @@ class LagReader:
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if oldest.get(one) == stamp[0]}
         late = [TopicPartition(one.topic, one.partition) for one in furthest(lags, len(lags)) if one.records]
         wanted = [one for one in late if one not in self._stamps][:most]
-        slots = asyncio.Semaphore(_AT_ONCE)
 
         async def look(one: TopicPartition) -> None:
-            async with slots:
-                topic = reading.TopicOnWire(one.topic, ids[one.topic])
-                stamp_ms = await _timestamp(self._source, topic, one.partition, oldest[one])
-                if stamp_ms >= 0:
-                    self._stamps[one] = (oldest[one], stamp_ms)
+            topic = reading.TopicOnWire(one.topic, ids[one.topic])
+            stamp_ms = await _timestamp(self._source, topic, one.partition, oldest[one])
+            if stamp_ms >= 0:
+                self._stamps[one] = (oldest[one], stamp_ms)
 
-        await asyncio.gather(*map(look, wanted))
+        await gather_limited(look, wanted, _AT_ONCE)
         return [self._with_age(one) for one in lags]
 
     def _with_age(self, one: PartitionLag) -> PartitionLag:
         known = self._stamps.get(TopicPartition(one.topic, one.partition))
-        return one if not one.records or known is None else replace(one, ms=max(_now_ms() - known[1], 0))
+        return one if not one.records or known is None else replace(one, ms=max(wall_ms() - known[1], 0))
 
 
 class SharedLag:
@@ -191,7 +191,3 @@ async def _timestamp(source: Cluster, topic: reading.TopicOnWire, index: int, of
         if magic == _V2:
             return wire.read_header(row.records[start : start + size]).max_timestamp
     return -1
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

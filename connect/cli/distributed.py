@@ -20,8 +20,8 @@ from connect.cli.console import (
     stop_signals,
 )
 from connect.cli.version import ShowVersion
-from connect.cli.waiting import unless_stopped
 from connect.core.errors import HeliographError
+from connect.kafka.concurrency import unless
 
 if TYPE_CHECKING:
     from connect.core.worker_config import WorkerConfig
@@ -91,12 +91,12 @@ async def _work(program: str, config: WorkerConfig) -> int:
         node = WorkerNode(config)
         try:
             try:
-                started = await unless_stopped(node.start(), stop, "start")
+                await unless(stop, node.start(), "start")
             except HeliographError as error:
                 print(f"{program}: error: {describe(error)}", file=sys.stderr)
                 return EXIT_NOT_STARTED
-            if started:
-                await unless_stopped(node.ended(), stop, "work")
+            if not stop.is_set():
+                await unless(stop, node.ended(), "work")
         finally:
             await node.stop()
     return EXIT_OK

@@ -29,8 +29,8 @@ from connect.cli.console import (
 )
 from connect.cli.rates import RateMeter, flow_line
 from connect.cli.version import ShowVersion
-from connect.cli.waiting import unless_stopped
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import unless
 
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
@@ -226,7 +226,8 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
     while not stop.is_set():
         maker, delay_s, started = make(), next(delays_s), False
         try:
-            started = await unless_stopped(maker.start(), stop, "start")
+            await unless(stop, maker.start(), "start")
+            started = not stop.is_set()
         except RetriableError as error:
             logger.warning("%s; trying again in %.0f s", error, delay_s)
         except PermanentError as error:
@@ -239,7 +240,7 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
         if started:
             return maker
         if not stop.is_set():
-            await unless_stopped(asyncio.sleep(delay_s), stop, "delay before the next start")
+            await unless(stop, asyncio.sleep(delay_s), "delay before the next start")
     return None
 
 

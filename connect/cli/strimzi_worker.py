@@ -15,10 +15,10 @@ from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStar
 from connect.cli.node import WorkerNode
 from connect.cli.rates import RateMeter, flow_line
 from connect.cli.strimzi_restarts import restart_failed, restarts_of
-from connect.cli.waiting import unless_stopped
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.concurrency import unless
 from connect.runtime.distributed import DistributedWorker
 from connectors.checkpoint.settings import checkpoint_settings
 from connectors.clients import flow_clients
@@ -69,9 +69,10 @@ async def run_until_signal(found: Translation, config: WorkerConfig) -> None:
         while not stop.is_set():
             node, delay_s = _ResourceNode(found, config), next(delays_s)
             try:
-                if await unless_stopped(node.start(), stop, "start"):
-                    await unless_stopped(node.ended(), stop, "work")
-                    return
+                await unless(stop, node.start(), "start")
+                if not stop.is_set():
+                    await unless(stop, node.ended(), "work")
+                return
             except RetriableError as error:
                 log.warning("%s; trying again in %.0f s", error, delay_s)
             except PermanentError as error:
@@ -80,7 +81,7 @@ async def run_until_signal(found: Translation, config: WorkerConfig) -> None:
                 raise NotStarted(error) from error
             finally:
                 await node.stop()
-            await unless_stopped(asyncio.sleep(delay_s), stop, "delay before the next start")
+            await unless(stop, asyncio.sleep(delay_s), "delay before the next start")
 
 
 class _ResourceNode:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import SHARE, STREAMS, GroupListing, committed_offsets, list_groups
 from connectors.checkpoint.settings import CheckpointSettings
 
 log = logging.getLogger(__name__)
 
-#: So many groups are asked for at a time.
-_AT_ONCE: Final = 16
 _WHY_LEFT: Final = {
     SHARE: "a share group has no offset that could be translated: its records are acknowledged one by one",
     STREAMS: "a streams group keeps its state beside its offsets, which a mirror does not carry",
@@ -45,15 +43,13 @@ class GroupFinder:
         listed = await list_groups(self._source)
         taken = {name: one for name, one in listed.items() if self._settings.group_filter.should_replicate_group(name)}
         self._tell(taken)
-        asking = asyncio.Semaphore(_AT_ONCE)
 
         async def has_offsets(group: str) -> bool:
-            async with asking:
-                stored = await committed_offsets(self._source, group)
+            stored = await committed_offsets(self._source, group)
             return any(self._settings.topic_filter.should_replicate_topic(topic) for topic, _ in stored)
 
         groups = sorted(name for name, one in taken.items() if one.has_offsets and not _why_left(name, one))
-        kept = await asyncio.gather(*map(has_offsets, groups))
+        kept = await gather_limited(has_offsets, groups)
         return [group for group, is_kept in zip(groups, kept, strict=True) if is_kept]
 
     def _tell(self, groups: Mapping[str, GroupListing]) -> None:

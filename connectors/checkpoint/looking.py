@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -22,9 +21,7 @@ from connectors.mirror_records import Checkpoint, MalformedRecord
 
 log = logging.getLogger(__name__)
 
-#: So many groups are asked for at a time,
-_AT_ONCE: Final = 16
-#: and so long: the checkpoints of all others wait for one that is not told of.
+#: How long a group is asked for: the checkpoints of all others wait for it.
 _CALL_S: Final = 5.0
 
 
@@ -55,7 +52,6 @@ class GroupLook:
         self._maps = maps or MapReader(target, settings.map_topic, connector=None)
         self._translator: Translator | None = None
         self._knows_before = False
-        self._asking = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self) -> None:
         """Read what was written before, and make ready to translate. Raises HeliographError: to be tried again, where
@@ -80,8 +76,7 @@ class GroupLook:
         Raises:
             HeliographError: the group cannot be asked for, or its offsets not be looked up.
         """
-        async with self._asking:
-            stored = await committed(self._source, group, timeout_s=_CALL_S)
+        stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may read on in the map, which is one for all groups and all tasks of a worker.
         async with self._maps.in_use:
             return self.checkpoints.look(group, await self._translated(group, stored))

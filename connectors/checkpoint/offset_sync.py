@@ -6,7 +6,6 @@ Java looks at the group an interval before it writes; here both are one step, an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,6 +13,7 @@ from uuid import UUID
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster, TopicMetadata, error_name
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import (
     Committed,
     GroupInUse,
@@ -24,7 +24,6 @@ from connect.kafka.group_offsets import (
     move,
 )
 from connectors.checkpoint.emission import Checkpoints
-from connectors.checkpoint.together import together
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
 
@@ -32,8 +31,6 @@ log = logging.getLogger(__name__)
 
 AHEAD: Final = "it is ahead, and no group is moved back"
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-#: So many groups are moved at a time.
-_AT_ONCE: Final = 16
 #: What does not work by then comes again with the next run.
 _CALL_S: Final = 5.0
 
@@ -93,18 +90,14 @@ class GroupOffsetSync:
         target alone is asked for that: with the source gone it goes on.
         """
         listed = await list_groups(self._target)
-        moving = asyncio.Semaphore(_AT_ONCE)
 
         async def sync(group: str) -> None:
-            async with moving:
-                # Groups that do not answer may hold a run up for long: what was known as it began is old by now.
-                standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
-                if not standing:
-                    return
-                why = why_left(listed.get(group)) or await self._sync(group, standing, looked_at)
-            self._tell(group, why)
+            # Groups that do not answer may hold a run up for long: what was known as it began is old by now.
+            standing, looked_at = self._checkpoints.standing(group), self._checkpoints.topic_ids(group)
+            if standing:
+                self._tell(group, why_left(listed.get(group)) or await self._sync(group, standing, looked_at))
 
-        await together(map(sync, self._groups))
+        await gather_limited(sync, self._groups)
 
     async def _sync(
         self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint], looked_at: Mapping[str, UUID | None]

@@ -15,13 +15,13 @@ from connect.api.source import BYTES, RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import HeliographError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.patience import Patience
 from connectors.checkpoint.groups import decode
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import GroupOffsetSync
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.checkpoint.shared_maps import SharedMaps
-from connectors.checkpoint.together import together
 from connectors.clients import Kind, Side
 from connectors.latencies import Latencies, Task, Written
 from connectors.map_reader import MapReader
@@ -87,7 +87,7 @@ class MirrorCheckpointTask(SourceTask):
             return None
         self._again.over()
         now_ms = wall_ms()
-        newer = await together(map(self._newer, self._groups))
+        newer = await gather_limited(self._newer, self._groups)
         return [record for checkpoints in newer for record in self._records(checkpoints, now_ms)] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:

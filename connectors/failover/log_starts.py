@@ -10,13 +10,13 @@ from functools import partial
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, told_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.model import GroupMove, How, Left
 from connectors.failover.own import Range, read_ranges
 from connectors.failover.places import Places
-from connectors.failover.side_by_side import side_by_side
 
 
 async def readable(
@@ -38,7 +38,9 @@ async def readable(
     left = []
     behind = [each for each in begun if each[0].source_offset < ends.get(each[0].source, each[0].source_offset + 1)]
     unread = [await _unread(one, begins, places) for one, _ in behind]
-    has_it = await side_by_side(partial(_is_held, source), zip([one.source for one, _ in behind], unread, strict=True))
+    has_it = await gather_limited(
+        partial(_is_held, source), zip([one.source for one, _ in behind], unread, strict=True)
+    )
     for (one, before), is_held in zip(behind, has_it, strict=True):
         if is_held:
             # A log that still has its beginning has all that was copied.

@@ -12,6 +12,7 @@ from connect.core import offsetlog
 from connect.core.errors import PermanentError
 from connect.core.model import NewTopic
 from connect.kafka.cluster import NotAuthorized
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import ensure_compacted_topic
@@ -20,7 +21,6 @@ from connectors.failover.draining import CopiedEnd, written_on
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, count, own_ranges, without
 from connectors.failover.predecessor import comes_back
-from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
 from connectors.internal_topic import CLEANED_SOON
@@ -117,7 +117,7 @@ async def passed_over(
         own = await own_ranges(copies, log, topics[log.topic].topic_id, first, start.after + 1)
         return await count(site.target, log, without(own, written.get(log, ())))
 
-    return [one for one in await side_by_side(left, starts) if one is not None]
+    return [one for one in await gather_limited(left, starts) if one is not None]
 
 
 async def store_starts(site: Site, starts: list[StartBefore]) -> None:

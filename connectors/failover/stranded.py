@@ -9,13 +9,13 @@ from uuid import UUID
 
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import TopicMetadata
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.logs import Fate, logs_now
 from connectors.failover.marks import Mark, copied_to, read_marks
 from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
-from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.positions import Position
@@ -112,7 +112,7 @@ async def find(site: Site) -> list[Stranded]:
             doubt = "they may have been appended before"
         return Stranded(own, tuple(ranges), mark, doubt, is_missing)
 
-    seen = await side_by_side(look_at, sorted(targets))
+    seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]
 
 

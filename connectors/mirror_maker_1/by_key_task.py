@@ -16,6 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from connect.core.errors import RetriableError
+from connect.kafka.concurrency import unless
 from connect.kafka.group_offsets import Committed
 from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
 from connectors.dataplane import shape
@@ -32,7 +33,6 @@ from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.notes import encode_by_key, topic_id_of
 from connectors.mirror_maker_1.remedies import told
 from connectors.mirror_maker_1.source_topics import shown
-from connectors.mirror_maker_1.waiting import unless
 from connectors.source.defects import Defects
 from connectors.source.first_offsets import warn_of_left_behind
 from connectors.source.progress import PartitionView, is_stopped

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import unless
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
 from connectors.mirror_maker_1.stream import Stream
-from connectors.mirror_maker_1.waiting import unless
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress
 from connectors.source.takeover import Clusters

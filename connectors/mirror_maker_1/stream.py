@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
+from connect.kafka.concurrency import unless
 from connect.kafka.group import GroupMember, Left, Membership
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_maker_1 import assignors
@@ -22,7 +23,6 @@ from connectors.mirror_maker_1.group_store import GroupOffsets
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.target_topics import Refused
-from connectors.mirror_maker_1.waiting import unless
 from connectors.source.progress import PartitionView
 from connectors.source.topology import selected
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import stranded
@@ -19,7 +20,6 @@ from connectors.failover.draining import CopiedEnd
 from connectors.failover.logs import Fate, Log
 from connectors.failover.marks import Mark, Marks
 from connectors.failover.own import Own, Range
-from connectors.failover.side_by_side import side_by_side
 from connectors.failover.site import Site
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
@@ -338,5 +338,5 @@ async def test_what_one_look_fails_by_ends_the_others_beside_it() -> None:
             ended.append(one)
 
     with pytest.raises(PermanentError, match="three"):
-        await side_by_side(look, range(100))
+        await gather_limited(look, range(100))
     assert {*range(3), *range(4, 16)} <= {*ended} <= {*range(20)}, "and the rest never begin"

@@ -146,7 +146,8 @@ def test_a_run_ends_once_none_of_its_groups_is_at_work(monkeypatch: pytest.Monke
     async def run() -> None:
         with pytest.raises(ValueError, match="a mistake"):
             await sync_of(target, looked_at({"us.a": THEN}, "g", "other"), "g", "other").run()
-        assert target.stored == {"other": {("us.a", 0): Committed(9)}}
+        await asyncio.sleep(10)
+        assert target.stored == {}
 
     virtual_time.run(run())
 
