@@ -205,6 +205,16 @@ def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their
     assert stored == {0: False, 1: True}
 
 
+def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:
+    made = ledger()
+    made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
+    commits = made.take_commits()
+    made.leave([OTHER])
+    made.give_back(commits)
+    (commit,) = [one for one in made.take_commits() if one.position.source_partition == SOURCE.partition]
+    assert (commit.position.is_handed_over, list(commit.runs)) == (True, [(0, 0, 9)])
+
+
 @pytest.mark.parametrize("rests_s", [20, 70])
 def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
     clock = Clock()

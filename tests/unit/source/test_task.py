@@ -242,6 +242,7 @@ async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeyp
     one = world.task(epoch_ms=1)
     running = asyncio.create_task(one.run())
     await world.until(lambda: len(world.went) >= 3)
+    assert not any(commit.position.is_handed_over for commit in world.commits), "another task would copy it as well"
     one.stop()
     await asyncio.wait_for(running, 60)
     assert world.taken_over[:3] == [False, True, True], "cleanly: nothing is fenced"
