@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,8 +14,6 @@ REQUEST_ARRIVES_WITHIN_S: Final = 60.0
 ANSWER_MOVES_WITHIN_S: Final = 30.0
 #: How long a closed connection may take to hand over what is left.
 _CLOSES_WITHIN_S: Final = 10.0
-
-_BAD_MESSAGE: Final = b"<h1>Bad Message 400</h1><pre>reason: the request is not HTTP as this server reads it</pre>"
 
 
 class _Deadline:
@@ -83,19 +81,7 @@ class BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         # Behind an answer that has begun there is no place for another one.
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
             self.transport.close()
-            return
-        headers = [
-            (b"content-type", b"text/html;charset=iso-8859-1"),
-            (b"content-length", str(len(_BAD_MESSAGE)).encode()),
-            (b"connection", b"close"),
-        ]
-        events: tuple[Any, ...] = (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=_BAD_MESSAGE),
-            h11.EndOfMessage(),
-        )
-        for event in events:
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from connect.cli.check_places import placed
 from connect.cli.check_report import Finding, Level, Outcome, Report, of_error
 from connect.cli.check_sides import sides_of
 from connect.cli.check_values import in_config, of_connector, undeclared
+from connect.cli.connector_file import read_json
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.properties import Properties
 from connect.core.providers import ConfigTransformer
@@ -54,14 +54,7 @@ def of_properties(props: Properties, file: str) -> ConnectorFile:
 
 def of_json(text: str, file: str) -> ConnectorFile:
     """Of JSON: a config, or a name and a config. Raises ConfigError where it is neither; the line is named."""
-    try:
-        document: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"this is not JSON: {error.msg}", None, file, error.lineno) from None
-    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
-        raise ConfigError(
-            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
-        ) from None
+    document = read_json(text, file)
     inner = document.get("config") if isinstance(document, dict) else None
     config = inner if isinstance(inner, dict) else document
     if not isinstance(config, dict):

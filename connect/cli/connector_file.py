@@ -65,6 +65,10 @@ def read_json(text: str | bytes, file: str) -> Any:
         raise ConfigError("this is not JSON in UTF-8", file=file) from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"this is not JSON: {error.msg}", file=file, line=error.lineno) from None
+    except (ValueError, RecursionError):  # what JSON allows, and Python does not read
+        raise ConfigError(
+            "a number or the nesting in it is beyond reading; is it a connector's config?", file=file
+        ) from None
 
 
 def _state(body: dict[str, Any], file: str) -> State | None:

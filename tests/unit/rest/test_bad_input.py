@@ -246,7 +246,7 @@ async def test_an_endless_chunked_body(port: int, herder: DictHerder) -> None:
 )
 async def test_what_is_not_http(port: int, data: bytes) -> None:
     answer = await exchange(port, data)
-    assert answer.status == 400 and answer.body.startswith(b"<h1>Bad Message 400</h1>")
+    assert answer.status == 400
     assert (await ask(port, "GET", "/connectors")).status == 200
 
 
