@@ -20,7 +20,7 @@ _TOPIC_ALREADY_EXISTS: Final = 36
 _INVALID_REPLICATION_FACTOR: Final = 38
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
 _FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
-#: How long a controller may take; the connection waits longer.
+#: How long a controller may take, or as long as the connection waits where that is less.
 _CONTROLLER_MS: Final = 30_000
 #: Up to here topics to be deleted are a list of names.
 _DELETED_BY_NAME: Final = 5
@@ -42,6 +42,7 @@ class Admin:
     ) -> None:
         self._cluster = Cluster(settings, name)
         self._fewer_replicas = fewer_replicas
+        self._controller_ms = min(_CONTROLLER_MS, settings.request_timeout_ms)
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class Admin:
         ]
         if not rows:
             return {}
-        request = CreateTopicsRequest(topics=rows, timeout_ms=_CONTROLLER_MS, validate_only=validate_only)
+        request = CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=validate_only)
         return self._outcomes("create", "CREATE on", (await self._ask_controller(request)).topics)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:
@@ -83,14 +84,14 @@ class Admin:
             return {}
         row = CreatePartitionsRequest.CreatePartitionsTopic
         rows = [row(name=name, count=count, assignments=None) for name, count in counts.items()]
-        request = CreatePartitionsRequest(topics=rows, timeout_ms=_CONTROLLER_MS, validate_only=False)
+        request = CreatePartitionsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
         return self._outcomes("add partitions to", "ALTER on", (await self._ask_controller(request)).results)
 
     async def delete_topics(self, topics: Collection[str]) -> dict[str, HeliographError | None]:
         """Delete topics. By name: None if done, else why not."""
         if not topics:
             return {}
-        request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=_CONTROLLER_MS)
+        request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
         answer = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
         return self._outcomes("delete", "DELETE on", answer.responses)
 
