@@ -6,7 +6,7 @@ the worker, so fields may change with ``LINK_VERSION``.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -121,7 +121,7 @@ class PartitionPlan:
 
     def to_wire(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{one.name: getattr(self, one.name) for one in fields(self)},
             "source": list(self.source),
             "target": list(self.target),
             "source_topic_id": _id_text(self.source_topic_id),
@@ -134,26 +134,16 @@ class PartitionPlan:
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Self:
         proof = data["proof"]
-        return cls(
-            source=TopicPartition(*data["source"]),
-            target=TopicPartition(*data["target"]),
-            source_topic_id=_id_from(data["source_topic_id"]),
-            target_topic_id=_id_from(data["target_topic_id"]),
-            ways=Ways.from_wire(data["ways"]),
-            proof=Proof(**{**proof, "producer": ProducerIdentity(**proof["producer"])}) if proof else None,
-            producer=ProducerIdentity(**data["producer"]) if data["producer"] else None,
-            **{name: data[name] for name in _PLAIN},
-        )
-
-
-_PLAIN: Final = (
-    "next_source_offset",
-    "last_source_epoch",
-    "target_end",
-    "next_sequence",
-    "pipelined",
-    "max_message_bytes",
-)
+        typed = {
+            "source": TopicPartition(*data["source"]),
+            "target": TopicPartition(*data["target"]),
+            "source_topic_id": _id_from(data["source_topic_id"]),
+            "target_topic_id": _id_from(data["target_topic_id"]),
+            "ways": Ways.from_wire(data["ways"]),
+            "proof": Proof(**{**proof, "producer": ProducerIdentity(**proof["producer"])}) if proof else None,
+            "producer": ProducerIdentity(**data["producer"]) if data["producer"] else None,
+        }
+        return cls(**{**data, **typed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,25 +256,7 @@ class PartitionProgress:
         return cls(source=TopicPartition(*data[0]), gap=gap, **values)
 
 
-_PROGRESS: Final = (
-    "next_source_offset",
-    "last_source_epoch",
-    "target_end",
-    "next_sequence",
-    "high_watermark",
-    "log_start_offset",
-    "timestamp_ms",
-    "records",
-    "bytes",
-    "batches",
-    "runs",
-    "skips",
-    "dropped",
-    "changed",
-    "state",
-    "reason",
-    "error",
-)
+_PROGRESS: Final = tuple(one.name for one in fields(PartitionProgress) if one.name not in ("source", "gap"))
 
 
 def _id_text(topic_id: UUID | None) -> str | None:

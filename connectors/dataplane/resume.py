@@ -11,7 +11,7 @@ which is announced, and none is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from connect.wire import batch as wire
@@ -51,7 +51,7 @@ class Resumed:
 
     def to_wire(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{one.name: getattr(self, one.name) for one in fields(self)},
             "plan": self.plan.to_wire(),
             "runs": [list(run) for run in self.runs],
             "gap": self.gap.to_wire() if self.gap else None,
@@ -59,15 +59,12 @@ class Resumed:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Resumed:
-        return cls(
-            plan=PartitionPlan.from_wire(data["plan"]),
-            runs=tuple((up, down, count) for up, down, count in data["runs"]),
-            gap=Gap.from_wire(data["gap"]) if data["gap"] else None,
-            **{name: data[name] for name in _PLAIN},
-        )
-
-
-_PLAIN: Final = ("arrived", "fallback", "may_double", "refusal", "later")
+        typed = {
+            "plan": PartitionPlan.from_wire(data["plan"]),
+            "runs": tuple((up, down, count) for up, down, count in data["runs"]),
+            "gap": Gap.from_wire(data["gap"]) if data["gap"] else None,
+        }
+        return cls(**{**data, **typed})
 
 
 class Fingerprint:

@@ -17,6 +17,7 @@ from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
     ProducerIdentity,
+    Proof,
     Run,
     TopicPartition,
     Ways,
@@ -52,6 +53,34 @@ class Pair:
     ways: Ways = ONE_WAY
     is_countable: bool = True
     is_target_compacted: bool = False
+
+    def plan(
+        self,
+        next_source_offset: int,
+        last_source_epoch: int,
+        target_end: int,
+        *,
+        pipelined: bool,
+        next_sequence: int = 0,
+        proof: Proof | None = None,
+        producer: ProducerIdentity | None = None,
+    ) -> PartitionPlan:
+        """Return a plan of this pair; arguments as its fields."""
+        return PartitionPlan(
+            self.source,
+            self.source_topic_id,
+            self.target,
+            self.target_topic_id,
+            next_source_offset,
+            last_source_epoch,
+            target_end,
+            next_sequence,
+            pipelined,
+            self.max_message_bytes,
+            proof,
+            producer,
+            self.ways,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,20 +467,13 @@ def _commit_of(entry: Entry, position: Position, scope: Scope) -> Commit:
 def plan_of(entry: Entry, pipelined: bool) -> PartitionPlan:
     """A plan that goes on exactly at the entry's position."""
     position = _position(entry)
-    pair = entry.pair
-    return PartitionPlan(
-        source=pair.source,
-        source_topic_id=pair.source_topic_id,
-        target=pair.target,
-        target_topic_id=pair.target_topic_id,
-        next_source_offset=position.next_source_offset,
-        last_source_epoch=position.source_leader_epoch,
-        target_end=position.target_end,
-        next_sequence=position.next_sequence,
+    return entry.pair.plan(
+        position.next_source_offset,
+        position.source_leader_epoch,
+        position.target_end,
         pipelined=pipelined,
-        max_message_bytes=pair.max_message_bytes,
+        next_sequence=position.next_sequence,
         producer=ProducerIdentity(position.producer_id, position.producer_epoch),
-        ways=pair.ways,
     )
 
 

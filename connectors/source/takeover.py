@@ -235,23 +235,16 @@ def _of_another_id(producer_id: int, positions: Sequence[Position]) -> set[Topic
 
 
 def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> PartitionPlan:
-    pair = entry.pair
     writer = ProducerIdentity(position.producer_id, position.producer_epoch)
-    is_fenced = pair.target not in fenced.unfenced
-    return PartitionPlan(
-        source=pair.source,
-        source_topic_id=pair.source_topic_id,
-        target=pair.target,
-        target_topic_id=pair.target_topic_id,
-        next_source_offset=position.next_source_offset,
-        last_source_epoch=position.source_leader_epoch,
-        target_end=position.target_end,
-        next_sequence=0,
-        pipelined=is_fenced and pair.target in fenced.marked,
-        max_message_bytes=pair.max_message_bytes,
+    target = entry.pair.target
+    is_fenced = target not in fenced.unfenced
+    return entry.pair.plan(
+        position.next_source_offset,
+        position.source_leader_epoch,
+        position.target_end,
+        pipelined=is_fenced and target in fenced.marked,
         proof=Proof(writer, position.next_sequence, is_fenced, position.is_last_ours),
         producer=None if is_fenced else raised(position),
-        ways=pair.ways,
     )
 
 
@@ -288,18 +281,11 @@ async def _plans_afresh(
         if start.moved and not start.decided:
             log.info("%s goes on behind source offset %s, as the stored offset was altered", pair.source, committed)
         plans.append(
-            PartitionPlan(
-                source=pair.source,
-                source_topic_id=pair.source_topic_id,
-                target=pair.target,
-                target_topic_id=pair.target_topic_id,
-                next_source_offset=begin_at(position, committed, resets.get(pair.source)),
-                last_source_epoch=position.source_leader_epoch if position else -1,
-                target_end=ends[pair.target],
-                next_sequence=0,
+            pair.plan(
+                begin_at(position, committed, resets.get(pair.source)),
+                position.source_leader_epoch if position else -1,
+                ends[pair.target],
                 pipelined=pair.target in fenced,
-                max_message_bytes=pair.max_message_bytes,
-                ways=pair.ways,
             )
         )
     return plans
