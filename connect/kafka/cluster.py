@@ -73,6 +73,11 @@ class TopicMetadata:
     error_code: int
     partitions: dict[int, PartitionMetadata]
 
+    @property
+    def exists(self) -> bool:
+        """Whether the broker knows of it, even if it may not describe it."""
+        return self.error_code != _UNKNOWN_TOPIC_OR_PARTITION
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:

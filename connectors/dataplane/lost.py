@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from typing import Final
-from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.offsets import EARLIEST, LATEST, list_offset
-from connectors.dataplane import codes, verdicts
+from connectors.dataplane import verdicts
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.plan import PartitionPlan
 from connectors.dataplane.verdicts import Verdict
-from connectors.gaps import GapKind
+from connectors.gaps import UNKNOWN
 
 #: A broker that has just started may not have heard of a topic yet, below KRaft of none at all.
 GONE_AFTER_S: Final = 10.0
@@ -42,10 +41,7 @@ async def explain_source(
     metadata = await cluster.metadata({source.topic})
     if 0 <= leader_epoch < max(metadata.leader_epoch(*source), copier.last_fetched_epoch):
         raise LeaderChanged(f"the leader of epoch {leader_epoch} of source {source} was replaced")
-    gone = await explain_topic(cluster, "source", plan)
-    if gone and gone.gap and gone.gap.kind is GapKind.SOURCE_RECREATED and gone.gap.new_id and plan.source_topic_id:
-        return source_made_anew(copier, gone.gap.new_id, plan.source_topic_id)
-    if gone:
+    if gone := await explain_topic(cluster, "source", plan, read_to, copier.high_watermark):
         return gone
     if diverging is not None:
         return verdicts.source_truncated(source, read_to, *diverging)
@@ -58,16 +54,10 @@ async def explain_source(
     return None
 
 
-def source_made_anew(copier: PartitionCopier, current: UUID, before: UUID) -> Verdict:
-    """With what the old topic was seen to have beyond what was read."""
-    source, end = copier.plan.source, copier.high_watermark
-    return verdicts.made_anew("source", source.topic, current, before, source, copier.fetch_offset, end)
-
-
 async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Exception) -> Verdict:
     """What became of a target that no longer knows what it had acknowledged. Errors as :func:`explain_source`."""
     plan = copier.plan
-    if gone := await explain_topic(cluster, "target", plan):
+    if gone := await explain_topic(cluster, "target", plan, copier.next_source_offset):
         return gone
     end = await list_offset(cluster, plan.target, LATEST)
     return verdicts.target_truncated(
@@ -75,18 +65,17 @@ async def explain_target(cluster: Cluster, copier: PartitionCopier, why: Excepti
     )
 
 
-async def explain_topic(cluster: Cluster, side: str, plan: PartitionPlan) -> Verdict | None:
-    """Whether the topic of a ``side``, source or target, is deleted or another one; None where it is the one that the
-    plan means. Errors as :func:`explain_source`."""
-    partition, topic_id = (
-        (plan.source, plan.source_topic_id) if side == "source" else (plan.target, plan.target_topic_id)
-    )
-    topic = (await known_topics(cluster, {partition.topic})).get(partition.topic)
-    if topic is None:
-        return verdicts.deleted(side, partition.topic, plan.source, plan.next_source_offset)
-    if topic_id and topic.topic_id and topic.topic_id != topic_id:
-        return verdicts.made_anew(side, partition.topic, topic.topic_id, topic_id, plan.source)
-    return None
+async def explain_topic(
+    cluster: Cluster, side: str, plan: PartitionPlan, next_source_offset: int, known_end: int = UNKNOWN
+) -> Verdict | None:
+    """Find out whether the topic of a ``side``, source or target, was deleted or recreated; None if it is the one that
+    the plan means. Errors as :func:`explain_source`."""
+    if side == "source":
+        name, topic_id = plan.source.topic, plan.source_topic_id
+    else:
+        name, topic_id = plan.target.topic, plan.target_topic_id
+    topic = (await known_topics(cluster, {name})).get(name)
+    return verdicts.of_topic(side, topic, (name, topic_id), plan.source, next_source_offset, known_end)
 
 
 async def known_topics(
@@ -98,7 +87,7 @@ async def known_topics(
     deadline = clock() + for_s
     while True:
         topics = (await cluster.metadata(names)).topics if names else {}
-        there = {name: topic for name, topic in topics.items() if topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION}
+        there = {name: topic for name, topic in topics.items() if topic.exists}
         if len(there) == len(names) or clock() > deadline:
             return there
         await asyncio.sleep(_ASK_AGAIN_S)

@@ -143,17 +143,14 @@ class Recoveries:
         """One round: leader, what it has of ours, where that lies; then the partition flows again, or is stopped."""
         plan, name = copier.plan, copier.plan.target.topic
         topic = (await lost.known_topics(self._cluster, {name}, lost.GONE_AFTER_S)).get(name)
-        if topic is None:
-            reason, error, gap = verdicts.deleted("target", name, plan.source, copier.next_source_offset)
-            copier.quarantine(f"{codes.name(codes.UNKNOWN_TOPIC_OR_PARTITION)}: {reason}", error, gap)
+        expected = (name, plan.target_topic_id)
+        if verdict := verdicts.of_topic("target", topic, expected, plan.source, copier.next_source_offset):
+            copier.stop(*verdict)
             return
+        assert topic is not None, "a topic that is missing has a verdict"
         known = topic.partitions.get(plan.target.partition)
         if known is None or known.leader < 0:
             raise RetriableError("it has no leader now")
-        if plan.target_topic_id and topic.topic_id and topic.topic_id != plan.target_topic_id:
-            before, current = plan.target_topic_id, topic.topic_id
-            copier.stop(*verdicts.made_anew("target", name, current, before, plan.source))
-            return
         found: dict[int, int] = {}
         if copier.has_unacknowledged:
             found = await self._find_appended(copier, (known.leader, known.leader_epoch))

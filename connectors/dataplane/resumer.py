@@ -102,7 +102,7 @@ class Resumer:
         source, epoch = plan.source, plan.last_source_epoch
         self._source.leader_epochs.saw(source.topic, plan.source_topic_id, source.partition, epoch)
         for side, cluster in (("source", self._source), ("target", self._target)):
-            if gone := await lost.explain_topic(cluster, side, plan):
+            if gone := await lost.explain_topic(cluster, side, plan, plan.next_source_offset):
                 return Resumed(plan, refusal=gone.reason, gap=gone.gap)
         scan = await self._scan_target(plan, done)
         if scan.is_another_log:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from typing import Final, cast
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, lost, reading, verdicts
@@ -467,16 +467,16 @@ class SourceReader:
         for copier in waiting:
             if not copier.is_read:
                 continue
-            plan = copier.plan
-            topic = metadata.topics.get(plan.source.topic)
-            if topic is None or topic.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
-                self._stop_if_gone(copier)
+            source = copier.plan.source
+            topic = metadata.topics.get(source.topic)
+            expected, end = (source.topic, copier.plan.source_topic_id), copier.high_watermark
+            verdict = verdicts.of_topic("source", topic, expected, source, copier.fetch_offset, end)
+            if not self._is_certain(source.topic, topic):
                 continue
-            self._gone_since.pop(plan.source.topic, None)
-            if plan.source_topic_id and topic.topic_id and topic.topic_id != plan.source_topic_id:
-                copier.stop_reading(*lost.source_made_anew(copier, topic.topic_id, plan.source_topic_id))
+            if verdict is not None:
+                copier.stop_reading(*verdict)
                 continue
-            partition = topic.partitions.get(plan.source.partition)
+            partition = topic.partitions.get(source.partition) if topic else None
             if partition is None or partition.leader < 0:
                 continue
             self._unplaced.discard(copier)
@@ -488,12 +488,13 @@ class SourceReader:
         elif leaderless := [str(copier.plan.source) for copier in waiting]:
             log.warning("%s: no leader for source %s; trying again", self._settings.flow, ", ".join(leaderless[:3]))
 
-    def _stop_if_gone(self, copier: PartitionCopier) -> None:
-        topic, now_s = copier.plan.source.topic, self.now_s()
-        if now_s - self._gone_since.setdefault(topic, now_s) > lost.GONE_AFTER_S:
-            copier.stop_reading(
-                *verdicts.deleted("source", topic, copier.plan.source, copier.fetch_offset, copier.high_watermark)
-            )
+    def _is_certain(self, name: str, topic: TopicMetadata | None) -> bool:
+        """Whether a topic is there, or has been missing for long enough."""
+        if topic is not None and topic.exists:
+            self._gone_since.pop(name, None)
+            return True
+        now_s = self.now_s()
+        return now_s - self._gone_since.setdefault(name, now_s) > lost.GONE_AFTER_S
 
     async def _explain(self, copier: PartitionCopier, leader_epoch: int, diverging: tuple[int, int] | None) -> None:
         plan = copier.plan

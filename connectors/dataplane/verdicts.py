@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from connect.kafka.cluster import TopicMetadata
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import UNKNOWN, Gap, GapKind
 
@@ -21,6 +22,23 @@ class Verdict(NamedTuple):
     reason: str
     error: str
     gap: Gap | None = None
+
+
+def of_topic(
+    side: str,
+    topic: TopicMetadata | None,
+    expected: tuple[str, UUID | None],
+    source: TopicPartition,
+    next_source_offset: int,
+    known_end: int = UNKNOWN,
+) -> Verdict | None:
+    """What became of a topic of a ``side``, source or target; None if it is the ``expected`` one, by name and id."""
+    name, before = expected
+    if topic is None or not topic.exists:
+        return deleted(side, name, source, next_source_offset, known_end)
+    if before and topic.topic_id and topic.topic_id != before:
+        return made_anew(side, name, topic.topic_id, before, source, next_source_offset, known_end)
+    return None
 
 
 def made_anew(

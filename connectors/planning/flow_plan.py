@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
@@ -22,8 +21,6 @@ from connectors.source.config_sync import ConfigSync
 from connectors.source.deletion import TopicDeletion
 from connectors.source.host import FlowParts
 from connectors.source.topic_plan import TopicPlan, plan_topics
-
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ async def plan_internal(cluster: Cluster, alias: str, wanted: Sequence[NewTopic]
 
 
 def _is_missing(cluster: Cluster, topic: str, found: TopicMetadata | None) -> bool:
-    if found is not None and found.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
+    if found is not None and not found.exists:
         return True
     if found is None or not found.partitions:
         raise RetriableError(

@@ -19,7 +19,6 @@ from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.connection import UnsupportedVersion
 from connect.kafka.group_offsets import GroupState, committed_offsets, group_state
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
-from connectors.dataplane.codes import UNKNOWN_TOPIC_OR_PARTITION
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind
 from connectors.map_reader import MapReader
@@ -252,7 +251,7 @@ def _judged(
 ) -> dict[TopicPartition, Entry]:
     """An entry of each partition, thrown away afterwards."""
     here = {topic.name: topic for topic in topics.topics}
-    there = {name: topic for name, topic in topics.target.items() if topic.error_code != UNKNOWN_TOPIC_OR_PARTITION}
+    there = {name: topic for name, topic in topics.target.items() if topic.exists}
     found = {}
     for one, start in known.items():
         target = TopicPartition(topics.naming.remote[one.topic], one.partition)

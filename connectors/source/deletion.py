@@ -24,7 +24,6 @@ from connectors.stored_offsets import read_all_positions
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 #: Looks in the time of the delay, and how far apart they are at least and at most.
 _LOOKS: Final = 10
 _BETWEEN_S: Final = (1.0, 600.0)
@@ -253,11 +252,7 @@ class TopicDeletion:
         if not maybe or not self._is_copied_cluster(ours, listed):
             return {}
         asked = (await self._source.metadata(maybe.keys())).topics
-        return {
-            topic: remote
-            for topic, remote in maybe.items()
-            if topic in asked and asked[topic].error_code == _UNKNOWN_TOPIC_OR_PARTITION
-        }
+        return {topic: remote for topic, remote in maybe.items() if topic in asked and not asked[topic].exists}
 
     def _is_copied_cluster(self, ours: Sequence[Copy], listed: Mapping[str, TopicMetadata]) -> bool:
         ids = {name: topic.topic_id for name, topic in listed.items()}

@@ -13,11 +13,11 @@ from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connectors.dataplane import verdicts
 from connectors.dataplane.plan import TopicPartition
 from connectors.dataplane.verdicts import Verdict
 from connectors.gaps import GapKind
 from connectors.source.ledger import Entry
+from connectors.source.standing import judge
 from connectors.source.takeover import Clusters
 
 _LOOK_S: Final = 5.0
@@ -64,23 +64,11 @@ async def _topics(cluster: Cluster, names: Collection[str]) -> Mapping[str, Topi
 
 
 def judged(entry: Entry, topic: TopicMetadata | None) -> Verdict | None:
-    """What stops an entry whose topic was gone, and is this one now; None where it says nothing new."""
+    """What stops an entry whose topic was gone and is this one now; None if that says nothing new."""
     position, partition = entry.position, _partition(entry)
-    if position is None or topic is None or topic.topic_id is None or partition.partition not in topic.partitions:
+    if position is None or topic is None or partition.partition not in topic.partitions:
         return None
-    is_source = _is_of_source(entry)
-    before = position.source_topic_id if is_source else position.target_topic_id
-    if before is None or before == topic.topic_id:
-        return None
-    return verdicts.made_anew(
-        "source" if is_source else "target",
-        partition.topic,
-        topic.topic_id,
-        before,
-        entry.pair.source,
-        position.next_source_offset,
-        entry.high_watermark,
-    )
+    return judge("source" if _is_of_source(entry) else "target", entry, position, topic)
 
 
 def _is_of_source(entry: Entry) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, TopicMetadata
@@ -32,10 +32,10 @@ _AT_ONCE: Final = 32
 async def refuse_topics_gone(
     source: Cluster, target: Cluster, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]
 ) -> frozenset[str]:
-    """Stop entries whose topics are deleted, or other ones under the same name.
+    """Stop entries whose topics were deleted or recreated, and give the others the ids that their topics have now.
 
-    Returns which topics are there of those that are written to and those that were. Raises :class:`RetriableError`
-    where a cluster does not answer.
+    Return which topics are there of those that are written to and those that were. Raise :class:`RetriableError` if a
+    cluster does not answer.
     """
     written = {position.target_topic for entry in entries if (position := starts[entry.pair.source].position)}
     here, there = await asyncio.gather(
@@ -43,23 +43,44 @@ async def refuse_topics_gone(
         known_topics(target, {entry.pair.target.topic for entry in entries} | written),
     )
     for entry in entries:
-        refuse_topic("source", entry, starts[entry.pair.source], here.get(entry.pair.source.topic))
-        refuse_topic("target", entry, starts[entry.pair.source], there.get(entry.pair.target.topic))
+        pair, start = entry.pair, starts[entry.pair.source]
+        copied, remote = here.get(pair.source.topic), there.get(pair.target.topic)
+        refuse_topic("source", entry, start, copied)
+        if not entry.is_stopped:
+            refuse_topic("target", entry, start, remote)
+        # Under the id of a recreated topic's predecessor a slice would find the same gap again.
+        entry.pair = replace(
+            pair,
+            source_topic_id=(copied and copied.topic_id) or pair.source_topic_id,
+            target_topic_id=(remote and remote.topic_id) or pair.target_topic_id,
+        )
     return frozenset(there)
 
 
 def refuse_topic(side: str, entry: Entry, start: Start, topic: TopicMetadata | None) -> None:
-    """Stop an entry whose topic of this ``side`` is gone, or is not the one that its position speaks of."""
-    pair, position = entry.pair, start.position
-    name = (pair.source if side == "source" else pair.target).topic
-    if topic is None:
-        copied_to = position.next_source_offset if position else 0
-        _stop(entry, verdicts.deleted(side, name, pair.source, copied_to))
-        return
-    stored = _stored_id(side, position, name) if position and not start.moved else None
-    if position and stored and topic.topic_id and stored != topic.topic_id:
-        end, next_source_offset = entry.high_watermark, position.next_source_offset
-        _stop(entry, verdicts.made_anew(side, name, topic.topic_id, stored, pair.source, next_source_offset, end))
+    """Stop an entry whose topic of this ``side`` was deleted, or is not the one that its position is about. An entry
+    of which nothing was copied loses nothing, and waits for its topic."""
+    position = None if start.moved else start.position
+    if position is not None and (verdict := judge(side, entry, position, topic)) is not None:
+        entry.position = entry.position or position  # by which it is known when its topic is there again
+        _stop(entry, verdict)
+
+
+def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | None) -> verdicts.Verdict | None:
+    """What became of the entry's topic of a ``side`` since the position was stored; None if it is the same."""
+    of_source, source = side == "source", entry.pair.source
+    name = (source if of_source else entry.pair.target).topic
+    then, topic_id = (
+        (position.source_topic, position.source_topic_id)
+        if of_source
+        else (position.target_topic, position.target_topic_id)
+    )
+    expected = name, topic_id if then == name else None
+    copied_to, end = position.next_source_offset, entry.high_watermark
+    verdict = verdicts.of_topic(side, topic, expected, source, copied_to, end)
+    if verdict and of_source and topic and topic.partitions and source.partition not in topic.partitions:
+        return verdicts.deleted(side, f"{name} with partition {source.partition}", source, copied_to, end)
+    return verdict
 
 
 async def refuse_truncated_targets(
@@ -151,13 +172,6 @@ def refuse_truncated(entry: Entry, position: Position, end: int) -> None:
 
 def _stop(entry: Entry, verdict: verdicts.Verdict) -> None:
     entry.stop(verdict.reason, gap=verdict.gap)
-
-
-def _stored_id(side: str, position: Position, name: str) -> UUID | None:
-    """The id of the topic that the position speaks of, if it is about one of this name."""
-    if side == "source":
-        return position.source_topic_id if position.source_topic == name else None
-    return position.target_topic_id if position.target_topic == name else None
 
 
 def _of_target(entry: Entry, start: Start) -> Position | None:

@@ -331,12 +331,12 @@ class MirrorSourceTask:
         self, ledger: Ledger, starts: Mapping[TopicPartition, Start], running: ProducerIdentity | None = None
     ) -> Takeover:
         known = ledger.going()
-        entries = await self._pairing.renew(known, starts)
+        await self._pairing.renew(known)
         passer = GapPasser(self._name, self._settings.gap_policy, self._store.runs_of, time.time_ns() // 1_000_000)
         takeover = await take_over(
             self._services.clusters,
             self._settings.transactional_id,
-            entries,
+            known,
             starts,
             reset_to=self._settings.reset_to,
             read_committed=self._settings.slice.read_committed,

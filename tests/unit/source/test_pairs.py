@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from connect.core.errors import RetriableError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster, PartitionMetadata, TopicMetadata
 from connectors.dataplane import lost
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKind
 from connectors.positions import Position
-from connectors.source import pairs
+from connectors.source import pairs, standing
 from connectors.source.ledger import Entry, Pair
 from connectors.source.pairs import Pairing
 from connectors.source.returned import is_gone, judged
+from connectors.source.standing import refuse_topics_gone
 from connectors.source.store import Start
 
 OLD, NEW, THERE = UUID(int=1), UUID("1c9bd204-0000-4000-8000-000000000000"), UUID(int=3)
@@ -55,9 +55,14 @@ class Both:
             cast(Admin, self.target),
         )
 
-    async def renew(self, *entries: Entry) -> list[Entry]:
+    async def renew(self, *entries: Entry) -> None:
+        """As at the begin of a take-over."""
         starts = {entry.pair.source: Start(entry.position, 99, False) for entry in entries}
-        return await self.pairing.renew(entries, starts)
+        await self.take_over(entries, starts)
+
+    async def take_over(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
+        await self.pairing.renew(entries)
+        await refuse_topics_gone(cast(Cluster, self.source), cast(Cluster, self.target), entries, starts)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +77,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def compacted(_: Cluster, names: Collection[str]) -> set[str]:
         return {name for name in names if name.startswith("compacted")}
 
-    monkeypatch.setattr(pairs, "known_topics", known)
+    monkeypatch.setattr(standing, "known_topics", known)
     monkeypatch.setattr(pairs, "perhaps_compacted", compacted)
 
 
@@ -86,36 +91,34 @@ def healing(name: str, kind: GapKind, partition: int = 0) -> Entry:
     return entry
 
 
-async def test_a_target_that_a_broker_has_not_heard_of_is_not_a_source_that_is_gone() -> None:
+async def test_topics_that_a_broker_has_not_heard_of_are_waited_for() -> None:
     both = Both()
     entry, other = healing("orders", GapKind.TARGET_RECREATED), healing("clicks", GapKind.TARGET_RECREATED)
+    both.source.known["orders"] = topic("orders", OLD)
     both.target.late = {"us.orders": topic("us.orders", NEW)}
     del both.target.known["us.orders"]
-    assert await both.renew(entry, other) == [entry, other]
+    await both.renew(entry, other)
     assert entry.pair.target_topic_id == NEW
+    assert (entry.state, other.state) == ("target-recreated", "source-recreated")
 
 
-async def test_what_the_target_has_no_partition_for_waits_and_the_others_go_on() -> None:
-    both = Both()
-    both.target.known["us.orders"] = topic("us.orders", NEW, 1)
-    entry, other = healing("orders", GapKind.TARGET_RECREATED, 1), healing("orders", GapKind.TARGET_RECREATED)
-    assert await both.renew(entry, other) == [other]
-    assert entry.is_waiting
-    assert entry.reason == "a cluster does not know orders-1, or target us.orders-1, now"
-    with pytest.raises(RetriableError, match=r"us\.orders-1"):
-        await both.renew(entry)
-    both.target.known["us.orders"] = topic("us.orders", NEW, 2)
-    assert await both.renew(entry) == [entry]
-    assert entry.pair.target_topic_id == NEW
+async def test_a_source_that_was_recreated_unnoticed_is_taken_over_under_its_new_id() -> None:
+    """Under the old id a slice would find the gap again."""
+    both, (entry,) = Both(), [healing("orders", GapKind.SOURCE_RECREATED)]
+    entry.state = "running"
+    await both.renew(entry)
+    assert entry.state == "source-recreated"
+    assert entry.pair.source_topic_id == NEW
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 async def test_the_topic_that_is_gone_is_the_one_that_is_told(side: str) -> None:
     both = Both()
     name = "orders" if side == "source" else "us.orders"
+    both.source.known["orders"] = topic("orders", OLD)
     del (both.source if side == "source" else both.target).known[name]
-    entry, other = healing("orders", GapKind.SOURCE_RECREATED), healing("clicks", GapKind.SOURCE_RECREATED)
-    assert await both.renew(entry, other) == [other]
+    entry = healing("orders", GapKind.SOURCE_RECREATED)
+    await both.renew(entry)
     assert entry.state == f"{side}-deleted"
     assert entry.reason.startswith(f"{side} topic {name} ")
     assert is_gone(entry), "it is looked at again"
@@ -125,7 +128,7 @@ async def test_a_source_topic_without_the_partition_has_lost_it() -> None:
     both = Both()
     both.source.known["orders"] = topic("orders", NEW, 1)
     entry = healing("orders", GapKind.SOURCE_RECREATED, 1)
-    assert await both.renew(entry) == []
+    await both.renew(entry)
     assert entry.state == "source-deleted"
 
 
@@ -141,9 +144,10 @@ def waiting_for(position: Position | None) -> tuple[Entry, dict[TopicPartition, 
 async def test_one_that_waited_and_whose_topic_is_gone_is_known_again_when_it_is_back(side: str) -> None:
     """As where a broker that is lost for good takes a topic with it, which is deleted and made anew."""
     both = Both()
+    both.source.known["orders"] = topic("orders", OLD)
     del (both.source if side == "source" else both.target).known["orders" if side == "source" else "us.orders"]
     entry, starts = waiting_for(Position("orders", 0, OLD, 100, 3, "us.orders", 0, OLD, 50, "mm2-0", 5, 1, 8))
-    assert await both.pairing.renew([entry], starts) == []
+    await both.take_over([entry], starts)
     assert entry.state == f"{side}-deleted"
     assert "up to source offset 99" in entry.reason
     assert is_gone(entry)
@@ -155,9 +159,8 @@ async def test_one_that_waited_and_whose_topic_is_gone_is_known_again_when_it_is
 async def test_one_of_which_nothing_was_copied_waits_for_its_topic(side: str) -> None:
     both = Both()
     del (both.source if side == "source" else both.target).known["orders" if side == "source" else "us.orders"]
-    (entry, starts), other = waiting_for(None), healing("clicks", GapKind.TARGET_RECREATED)
-    starts[other.pair.source] = Start(other.position, 99, False)
-    assert await both.pairing.renew([entry, other], starts) == [other]
+    entry, starts = waiting_for(None)
+    await both.take_over([entry], starts)
     assert entry.is_waiting
 
 
@@ -166,7 +169,8 @@ async def test_a_position_in_a_remote_topic_that_the_removed_policy_made_continu
     both, source, target = Both(), TopicPartition("orders", 0), TopicPartition("us.orders", 0)
     (entry,) = [Entry(pair) for pair in await both.pairing.pairs([source])]
     position = Position(*source, NEW, 100, 3, "us.orders.1c9bd204", 0, UUID(int=7), 50, "mm2-0", 5, 1, 8)
-    assert await both.pairing.renew([entry], {source: Start(position, 99, False)}) == [entry]
+    await both.take_over([entry], {source: Start(position, 99, False)})
+    assert not entry.is_stopped
     assert entry.pair.target == target
 
 
