@@ -13,7 +13,7 @@ from connect.embedded import ports
 from connect.embedded.java import java_environment
 from connect.wire.records import Record
 from connectors.dataplane.plan import PartitionPlan, TopicPartition
-from connectors.dataplane.records_rows import outcome_by, rows_of
+from connectors.dataplane.records_stage import outcome_by, rows_of
 from connectors.spark.query_frame import STAGE_DDL, problem_of, transformed
 from connectors.transforms.smt_chain import Unfit
 

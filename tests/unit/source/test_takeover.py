@@ -185,6 +185,7 @@ async def test_what_a_policy_lets_go_on_is_begun_by_the_next_attempt_where_one_f
     target: Target, monkeypatch: pytest.MonkeyPatch, policy: OnTopicRecreated
 ) -> None:
     ledger, starts = Ledger([pair(A), pair(B)]), {A: stored(A, clean=True, source_topic_id=UUID(int=9)), B: stored(B)}
+    ledger.entries[A].pair = replace(pair(A), source_topic_id=UUID(int=9))  # it was paired before
     passer = GapPasser("us->eu", GapPolicy(on_topic_recreated=policy), lambda _: (), 1234)
     answers = iter([False, True])
 
@@ -202,6 +203,7 @@ async def test_what_a_policy_lets_go_on_is_begun_by_the_next_attempt_where_one_f
             await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
     found = await take_over(target.clusters, OWN, ledger.going(), starts, passer=passer)
     assert {plan.source: plan.next_source_offset for plan in found.plans} == ({A: 3} if goes_on else {}) | {B: 100}
+    assert {plan.source_topic_id for plan in found.plans} == {pair(B).source_topic_id}
     assert seen == ([["healing", "starting"]] * 2 if goes_on else []), "nobody takes it for stopped meanwhile"
 
 
