@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,11 +32,8 @@ class HandlerPlan:
 
     def make(self) -> MessageHandler:
         """Raises HandlerUnusable; what a handler of other people says may hold secrets, so only its type is told."""
-        module, _, path = self.reference.partition(":")
         try:
-            found: Any = importlib.import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
+            found = pkgutil.resolve_name(self.reference)
         except (ImportError, AttributeError, ValueError) as error:
             raise HandlerUnusable(
                 f"message handler {self.reference} cannot be imported ({type(error).__name__}); write "

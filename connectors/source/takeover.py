@@ -29,7 +29,7 @@ from connectors.source.ledger import Entry
 from connectors.source.reach import let_wait, out_of_reach, target_of
 from connectors.source.standing import refuse_topics_gone, refuse_truncated_targets
 from connectors.source.store import Start
-from connectors.source.unfenced import MissingRights, raised
+from connectors.source.unfenced import MissingRights
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def _plan_with_proof(entry: Entry, position: Position, fenced: _Fenced) -> Parti
         position.target_end,
         pipelined=is_fenced and target in fenced.marked,
         proof=Proof(writer, position.next_sequence, is_fenced, position.is_last_ours),
-        producer=None if is_fenced else raised(position),
+        producer=None if is_fenced else writer.raised(),
     )
 
 

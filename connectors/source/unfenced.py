@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 
 from connect.kafka.transactions import TransactionalIdRefused
-from connectors.dataplane.plan import ProducerIdentity
-from connectors.positions import Position
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +35,3 @@ class MissingRights:
             error,
             self._id_prefix,
         )
-
-
-def raised(position: Position) -> ProducerIdentity | None:
-    """The producer of ``position`` with the next epoch; None if its epochs are used up."""
-    return ProducerIdentity(position.producer_id, position.producer_epoch).raised()

@@ -44,7 +44,7 @@ def problem_of(session: Any, text: str) -> str:
     """Why a query cannot be used, in Spark's own words where they are Spark's; empty where it can."""
     try:
         query = parse_query(text)
-        _columns(session, VIEW).createOrReplaceTempView(VIEW)
+        _columns(session).createOrReplaceTempView(VIEW)
         frame = session.sql(query.text)
         frame.columns  # noqa: B018  # what Spark Connect analyses, it analyses when it is asked for something
         _refuse_plan(frame)
@@ -69,7 +69,7 @@ def transformed(session: Any, records: Any, text: str) -> Any:
     """
     functions = _functions(session)
     query = parse_query(text)
-    _columns(session, VIEW).createOrReplaceTempView(VIEW)
+    _columns(session).createOrReplaceTempView(VIEW)
     changed = _changed(session, query)
     # What two expressions share would be evaluated before either, and so outside.
     session.conf.set(_SHARED_EVALUATION, "false")
@@ -96,9 +96,8 @@ def first_lines(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def _columns(session: Any, view: str) -> Any:
+def _columns(session: Any) -> Any:
     """No record at all, with the columns of one."""
-    del view
     columns = ", ".join(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in COLUMNS.items())
     return session.sql(f"SELECT {columns} WHERE false")
 

@@ -7,7 +7,7 @@ to a topic which others fill are dropped.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -54,11 +54,7 @@ class MadePlugin:
     def make(self) -> Any:
         """An instance, configured. Raises TransformUnusable."""
         try:
-            module, _, path = self.reference.partition(":")
-            found: Any = importlib.import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
-            made = found()
+            made = pkgutil.resolve_name(self.reference)()
             made.configure(self.props)
         except HeliographError as error:
             raise TransformUnusable(f"{self.name} cannot be used: {error}") from error
