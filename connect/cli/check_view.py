@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from connect.cli.check_report import Level, Report
-from connect.cli.connectors_view import console, printable
+from connect.cli.connectors_view import console, new_table, printable
 
 _STYLES: Final = {Level.ERROR: "bold red", Level.UNKNOWN: "bold red", Level.WARNING: "yellow", Level.NOTE: ""}
 _WORDS: Final = {
@@ -39,7 +38,7 @@ def verdict(report: Report) -> str:
 
 
 def _outcomes(report: Report) -> Table:
-    table = _table("what", "would do")
+    table = new_table("what", "would do")
     for one in report.outcomes:
         for at, sentence in enumerate(one.does):
             table.add_row(_text("" if at else one.what), _text(sentence))
@@ -47,7 +46,7 @@ def _outcomes(report: Report) -> Table:
 
 
 def _clusters(report: Report) -> Table:
-    table = _table("cluster", "addresses", "brokers", "Kafka", "cluster id")
+    table = new_table("cluster", "addresses", "brokers", "Kafka", "cluster id")
     for one in report.clusters:
         if one.error:
             table.add_row(_text(one.name), _text(one.addresses), _text("no answer", _STYLES[Level.ERROR]), "", "")
@@ -58,7 +57,7 @@ def _clusters(report: Report) -> Table:
 
 
 def _findings(report: Report) -> Table:
-    table = _table("line", "", "what is to be said")
+    table = new_table("line", "", "what is to be said")
     for row in _rows(report):
         table.add_row(*row)
     return table
@@ -68,13 +67,6 @@ def _rows(report: Report) -> Iterator[tuple[Text, Text, Text]]:
     for one in report.findings:
         line = "" if one.line is None else str(one.line)
         yield _text(line), _text(one.level, _STYLES[one.level]), _text(one.text)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _text(text: str, style: str = "") -> Text:

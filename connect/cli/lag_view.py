@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from connect.cli.connectors_view import console, printable
+from connect.cli.connectors_view import console, new_table, printable
 from connect.cli.console import counted
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -82,10 +81,8 @@ def _trend(speed: float | None) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("partition", overflow="fold")
-    for name in (*(("position", "end") if is_wide else ()), "records", "bytes (est.)", "oldest", "lost"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = (*(("position", "end") if is_wide else ()), "records", "bytes (est.)", "oldest", "lost")
+    table = new_table("partition", *numbers, whole=numbers, right=numbers)
     for one in rows:
         offsets = (str(one["position"]), str(one["end"])) if is_wide else ()
         table.add_row(

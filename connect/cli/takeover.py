@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from connect.cli.connectors_view import console, printable, show_json
+from connect.cli.connectors_view import console, new_table, printable, show_json
 from connect.cli.console import counted
 from connect.cli.flow_worker import worker_config
 from connect.cli.plan import exit_code
@@ -117,10 +116,8 @@ def _show(checked: TakeoverCheck, *, everything: bool) -> None:
 
 
 def _table(partitions: Sequence[PartitionStart], *, everything: bool) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("partition", "begins at", "by", "log", "to copy", "lost", "remote end"):
-        right = name in ("begins at", "to copy", "lost", "remote end")
-        table.add_column(name, overflow="fold", justify="right" if right else "left")
+    names = ("partition", "begins at", "by", "log", "to copy", "lost", "remote end")
+    table = new_table(*names, right=("begins at", "to copy", "lost", "remote end"))
     for row in _rows(partitions, everything=everything):
         table.add_row(*map(printable, row))
     return table

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from connect.cli.connectors_view import console, printable
+from connect.cli.connectors_view import console, new_table, printable
 from connectors.flow_health import Age, FlowHealth, Seen, State, Way
 
 _STYLES: Final = {
@@ -26,9 +24,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 def show_topology(clusters: Sequence[Seen], flows: Sequence[FlowHealth], ways: Sequence[Way]) -> None:
     """The flows, then the trees, then what could not be looked at."""
     out = console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("flow", "its worker", "last heartbeat"):
-        table.add_column(name, overflow="fold")
+    table = new_table("flow", "its worker", "last heartbeat")
     for flow in flows:
         state = Text(flow.state.value, style=_STYLES[flow.state])
         name = flow.name if flow.in_file else f"{flow.name} (not in the file)"
