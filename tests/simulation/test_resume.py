@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.plan import ProducerIdentity
 from connectors.dataplane.resume import Fingerprint, TargetScan
-from connectors.source import takeover
 from connectors.source.ledger import Ledger
 from connectors.source.predecessors import Predecessors
 from tests.simulation.resume_world import play
@@ -120,7 +120,7 @@ def _another_log_is_scanned(patch: pytest.MonkeyPatch) -> None:
 
 
 def _epoch_is_not_raised(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(takeover, "raised", lambda _: None)
+    patch.setattr(ProducerIdentity, "raised", lambda _: None)
 
 
 def _late_records_are_not_announced(patch: pytest.MonkeyPatch) -> None:

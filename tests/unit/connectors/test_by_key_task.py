@@ -14,6 +14,7 @@ import pytest
 
 from connect.core.errors import RetriableError
 from connect.core.properties import parse_properties
+from connect.kafka.cluster import TopicMetadata
 from connect.kafka.group_offsets import Committed
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane import lost
@@ -44,11 +45,7 @@ class Source:
         self.missing: set[str] = set()
 
     async def topics(self, names: Collection[str]) -> Any:
-        found = {
-            name: SimpleNamespace(name=name, topic_id=self.topic_id, error_code=0)
-            for name in names
-            if name not in self.missing
-        }
+        found = {name: TopicMetadata(name, self.topic_id, 0, {}) for name in names if name not in self.missing}
         return SimpleNamespace(topics=found)
 
     metadata = topics

@@ -12,6 +12,7 @@ import pytest
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError
 from connect.kafka import topic_configs
+from connect.kafka.cluster import TopicMetadata
 from connectors.dataplane.lost import known_topics
 from connectors.failover import denying, draining, preflight
 from connectors.failover.behind import Behind
@@ -133,7 +134,7 @@ async def test_a_denied_topic_that_is_hidden_is_not_taken_for_copied(
 
     async def metadata(names: set[str]) -> Any:
         assert names == {"mail"}, "what is seen is not asked for"
-        return SimpleNamespace(topics={"mail": SimpleNamespace(error_code=mail)})
+        return SimpleNamespace(topics={"mail": TopicMetadata("mail", None, mail, {})})
 
     monkeypatch.setattr(draining, "behind", behind)
     monkeypatch.setattr(draining, "LagReader", lambda *_: None)
