@@ -136,6 +136,8 @@ class Entry:
     stored: tuple[int, int] = (0, 0)
     stored_s: float = 0.0
     state: str = STARTING
+    #: whether a slice of this task was ever told to copy it
+    was_copied: bool = False
     reason: str = ""
     #: what became of its logs, where it stopped of that
     gap: Gap | None = None
@@ -275,9 +277,19 @@ class Ledger:
 
     def leave(self, wanted: Collection[TopicPartition]) -> None:
         """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""
+        self.abandon(wanted)
         for source in self.entries.keys() - set(wanted):
             self.entries[source].hand_over()
             self.entries[source].state = LEAVING
+
+    def abandon(self, wanted: Collection[TopicPartition]) -> None:
+        """Store nothing more of the entries that are not ``wanted`` and that no slice of this task has copied: their
+        next owner may have stored a newer position already."""
+        for source in self.entries.keys() - set(wanted):
+            entry = self.entries[source]
+            if not entry.was_copied:
+                entry.position, entry.runs, entry.passing = None, [], None
+                entry.state = LEAVING
 
     def leaving(self) -> list[TopicPartition]:
         """Partitions that are no longer copied here, and are to be stored."""

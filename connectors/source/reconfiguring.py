@@ -116,6 +116,7 @@ class Reconfiguring:
             if entry.state == STARTING:
                 entry.state = RUNNING
             if entry.is_copied:
+                entry.was_copied = True
                 self._written.add(entry.pair.target)
         self._is_back = False
         self._began_s, self._changed_s = asyncio.get_running_loop().time(), inf

@@ -219,6 +219,7 @@ class MirrorSourceTask:
                 following = await self._epoch(handle)
                 await self._end_epoch(handle)
                 self._has_ended = True
+                self._ledger.leave(self._changes.wanted)  # before a takeover could take them for our own
                 self._defects.forget()
                 if following is not None:
                     await asyncio.wait({following, self._stopping}, return_when="FIRST_COMPLETED")
@@ -385,6 +386,7 @@ class MirrorSourceTask:
         for plan in takeover.plans:
             if plan.proof is None:
                 ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
+        ledger.abandon(self._changes.wanted)
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
     async def _epoch(self, handle: SliceHandle) -> asyncio.Task[SliceHandle] | None:

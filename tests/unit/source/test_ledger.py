@@ -26,6 +26,7 @@ def ledger() -> Ledger:
     made = Ledger(Pair(source, None, TopicPartition("us.orders", source.partition), None) for source in (SOURCE, OTHER))
     for entry in made.entries.values():
         made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdentity(7, 0)))
+        entry.was_copied = True
     return made
 
 
@@ -203,6 +204,14 @@ def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their
     assert (made.leaving(), made.plans()) == ([SOURCE, OTHER], [])
     stored = {one.position.source_partition: one.position.is_handed_over for one in made.take_commits()}
     assert stored == {0: False, 1: True}
+
+
+def test_of_a_partition_that_leaves_and_was_never_copied_here_nothing_is_stored() -> None:
+    made = ledger()
+    made.entries[SOURCE].was_copied = False
+    made.leave([])
+    assert [one.position.source_partition for one in made.take_commits()] == [OTHER.partition]
+    assert made.leaving() == [SOURCE, OTHER]
 
 
 def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:

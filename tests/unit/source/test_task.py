@@ -504,3 +504,82 @@ async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once
     one.stop()
     await running
     assert world.commits[-1].scope is Scope.ALL
+
+
+async def test_a_partition_that_is_taken_away_during_the_first_takeover_is_not_stored(world: World) -> None:
+    """Its next owner may have stored a newer position: ours would be stored over that."""
+    world.pairs = [PAIR, OTHER_PAIR]
+    world.may_take_over.clear()
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.starts) == 1)
+    one.reconfigure((SOURCE,))
+    world.may_take_over.set()
+    await world.until(lambda: len(world.went) == 1)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits} == {0}
+
+
+async def test_a_partition_that_is_taken_away_while_it_joins_is_not_stored(world: World) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.pairs = [PAIR, OTHER_PAIR]
+    world.may_take_over.clear()
+    one.reconfigure((SOURCE, OTHER))
+    await world.until(lambda: len(world.starts) == 2)
+    one.reconfigure((SOURCE,))
+    world.may_take_over.set()
+    await asyncio.sleep(0.05)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits} == {0}
+
+
+async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(
+    world: World,
+) -> None:
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.pairs = [PAIR, OTHER_PAIR]
+    world.has_one_slot = True
+    world.slot_is_given.clear()
+    one.reconfigure((SOURCE, OTHER))
+    await world.until(lambda: len(world.slices) == 2 and world.slices[0].is_closed)
+    one.reconfigure((SOURCE,))
+    world.slot_is_given.set()
+    await world.until(lambda: len(world.went) == 2)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert [len(sequences) for _, _, sequences in world.went] == [1, 1]
+    handed_over = {one.position.source_partition for one in world.commits if one.position.is_handed_over}
+    assert handed_over == {0}
+
+
+async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takeover after its move would begin it here, over the position of its new owner."""
+    away = {OTHER: "target us.orders-1 has no leader"}
+
+    async def still_away(*_: object) -> dict[Any, str]:
+        return dict(away)
+
+    monkeypatch.setattr(reach, "still_away", still_away)
+    monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
+    world.pairs, world.away = [PAIR, OTHER_PAIR], away
+    world.has_one_slot = True
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.slot_is_given.clear()
+    away.clear()
+    await world.until(lambda: len(world.slices) == 2)
+    one.reconfigure((SOURCE,))
+    world.slot_is_given.set()
+    await world.until(lambda: len(world.went) == 2)
+    one.stop()
+    await asyncio.wait_for(running, 60)
+    assert {commit.position.source_partition for commit in world.commits} == {0}
