@@ -53,6 +53,11 @@ class Waiting:
         if starts:
             self.starts, self._look_at_s = {**self.starts, **starts}, 0.0
 
+    def retain(self, entries: Sequence[Entry]) -> None:
+        """Forget what was stored of all but ``entries``: others may write the rest."""
+        kept = {entry.pair.source for entry in entries}
+        self.starts = {source: start for source, start in self.starts.items() if source in kept}
+
     async def is_back(self, entries: Sequence[Entry]) -> bool:
         """Return whether one of ``entries`` can be taken over now; False if it is too early to look."""
         now_s = asyncio.get_running_loop().time()

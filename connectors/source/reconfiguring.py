@@ -118,6 +118,7 @@ class Reconfiguring:
             if entry.is_copied:
                 entry.was_copied = True
                 self._written.add(entry.pair.target)
+        self._waiting.retain(self._ledger.waiting())
         self._is_back = False
         self._began_s, self._changed_s = asyncio.get_running_loop().time(), inf
 

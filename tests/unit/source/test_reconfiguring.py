@@ -277,3 +277,12 @@ async def test_what_a_cluster_does_not_know_yet_joins_later(world: World, caplog
     world.unknown.clear()
     await asyncio.wait_for(epoch, 60)
     assert C in world.ledger.entries
+
+
+async def test_what_was_stored_of_a_partition_that_no_longer_waits_is_forgotten(world: World) -> None:
+    """Another task may copy it meanwhile, and this task again later."""
+    start = Start(None, 49, False)
+    world.ledger.entries[A].wait("target us.orders-0 has no leader")
+    world.waiting.starts = dict.fromkeys((A, B, C), start)
+    world.changes.began(PRODUCER)
+    assert world.waiting.starts == {A: start}
