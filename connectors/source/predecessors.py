@@ -35,7 +35,7 @@ class _Start(Protocol):
 
 
 StartT = TypeVar("StartT", bound=_Start)
-#: The id of a task's records, and whether it is claimed with the id of the store.
+#: The id of a task's records, and whether that is to be claimed as well as the id of the store.
 _Owner = tuple[str, bool]
 Read = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, StartT]]]
 Claim = Callable[[TransactionalWriter, Collection[TopicPartition]], Awaitable[None]]
@@ -64,18 +64,24 @@ class Predecessors:
         Raises as :meth:`TransactionalWriter.open`, ``read`` and ``claim``.
         """
         known = dict(starts)
-        shut_out: dict[_Owner, TransactionalWriter | None] = {}
+        #: One writer per name: a second one would shut the first one out.
+        writers: dict[str, TransactionalWriter | None] = {}
+        claimed = set[_Owner]()
         while True:
             owners = {source: owner for source, start in known.items() if (owner := self._owner(start)) is not None}
-            new = sorted(set(owners.values()) - shut_out.keys())
+            new = sorted(set(owners.values()) - claimed)
             if not new:
                 break
-            for one in new:
-                shut_out[one] = await self._claim(*one)
+            claimed.update(new)
+            for name, is_atomic in new:
+                if is_atomic:
+                    await self._claim_records(name)
+                if name not in writers:
+                    writers[name] = await self._claim(name)
             known |= await read([source for source, owner in owners.items() if owner in new])
         by_writer: dict[TransactionalWriter, list[TopicPartition]] = {}
         for source, owner in owners.items():
-            if (writer := shut_out[owner]) is not None:
+            if (writer := writers[owner[0]]) is not None:
                 by_writer.setdefault(writer, []).append(source)
         for writer, sources in by_writer.items():
             await claim(writer, sources)
@@ -95,13 +101,17 @@ class Predecessors:
             return None
         return name, is_atomic
 
-    async def _claim(self, name: str, is_atomic: bool) -> TransactionalWriter | None:
+    async def _claim_records(self, name: str) -> None:
         try:
-            if is_atomic:
-                await init_producer_id(self._cluster, name)
-            if store_id(name) == self._own:
-                return None
-            writer = TransactionalWriter(self._cluster, store_id(name))
+            await init_producer_id(self._cluster, name)
+        except TransactionalIdRefused as error:
+            self._rights.announce(error)
+
+    async def _claim(self, name: str) -> TransactionalWriter | None:
+        if store_id(name) == self._own:
+            return None
+        writer = TransactionalWriter(self._cluster, store_id(name))
+        try:
             await writer.open()
         except TransactionalIdRefused as error:
             self._rights.announce(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -196,3 +196,24 @@ async def test_without_rights_nobody_is_shut_out(coordinator: Coordinator) -> No
     coordinator.refused = {"mm2-0-commit"}
     assert await take(coordinator, "mm2-1") == BEFORE
     assert coordinator.stored[SOURCE].claimant == ""
+
+
+@pytest.mark.parametrize("partitions", [(0, 3), (3, 0)])
+async def test_an_owner_of_several_partitions_is_claimed_once(
+    coordinator: Coordinator, partitions: Sequence[int]
+) -> None:
+    """It wrote one and has claimed the other: with two writers under its id the second shuts the first one out."""
+    claimed = TopicPartition("orders", 3)
+    coordinator.stored[claimed] = Start(
+        replace(BEFORE, source_partition=3, transactional_id="mm2-1"), 0, False, claimant="mm2-0-commit"
+    )
+
+    async def claim(writer: Any, sources: Collection[TopicPartition]) -> None:
+        writer.check()
+        for source in sources:
+            coordinator.stored[source] = replace(coordinator.stored[source], claimant="mm2-1-commit")
+
+    starts = {one: coordinator.stored[one] for one in (TopicPartition("orders", index) for index in partitions)}
+    await coordinator.successor("mm2-1").shut_out(starts, coordinator.read, claim)
+    assert {one.claimant for one in coordinator.stored.values()} == {"mm2-1-commit"}
+    assert coordinator.epochs == {"mm2-0": 1, "mm2-0-commit": 1}
