@@ -98,10 +98,10 @@ async def out_of_reach(
     return found | {led[TopicPartition(*partition)]: f"target {why}" for partition, why in untold.items()}
 
 
-def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str]) -> list[Entry]:
+def let_wait(entries: Sequence[Entry], away: Mapping[TopicPartition, str], *, may_be_all: bool = False) -> list[Entry]:
     """Let the entries wait that are ``away``, each with its reason, and return the others. Raises
-    :class:`RetriableError` if there are no others."""
-    if away and all(entry.pair.source in away for entry in entries):
+    :class:`RetriableError` if there are no others, unless it ``may_be_all``."""
+    if away and not may_be_all and all(entry.pair.source in away for entry in entries):
         raise RetriableError("; ".join(sorted(set(away.values()))[:_MOST_NAMED]))
     for entry in entries:
         if why := away.get(entry.pair.source):

@@ -91,6 +91,7 @@ async def take_over(
     running: ProducerIdentity | None = None,
     initial_group: str = "",
     transaction_timeout_ms: int | None = None,
+    may_all_wait: bool = False,
 ) -> Takeover:
     """Fence whoever wrote before and plan each entry; entries that may not go on are stopped with their reason, and
     those that cannot be taken over now wait with theirs.
@@ -99,7 +100,7 @@ async def take_over(
     partitions that nothing is known of and that ``initial_group`` has committed no offset for. ``passer`` lets go on
     what its policies let go on; None: nothing. ``running`` is the producer of a slice that copies others: then
     ``transactional_id`` is left alone, and nothing of it may be unclean in ``entries``. ``transaction_timeout_ms``: of
-    the transactions that records are in, under exactly-once.
+    the transactions that records are in, under exactly-once. ``may_all_wait``: not an error, since others are to join.
     """
     known = {entry.pair.source: starts[entry.pair.source] for entry in entries}
     written = await refuse_topics_gone(clusters.source, clusters.target, entries, known)
@@ -107,7 +108,8 @@ async def take_over(
         passer.heal(entries)
         known |= await passer.begin(clusters.source, entries, known)
     going = [entry for entry in entries if not entry.is_stopped]
-    entries = let_wait(going, await out_of_reach(clusters.source, clusters.target, going, known))
+    away = await out_of_reach(clusters.source, clusters.target, going, known)
+    entries = let_wait(going, away, may_be_all=may_all_wait)
     # A writer that ended with everything acknowledged, whichever task's it was, has nothing under way to shut out.
     unclean = {
         entry.pair.source: position

@@ -345,6 +345,8 @@ class MirrorSourceTask:
             running=running,
             initial_group=self._settings.initial_group,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
+            # What is to join is taken over while a slice copies, be it nothing.
+            may_all_wait=running is None and not set(self._changes.wanted) <= set(ledger.entries),
         )
         for entry in known:
             if entry.is_stopped:

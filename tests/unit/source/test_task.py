@@ -154,13 +154,22 @@ class World:
         return [pair for pair in self.pairs if pair.source in wanted]
 
     async def _take_over(
-        self, _: object, __: str, entries: Sequence[Entry], starts: Any, running: ProducerIdentity | None, **___: object
+        self,
+        _: object,
+        __: str,
+        entries: Sequence[Entry],
+        starts: Any,
+        running: ProducerIdentity | None,
+        may_all_wait: bool,
+        **___: object,
     ) -> Takeover:
         self.starts.append(starts)
         positions = [starts[entry.pair.source].position for entry in entries]
         self.taken_over += [bool(position and position.is_handed_over) for position in positions]
         self.changed()
         await self.may_take_over.wait()
+        if all(entry.pair.source in self.away for entry in entries) and not may_all_wait:
+            raise RetriableError("no partition can be taken over now")
         plans = []
         for entry in entries:
             if why := self.away.get(entry.pair.source):
@@ -583,3 +592,20 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
     one.stop()
     await asyncio.wait_for(running, 60)
     assert {commit.position.source_partition for commit in world.commits} == {0}
+
+
+async def test_a_partition_joins_a_task_that_lost_its_slice_and_whose_others_all_wait(world: World) -> None:
+    world.pairs = [PAIR]
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    world.away = {SOURCE: "target us.orders-0 has no leader"}
+    world.slices[-1].ended.set_result(SliceLost("killed"))
+    await world.until(lambda: one.state == "recovering" and len(world.starts) > 1)
+    assert len(world.went) == 1, "alone it is tried again"
+    world.pairs = [PAIR, OTHER_PAIR]
+    one.reconfigure((SOURCE, OTHER))
+    await world.until(lambda: [len(sequences) for _, _, sequences in world.went] == [1, 0, 1])
+    assert [view.state for view in one.view(0)] == ["waiting", "running"]
+    one.stop()
+    await asyncio.wait_for(running, 60)
