@@ -31,8 +31,6 @@ SMALL: Final[Mapping[str, str]] = {
     "emit.checkpoints.enabled": "false",
     "emit.heartbeats.enabled": "false",
     "heartbeats.replication.enabled": "false",
-    # Java's offsets, which tests wait for.
-    "eu.offset.flush.interval.ms": "2000",
     # Tests give topics of the target settings of their own.
     "sync.topic.configs.enabled": "false",
     "eu.session.timeout.ms": "6000",

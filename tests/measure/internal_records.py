@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
             "clusters": "us, eu",
             "us.bootstrap.servers": us.bootstrap,
             "eu.bootstrap.servers": eu.bootstrap,
-            **{key: value for key, value in SMALL.items() if key != "offset.flush.interval.ms"},
+            **SMALL,
             "us->eu.enabled": "true",
             "us->eu.topics": _TOPIC,
             "tasks.max": str(options.tasks),
