@@ -19,6 +19,7 @@ from connect.kafka.transactions import (
     Partition,
     ProducerIdentity,
     Superseded,
+    TopicsRefused,
     add_partitions,
     claim,
     end_transaction,
@@ -85,6 +86,7 @@ class Appender:
         Raises:
             CommitUnknown: it is not known whether it is committed.
             Superseded: another one has begun to append.
+            TopicsRefused: the right to write to the partition is missing; other partitions may be appended to.
             HeliographError: it is not; as ``check``, which gets each error code of a leader.
         """
         builder = self.batch(self._marks, _MARK_BYTES)
@@ -92,8 +94,13 @@ class Appender:
         batches = {partition: batch, self._marks: Batch(bytes(builder.build()), 1)}
         try:
             await until(_BATCH_S, "waiting for the target", lambda: self._write(batches, check))
-        except HeliographError:
+        except TopicsRefused:
+            # Others are appended after this one. Unless the sequences begin again, brokers may take those for repeated.
             await self._give_up()
+            raise
+        except HeliographError:
+            with contextlib.suppress(HeliographError):
+                await self._give_up()
             raise
         try:
             await until(_COMMIT_S, f"committing {self._id}", self._commit)
@@ -121,8 +128,7 @@ class Appender:
 
     async def _give_up(self) -> None:
         """By a new epoch, so that a batch that arrives late is refused; unless another one has claimed the id."""
-        with contextlib.suppress(HeliographError):
-            await until(_ABORT_S, f"giving {self._id} up", self._reclaim)
+        await until(_ABORT_S, f"giving {self._id} up", self._reclaim)
 
     async def _reclaim(self) -> None:
         self._identity = await claim(self._target, self._id, self._identity, timeout_ms=_TRANSACTION_TIMEOUT_MS)

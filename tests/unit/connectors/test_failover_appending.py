@@ -355,6 +355,26 @@ async def test_a_topic_that_may_not_be_written_to_holds_up_no_other(monkeypatch:
     assert [one.source for one in again.found] == [MAIL]
 
 
+async def test_nothing_more_is_appended_if_a_refused_batch_cannot_be_given_up(
+    monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    """A broker may have the refused batch's mark, and would take the next mark for the same one."""
+    broker, claim = Broker(), Broker.claim
+    broker.refuses = "mail"
+    monkeypatch.setattr(appender, "_ABORT_S", 0.2)
+
+    async def silent(*_: Any, **__: Any) -> ProducerIdentity:
+        raise RetriableError("the coordinator does not answer")
+
+    monkeypatch.setattr(Broker, "claim", silent)
+    with pytest.raises(RetriableError, match=r"mail-0 does not take .* the coordinator does not answer"):
+        await append(monkeypatch, site, broker, TEN, of=[MAIL, ORDERS])
+    assert broker.log == []
+    monkeypatch.setattr(Broker, "claim", claim)
+    assert (await append(monkeypatch, site, broker, TEN, of=[MAIL, ORDERS])).records == 10
+    assert broker.log == IN_BATCHES
+
+
 async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
     broker = Broker()
     odd = [record(20, headers=[("é", b"")]), record(21), record(22, headers=[("\udce9", b"")]), record(23)]
