@@ -19,9 +19,9 @@ from connect.core.properties import Properties, load_properties
 from connect.core.providers import ConfigTransformer
 from connect.core.security_defs import SECURITY
 from connect.kafka.keys import CONNECTION_KEYS
+from connect.kafka.topiclog import CLEANED_SOON
 from connectors.clients import FlowClients, Kind, Side, flow_clients, properties_with_prefix
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
-from connectors.internal_topic import CLEANED_SOON
 from connectors.notices import Notice, notices
 from connectors.policies import sees_cycles
 from connectors.remote_names import RemoteNames

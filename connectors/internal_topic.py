@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
@@ -13,18 +12,7 @@ from connect.kafka import topic_configs
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import ConfigSource
-from connect.kafka.topiclog import make_topic
-
-#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
-#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
-#: Markers of transactions are kept as long as tombstones are, a day by default.
-CLEANED_SOON: Final[Mapping[str, str]] = {
-    "segment.bytes": str(4 * 1024 * 1024),
-    "segment.ms": str(10 * 60_000),
-    "max.compaction.lag.ms": str(60 * 60_000),
-    "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": str(60 * 60_000),
-}
+from connect.kafka.topiclog import CLEANED_SOON, make_topic
 
 log = logging.getLogger(__name__)
 

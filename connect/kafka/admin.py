@@ -18,6 +18,7 @@ from connect.kafka.settings import ConnectionSettings
 
 _TOPIC_ALREADY_EXISTS: Final = 36
 _INVALID_REPLICATION_FACTOR: Final = 38
+_CONFIGS_REFUSED: Final = frozenset({40, 44})  # INVALID_CONFIG, POLICY_VIOLATION
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
 _FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
 #: How long a controller may take, or as long as the connection waits where that is less.
@@ -28,6 +29,10 @@ _DELETED_BY_NAME: Final = 5
 
 class TopicExists(PermanentError):
     """A topic to be made is there already."""
+
+
+class ConfigsRefused(PermanentError):
+    """The cluster, or its policy for new topics, refuses the settings of one to be made."""
 
 
 class Admin:
@@ -127,4 +132,4 @@ class Admin:
             line += f"; start more brokers, or {self._fewer_replicas}"
         if code in _REFUSED:
             return SecurityError(f"{line}; grant {right} topic {row.name}")
-        return refusal_of(code, line)
+        return ConfigsRefused(line) if code in _CONFIGS_REFUSED else refusal_of(code, line)

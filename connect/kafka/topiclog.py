@@ -23,7 +23,7 @@ from connect.core.errors import (
     SecurityError,
 )
 from connect.core.model import NewTopic
-from connect.kafka.admin import Admin, TopicExists
+from connect.kafka.admin import Admin, ConfigsRefused, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
@@ -48,6 +48,17 @@ _TIMEOUT_S: Final = 90.0
 _LOOK_S: Final = 5.0
 #: How long a connection that is being opened may hold up the end of a reader.
 _OPENING_S: Final = 3.0
+
+#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
+#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
+#: Markers of transactions are kept as long as tombstones are, a day by default.
+CLEANED_SOON: Final[Mapping[str, str]] = {
+    "segment.bytes": str(4 * 1024 * 1024),
+    "segment.ms": str(10 * 60_000),
+    "max.compaction.lag.ms": str(60 * 60_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(60 * 60_000),
+}
 
 
 class LogRecord(NamedTuple):
@@ -134,26 +145,28 @@ def reading(cluster: Cluster, topic: str) -> Iterator[None]:
 
 
 async def ensure_compacted_topic(admin: Admin, topic: NewTopic, *, timeout_s: float = 60.0) -> None:
-    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size. A cluster whose
-    policy refuses its ``configs`` gets the topic without them.
+    """Make ``topic`` compacted where it is missing, and refuse one that loses records by age or size. A cluster that
+    refuses its ``configs`` gets the topic without those of CLEANED_SOON; what a user chose is never left out.
 
-    Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does). A
-    topic that we may not make or look at is taken to be there and right.
+    Too few brokers at the moment, or none that answers in time, is tried again (as Kafka's ``TopicAdmin`` does), until
+    ``timeout_s`` has passed in all. A topic that we may not make or look at is taken to be there and right.
 
     Raises:
         ConfigError: the topic's ``cleanup.policy`` is not just ``compact``.
+        SecurityError: the cluster refuses us.
         RetriableError, PermanentError: it could not be made.
     """
-    plain = replace(topic, configs={_CLEANUP_POLICY: _COMPACT})
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + timeout_s
+    whole = replace(topic, configs={**topic.configs, _CLEANUP_POLICY: _COMPACT})
+    chosen = dict(whole.configs.items() - CLEANED_SOON.items())
     try:
-        is_made = await make_topic(
-            admin, replace(topic, configs={**topic.configs, **plain.configs}), timeout_s=timeout_s
-        )
-    except PermanentError as error:
-        if not topic.configs:
+        is_made = await make_topic(admin, whole, timeout_s=timeout_s)
+    except ConfigsRefused as error:
+        if chosen == whole.configs:
             raise
-        log.warning("%s; creating it without %s", error, ", ".join(topic.configs))
-        is_made = await make_topic(admin, plain, timeout_s=timeout_s)
+        log.warning("%s; creating it without %s", error, ", ".join(sorted(whole.configs.keys() - chosen.keys())))
+        is_made = await make_topic(admin, replace(whole, configs=chosen), timeout_s=max(0.0, until_s - clock()))
     if not is_made:
         await _check_compact(admin, topic.name)
 

@@ -15,7 +15,7 @@ from connect.kafka.cluster import NotAuthorized
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.topiclog import ensure_compacted_topic
+from connect.kafka.topiclog import CLEANED_SOON, ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, written_on
 from connectors.failover.logs import Fate, Log, logs_now
@@ -23,7 +23,6 @@ from connectors.failover.own import Own, count, own_ranges, without
 from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
 from connectors.failover.undo import StartBefore
-from connectors.internal_topic import CLEANED_SOON
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings

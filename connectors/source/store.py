@@ -26,11 +26,11 @@ from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
-from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
+from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKey, GapRecord, encode_gap
-from connectors.internal_topic import CLEANED_SOON, correct_settings
+from connectors.internal_topic import correct_settings
 from connectors.offset_map import (
     ChunkKey,
     MapWriter,

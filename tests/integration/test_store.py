@@ -20,10 +20,9 @@ from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.topiclog import CLEANED_SOON, LogRecord, read_to_end
 from connect.kafka.transactions import Superseded, TransactionalIdRefused, claim, until
 from connectors.dataplane.plan import TopicPartition
-from connectors.internal_topic import CLEANED_SOON
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key
 from connectors.positions import Kind, Position, decode_kind
 from connectors.source.store import Commit, MirrorPositionStore, Scope, Start, StoreSettings

@@ -8,8 +8,8 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connect.core.properties import parse_properties
+from connect.kafka.topiclog import CLEANED_SOON
 from connectors.flows import Connector, MirrorMakerConfig, load, mirrored
-from connectors.internal_topic import CLEANED_SOON
 from connectors.policies import MAPPING_POLICY_CLASS
 
 BASE = """

@@ -12,10 +12,13 @@ from typing import Any, cast
 import pytest
 from aiokafka import TopicPartition
 
-from connect.core.errors import RetriableError
+from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
+from connect.core.model import NewTopic
 from connect.kafka import topiclog
+from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.settings import connection_settings
+from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, read_to_end
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))
@@ -97,3 +100,65 @@ async def test_others_on_the_loop_have_their_turn_while_a_topic_is_read(monkeypa
     assert await read_to_end(EU, "map", apply) == 50_000
     task.cancel()
     assert max(after - before for before, after in zip(between, [*between[1:], read], strict=True)) <= 500
+
+
+# -- topics made --------------------------------------------------------------------------------------------------
+
+
+class Target:
+    """Refuses every topic with ``code`` as long as it has one of ``refused`` among its settings; keeps all requests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int, *refused: str) -> None:
+        settings = connection_settings({"bootstrap.servers": "a:9092"}, client_id="c", where="the target")
+        self.admin = Admin(settings, "eu")
+        self.asked: list[dict[str, str]] = []
+
+        async def create_topics(topics: Any) -> dict[str, HeliographError | None]:
+            [topic] = topics
+            self.asked.append(dict(topic.configs))
+            row = SimpleNamespace(name=topic.name, error_code=code * (not topic.configs.keys().isdisjoint(refused)))
+            return {topic.name: self.admin._outcome("create", "CREATE on", row)}
+
+        monkeypatch.setattr(self.admin, "create_topics", create_topics)
+
+
+USERS = {"min.insync.replicas": "2", "segment.bytes": "777"}
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("code", [40, 44])
+async def test_a_cluster_that_refuses_our_settings_gets_a_topic_with_the_users(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    target = Target(monkeypatch, code, "delete.retention.ms")
+    await ensure_compacted_topic(target.admin, NewTopic("offsets", configs={**CLEANED_SOON, **USERS}))
+    assert target.asked == [{**CLEANED_SOON, **USERS, **COMPACT}, {**USERS, **COMPACT}]
+
+
+@pytest.mark.parametrize("code", [40, 44])
+async def test_settings_of_the_user_are_never_left_out(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    target = Target(monkeypatch, code, "min.insync.replicas")
+    with pytest.raises(PermanentError, match=rf"cannot create topic offsets: .*\({code}\)"):
+        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=USERS))
+    assert target.asked == [{**USERS, **COMPACT}]
+
+
+async def test_other_refusals_leave_no_settings_out_and_end_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few brokers at the moment have nothing to do with settings."""
+    target = Target(monkeypatch, 38, "cleanup.policy")
+    with pytest.raises(PermanentError, match="INVALID_REPLICATION_FACTOR"):
+        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON), timeout_s=0.1)
+    assert target.asked == [{**CLEANED_SOON, **COMPACT}] * 2
+
+
+async def test_a_cluster_that_refuses_us_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(monkeypatch, 0)
+
+    async def refused(topics: Any) -> None:
+        target.asked.append({})
+        raise SecurityError("could not authenticate")
+
+    monkeypatch.setattr(target.admin, "create_topics", refused)
+    with pytest.raises(SecurityError):
+        await ensure_compacted_topic(target.admin, NewTopic("offsets", configs=CLEANED_SOON))
+    assert len(target.asked) == 1
