@@ -19,6 +19,7 @@ from connectors.dataplane import codes, lost, reading, verdicts
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import ProducerIdentity, Proof, TopicPartition
 from connectors.dataplane.resume import is_another_log
+from connectors.gaps import GapKind
 from connectors.positions import Position
 from connectors.source.ledger import Entry
 from connectors.source.store import Start
@@ -45,8 +46,13 @@ async def refuse_topics_gone(
     for entry in entries:
         pair, start = entry.pair, starts[entry.pair.source]
         copied, remote = here.get(pair.source.topic), there.get(pair.target.topic)
+        if entry.is_healing and entry.gap and entry.gap.old_id:
+            told = copied if entry.gap.is_of_source else remote
+            if told is not None and told.topic_id == entry.gap.old_id:
+                raise RetriableError(f"a broker does not know yet that topic {told.name} was recreated")
         refuse_topic("source", entry, start, copied)
-        if not entry.is_stopped:
+        # A deletion has the last word: a policy may pass over the source's verdict, and would find no target.
+        if not entry.is_stopped or (remote is None and entry.gap and entry.gap.kind is GapKind.SOURCE_RECREATED):
             refuse_topic("target", entry, start, remote)
         # Under the id of a recreated topic's predecessor a slice would find the same gap again.
         entry.pair = replace(
@@ -75,7 +81,9 @@ def judge(side: str, entry: Entry, position: Position, topic: TopicMetadata | No
         if of_source
         else (position.target_topic, position.target_topic_id)
     )
-    expected = name, topic_id if then == name else None
+    if then != name:
+        return None  # nothing was copied there
+    expected = name, topic_id
     copied_to, end = position.next_source_offset, entry.high_watermark
     verdict = verdicts.of_topic(side, topic, expected, source, copied_to, end)
     if verdict and of_source and topic and topic.partitions and source.partition not in topic.partitions:

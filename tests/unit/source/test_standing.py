@@ -12,7 +12,7 @@ import pytest
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connectors.dataplane import lost, reading
+from connectors.dataplane import lost, reading, verdicts
 from connectors.dataplane.plan import TopicPartition
 from connectors.positions import Position
 from connectors.source import standing
@@ -184,3 +184,41 @@ def brokers(monkeypatch: pytest.MonkeyPatch, found: bytes | int, shown: int = 60
     monkeypatch.setattr(standing, "list_offsets", list_offsets)
     monkeypatch.setattr(reading, "fetch_one", fetch_one)
     return fetches
+
+
+def test_a_target_that_nothing_was_copied_to_is_waited_for() -> None:
+    asked = entry()
+    refuse_topic("target", asked, Start(replace(POSITION, target_topic="us_orders"), 99, False), None)
+    assert not asked.is_stopped
+
+
+class _Shows:
+    """A cluster whose brokers show these topics."""
+
+    def __init__(self, *topics: TopicMetadata) -> None:
+        self._topics = {one.name: one for one in topics}
+
+    async def metadata(self, _: object) -> Any:
+        return SimpleNamespace(topics=self._topics)
+
+
+def _judged(asked: Entry, source: Any, target: Any) -> None:
+    starts = {SOURCE: Start(POSITION, 99, False)}
+    virtual_time.run(standing.refuse_topics_gone(source, target, [asked], starts))
+
+
+def test_a_deleted_target_is_named_although_the_source_was_recreated() -> None:
+    asked = entry()
+    _judged(asked, _Shows(topic("source", 9)), _Shows())
+    assert asked.reason.startswith("target topic us.orders does not exist any more")
+
+
+def test_a_broker_that_still_shows_a_recreated_topics_predecessor_is_asked_again() -> None:
+    asked = entry()
+    verdict = verdicts.made_anew("target", TARGET.topic, UUID(int=9), IDS["target"], SOURCE, 100, 120)
+    asked.stop(verdict.reason, gap=verdict.gap)
+    asked.heal(has_drained=True)
+    asked.pair = replace(asked.pair, target_topic_id=UUID(int=9))
+    with pytest.raises(RetriableError, match=r"a broker does not know yet that topic us\.orders was recreated"):
+        _judged(asked, _Shows(topic("source")), _Shows(topic("target")))
+    assert asked.pair.target_topic_id == UUID(int=9)
