@@ -5,6 +5,7 @@ Outcomes are per topic: one that is refused does not hide what became of the oth
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,10 @@ from connect.kafka.settings import ConnectionSettings
 
 _TOPIC_ALREADY_EXISTS: Final = 36
 _INVALID_REPLICATION_FACTOR: Final = 38
+_NOT_CONTROLLER: Final = 41
+#: A cluster with ZooKeeper may name a controller that has just handed over; brokers learn of the next one in moments.
+_NOT_CONTROLLER_PAUSES_S: Final = (0.1, 0.5, 1.0)
+_ROWS: Final = {CreateTopicsRequest: "topics", CreatePartitionsRequest: "results", DeleteTopicsRequest: "responses"}
 _CONFIGS_REFUSED: Final = frozenset({40, 44})  # INVALID_CONFIG, POLICY_VIOLATION
 _REFUSED: Final = frozenset({29, 31})  # topic, cluster: authorisation failed
 _FEWER_REPLICAS: Final = "set replication.factor and offset.storage.replication.factor lower"
@@ -81,7 +86,7 @@ class Admin:
         if not rows:
             return {}
         request = CreateTopicsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=validate_only)
-        return self._outcomes("create", "CREATE on", (await self._ask_controller(request)).topics)
+        return self._outcomes("create", "CREATE on", await self._ask_controller(request))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, HeliographError | None]:
         """Raise the partition counts of topics to ``counts``. By name: None if done, else why not."""
@@ -90,15 +95,15 @@ class Admin:
         row = CreatePartitionsRequest.CreatePartitionsTopic
         rows = [row(name=name, count=count, assignments=None) for name, count in counts.items()]
         request = CreatePartitionsRequest(topics=rows, timeout_ms=self._controller_ms, validate_only=False)
-        return self._outcomes("add partitions to", "ALTER on", (await self._ask_controller(request)).results)
+        return self._outcomes("add partitions to", "ALTER on", await self._ask_controller(request))
 
     async def delete_topics(self, topics: Collection[str]) -> dict[str, HeliographError | None]:
         """Delete topics. By name: None if done, else why not."""
         if not topics:
             return {}
         request = DeleteTopicsRequest(topic_names=list(topics), timeout_ms=self._controller_ms)
-        answer = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
-        return self._outcomes("delete", "DELETE on", answer.responses)
+        rows = await self._ask_controller(request, at_most=_DELETED_BY_NAME)
+        return self._outcomes("delete", "DELETE on", rows)
 
     async def describe_topic_configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:
         """Return every setting of each topic as it is in force, defaults included; none if we may not look."""
@@ -112,9 +117,17 @@ class Admin:
         """Close its connections."""
         await self._cluster.close()
 
-    async def _ask_controller(self, request: Any, at_most: int | None = None) -> Any:
-        controller = (await self._cluster.metadata(())).controller_id
-        return await (await self._cluster.connection(controller)).call(request, at_most=at_most)
+    async def _ask_controller(self, request: Any, at_most: int | None = None) -> list[Any]:
+        """Ask again if the broker is not the controller any more. A request that may have been carried out, because
+        its answer did not come, is not repeated."""
+        for pause_s in (*_NOT_CONTROLLER_PAUSES_S, None):
+            controller = (await self._cluster.metadata(())).controller_id
+            answer = await (await self._cluster.connection(controller)).call(request, at_most=at_most)
+            rows: list[Any] = getattr(answer, _ROWS[type(request)])
+            if pause_s is None or all(row.error_code != _NOT_CONTROLLER for row in rows):
+                break
+            await asyncio.sleep(pause_s)
+        return rows
 
     def _outcomes(self, verb: str, right: str, rows: Iterable[Any]) -> dict[str, HeliographError | None]:
         return {row.name: self._outcome(verb, right, row) for row in rows}

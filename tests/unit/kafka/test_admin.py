@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from connect.core.errors import RetriableError
+from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import NewTopic
+from connect.kafka import admin as module
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import ClusterMetadata
+from connect.kafka.connection import RequestTimedOut
+from connect.kafka.framing import ConnectionLost
 from connect.kafka.settings import connection_settings
 
 
@@ -44,3 +47,59 @@ async def test_a_controller_that_has_just_left_is_asked_for_again(monkeypatch: p
     monkeypatch.setattr(admin._cluster, "metadata", metadata)
     with pytest.raises(RetriableError, match="has no broker 2 at the moment"):
         await admin.create_topics([NewTopic("orders")])
+
+
+class Brokers:
+    """A cluster whose metadata names each of ``controllers`` in turn, then the last one again; a controller answers
+    every topic with its code in ``codes``, or raises it. ``asked`` has who was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, controllers: list[int], codes: dict[int, Any]) -> None:
+        settings = connection_settings({"bootstrap.servers": "a:9092"}, client_id="c", where="the target")
+        self.admin = Admin(settings, "target")
+        self.asked: list[int] = []
+
+        async def metadata(_: object) -> ClusterMetadata:
+            return ClusterMetadata(None, controllers.pop(0) if len(controllers) > 1 else controllers[0], {}, {})
+
+        async def connection(node_id: int, *_: object) -> Any:
+            async def call(*_: object, **__: object) -> Any:
+                self.asked.append(node_id)
+                if isinstance(codes[node_id], Exception):
+                    raise codes[node_id]
+                rows = [SimpleNamespace(name="orders", error_code=codes[node_id])]
+                return SimpleNamespace(topics=rows, results=rows, responses=rows)
+
+            return SimpleNamespace(call=call)
+
+        monkeypatch.setattr(self.admin._cluster, "metadata", metadata)
+        monkeypatch.setattr(self.admin._cluster, "connection", connection)
+
+    async def ask(self, verb: str) -> dict[str, HeliographError | None]:
+        if verb == "create":
+            return await self.admin.create_topics([NewTopic("orders")])
+        if verb == "grow":
+            return await self.admin.create_partitions({"orders": 2})
+        return await self.admin.delete_topics(["orders"])
+
+
+@pytest.mark.parametrize("verb", ["create", "grow", "delete"])
+async def test_the_next_controller_is_asked_if_one_has_handed_over(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    brokers = Brokers(monkeypatch, [0, 0, 1], {0: 41, 1: 0})
+    assert await brokers.ask(verb) == {"orders": None}
+    assert brokers.asked == [0, 0, 1]
+
+
+async def test_a_cluster_that_finds_no_controller_is_not_asked_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NOT_CONTROLLER_PAUSES_S", (0.0, 0.0, 0.0))
+    brokers = Brokers(monkeypatch, [0], {0: 41})
+    assert isinstance((await brokers.ask("create"))["orders"], RetriableError)
+    assert brokers.asked == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("error", [RequestTimedOut("late"), ConnectionLost("closed")])
+async def test_a_request_without_an_answer_is_not_repeated(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The controller may have carried it out."""
+    brokers = Brokers(monkeypatch, [0], {0: error})
+    with pytest.raises(type(error)):
+        await brokers.ask("delete")
+    assert brokers.asked == [0]
