@@ -119,10 +119,13 @@ class Admin:
 
     async def _ask_controller(self, request: Any, at_most: int | None = None) -> list[Any]:
         """Ask again if the broker is not the controller any more. A request that may have been carried out, because
-        its answer did not come, is not repeated."""
+        its answer did not come, is not repeated.
+
+        The connection has a purpose of its own: a look-up behind a slow request would time out, and break it off.
+        """
         for pause_s in (*_NOT_CONTROLLER_PAUSES_S, None):
             controller = (await self._cluster.metadata(())).controller_id
-            answer = await (await self._cluster.connection(controller)).call(request, at_most=at_most)
+            answer = await (await self._cluster.connection(controller, "controller")).call(request, at_most=at_most)
             rows: list[Any] = getattr(answer, _ROWS[type(request)])
             if pause_s is None or all(row.error_code != _NOT_CONTROLLER for row in rows):
                 break

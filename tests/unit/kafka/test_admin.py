@@ -103,3 +103,19 @@ async def test_a_request_without_an_answer_is_not_repeated(monkeypatch: pytest.M
     with pytest.raises(type(error)):
         await brokers.ask("delete")
     assert brokers.asked == [0]
+
+
+async def test_a_slow_request_to_the_controller_holds_up_no_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection answers in order, and is closed by a look-up that is not answered in time."""
+    brokers = Brokers(monkeypatch, [0], {0: 0})
+    purposes: list[tuple[object, ...]] = []
+    connection = brokers.admin._cluster.connection
+
+    async def noted(node_id: int, *purpose: str) -> Any:
+        purposes.append(purpose)
+        return await connection(node_id)
+
+    monkeypatch.setattr(brokers.admin._cluster, "connection", noted)
+    for verb in ("create", "grow", "delete"):
+        await brokers.ask(verb)
+    assert purposes == [("controller",)] * 3
