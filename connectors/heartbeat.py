@@ -29,6 +29,7 @@ from connectors.policies import make_policy
 
 log = logging.getLogger(__name__)
 
+_FACTOR_KEY: Final = "heartbeats.topic.replication.factor"
 _SOURCE: Final = "sourceClusterAlias"
 _TARGET: Final = "targetClusterAlias"
 
@@ -38,7 +39,7 @@ def topic_of_heartbeats(props: Props) -> NewTopic:
     return NewTopic(
         make_policy(props).heartbeats_topic(),
         partitions=1,
-        replication_factor=HEARTBEAT.parse(props).integer("heartbeats.topic.replication.factor"),
+        replication_factor=HEARTBEAT.parse(props).integer(_FACTOR_KEY),
         configs={"cleanup.policy": "compact"},
     )
 
@@ -80,11 +81,12 @@ class MirrorHeartbeatConnector(SourceConnector):
             "heartbeats-target-admin",
             client.get("client.id", ""),
         )
-        self._admin = Admin(connection_settings(client, client_id=client_id, where=f"cluster {target}"), target)
+        connection = connection_settings(client, client_id=client_id, where=f"cluster {target}")
+        self._admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
         topic = topic_of_heartbeats(props)
         tried = asyncio.Event()
         self._creating = asyncio.create_task(
-            keep_making(self._admin, topic, "heartbeats.topic.replication.factor", tried),
+            keep_making(self._admin, topic, tried),
             name=f"create {topic.name} for {values.string('name')}",
         )
         try:

@@ -41,7 +41,7 @@ async def correct_settings(cluster: Cluster, topics: Collection[str]) -> None:
             log.warning("%s; without %s it may become large, and starts take longer", error, named)
 
 
-async def keep_making(admin: Admin, topic: NewTopic, factor_key: str, tried: asyncio.Event | None = None) -> None:
+async def keep_making(admin: Admin, topic: NewTopic, tried: asyncio.Event | None = None) -> None:
     """Make ``topic`` where it is missing; ``tried`` is set after the first attempt.
 
     What may pass is tried again until it has: Java tries once, and a target that is down at that moment then has the
@@ -51,4 +51,4 @@ async def keep_making(admin: Admin, topic: NewTopic, factor_key: str, tried: asy
         if await make_topic(admin, topic, tried=tried):
             log.info("topic %s was made", topic.name)
     except HeliographError as error:
-        log.error("%s (%s=%d)", error, factor_key, topic.replication_factor)
+        log.error("%s", error)

@@ -80,10 +80,11 @@ class MirrorCheckpointConnector(SourceConnector):
         self._props, self._settings = props, settings
         source = Cluster(settings.connection("source", "admin", "checkpoint-source-admin"), settings.source_alias)
         self._closing.push_async_callback(source.close)
-        admin = Admin(settings.connection("target", "admin", "checkpoint-target-admin"), settings.target_alias)
+        connection = settings.connection("target", "admin", "checkpoint-target-admin")
+        admin = Admin(connection, settings.target_alias, "set checkpoints.topic.replication.factor lower")
         self._closing.push_async_callback(admin.close)
         self._finder = GroupFinder(settings, source)
-        making = keep_making(admin, topic_of_checkpoints(settings), "checkpoints.topic.replication.factor")
+        making = keep_making(admin, topic_of_checkpoints(settings))
         looking = asyncio.create_task(self._look(self._finder, settings), name=f"first groups of {settings.flow}")
         self._work = [
             asyncio.create_task(making, name=f"create {settings.checkpoints_topic} for {settings.name}"),

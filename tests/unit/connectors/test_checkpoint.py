@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.admin import Admin
 from connect.kafka.group_offsets import CLASSIC, CONSUMER, SHARE, Committed, GroupListing
+from connectors.checkpoint import connector as connector_module
 from connectors.checkpoint import groups as finding
 from connectors.checkpoint.connector import MirrorCheckpointConnector
 from connectors.checkpoint.emission import Checkpoints, Found
@@ -162,6 +164,26 @@ async def test_a_group_whose_name_a_list_cannot_hold_is_left_with_a_word(
         assert await finder.find() == ["a"]
     assert caplog.text.count("group a,b gets no checkpoints: tasks are told their groups in one list, with commas") == 1
     assert caplog.text.count("group c,d gets no checkpoints: a share group has no offset") == 1
+
+
+async def test_too_few_brokers_name_the_setting_of_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    admins: list[Admin] = []
+
+    async def keep_making(admin: Admin, *_: object) -> None:
+        admins.append(admin)
+
+    async def find(_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(connector_module, "keep_making", keep_making)
+    monkeypatch.setattr(GroupFinder, "find", find)
+    connector = MirrorCheckpointConnector()
+    await connector.start(CHECKPOINT)
+    await asyncio.sleep(0)
+    await connector.stop()
+    row = SimpleNamespace(name="us.checkpoints.internal", error_code=38, error_message="1 broker")
+    said = str(admins[0]._outcome("create", "CREATE on", row))
+    assert said.endswith("start more brokers, or set checkpoints.topic.replication.factor lower")
 
 
 async def test_a_flow_that_is_off_has_no_tasks() -> None:

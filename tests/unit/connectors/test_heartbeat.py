@@ -41,7 +41,8 @@ class Target:
         self.settings: ConnectionSettings | None = None
         self.closed = False
 
-    def __call__(self, settings: ConnectionSettings, name: str) -> Target:
+    def __call__(self, settings: ConnectionSettings, name: str, fewer_replicas: str) -> Target:
+        assert fewer_replicas == "set heartbeats.topic.replication.factor lower"
         self.settings = settings
         return self
 
