@@ -73,7 +73,7 @@ def _nobody_names_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def _store_not_shut_out(patch: pytest.MonkeyPatch) -> None:
-    async def mutated(self: Predecessors, name: str, is_atomic: bool) -> None: ...
+    async def mutated(self: Predecessors, name: str) -> None: ...
 
     patch.setattr(Predecessors, "_claim", mutated)
 
