@@ -180,6 +180,8 @@ def start_secured(
         told[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-256,SCRAM-SHA-512"
         for mechanism in ("scram-sha-256", "scram-sha-512"):
             told[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{SCRAM} required;"
+    if nodes > 1:  # controllers vote for one another before there are access rules
+        told["super.users"] = "User:ANONYMOUS"
     listeners = LISTENERS if advertised is None else {**LISTENERS, PROXIED: proxied_protocol}
     started = KafkaCluster.start(
         name,
