@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -293,12 +294,8 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
 
 async def test_who_still_waits_at_the_end_is_not_handed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.pairs, world.away = [PAIR, OTHER_PAIR], {OTHER: "target us.orders-1 has no leader"}
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    one._ledger.entries[OTHER].position = UNCLEAN  # as where a slice was lost
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        one._ledger.entries[OTHER].position = UNCLEAN  # as where a slice was lost
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
@@ -331,55 +328,45 @@ async def test_a_partition_leaves_between_two_slices_and_is_stored_while_the_nex
 
     monkeypatch.setattr(Waiting, "is_back", is_back)
     world.pairs = [PAIR, OTHER_PAIR]
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.is_store_away = True
-    one.reconfigure((SOURCE,))
-    await world.until(lambda: len(world.went) == 2)
-    assert [len(sequences) for _, _, sequences in world.went] == [2, 1]
-    one.reconfigure((SOURCE, OTHER))
-    await asyncio.sleep(0.05)
-    assert len(world.went) == 2, "another task may have it, until it is known what is stored"
-    world.is_store_away = False
-    one._changes.look()
-    await world.until(lambda: len(world.went) == 3)
-    stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
-    assert stored[2:] == [(1, True), (0, False), (1, False)]
-    assert [epoch for _, epoch, _ in world.went] == [1, 1, 2], "the epoch that wrote it before does not write it again"
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.is_store_away = True
+        one.reconfigure((SOURCE,))
+        await world.until(lambda: len(world.went) == 2)
+        assert [len(sequences) for _, _, sequences in world.went] == [2, 1]
+        one.reconfigure((SOURCE, OTHER))
+        await asyncio.sleep(0.05)
+        assert len(world.went) == 2, "another task may have it, until it is known what is stored"
+        world.is_store_away = False
+        one._changes.look()
+        await world.until(lambda: len(world.went) == 3)
+        stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
+        assert stored[2:] == [(1, True), (0, False), (1, False)]
+        assert [epoch for _, epoch, _ in world.went] == [1, 1, 2], (
+            "the epoch that wrote it before does not write it again"
+        )
 
 
 async def test_a_stop_stores_what_has_left(world: World) -> None:
     world.pairs = [PAIR, OTHER_PAIR]
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.is_store_away = True
-    one.reconfigure((SOURCE,))
-    await world.until(lambda: len(world.went) == 2)
-    world.is_store_away = False
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.is_store_away = True
+        one.reconfigure((SOURCE,))
+        await world.until(lambda: len(world.went) == 2)
+        world.is_store_away = False
     assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
 
 
 async def test_changes_are_collected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconfiguring, "_TOGETHER_S", 0.2)
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    many = [replace(PAIR, source=TopicPartition("orders", index), target=TopicPartition("us.orders", index))
-            for index in range(5)]  # fmt: skip
-    for count in range(2, 6):
-        world.pairs = many[:count]
-        one.reconfigure(tuple(pair.source for pair in world.pairs))
-        await asyncio.sleep(0.01)
-    await world.until(lambda: len(world.went) == 2)
-    assert len(world.went[1][2]) == 5
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        many = [replace(PAIR, source=TopicPartition("orders", index), target=TopicPartition("us.orders", index))
+                for index in range(5)]  # fmt: skip
+        for count in range(2, 6):
+            world.pairs = many[:count]
+            one.reconfigure(tuple(pair.source for pair in world.pairs))
+            await asyncio.sleep(0.01)
+        await world.until(lambda: len(world.went) == 2)
+        assert len(world.went[1][2]) == 5
 
 
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
@@ -473,6 +460,17 @@ async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch
         await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()
 
 
+@asynccontextmanager
+async def copying(world: World) -> AsyncIterator[MirrorSourceTask]:
+    """A task whose first slice copies; it is stopped at the end."""
+    one = world.task()
+    running = asyncio.create_task(one.run())
+    await world.until(lambda: len(world.went) == 1)
+    yield one
+    one.stop()
+    await asyncio.wait_for(running, 60)
+
+
 def _full_at(offset: int) -> PartitionProgress:
     return PartitionProgress(
         source=SOURCE, next_source_offset=offset, last_source_epoch=0, target_end=offset, next_sequence=offset,
@@ -531,37 +529,29 @@ async def test_a_partition_that_is_taken_away_during_the_first_takeover_is_not_s
 
 
 async def test_a_partition_that_is_taken_away_while_it_joins_is_not_stored(world: World) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.pairs = [PAIR, OTHER_PAIR]
-    world.may_take_over.clear()
-    one.reconfigure((SOURCE, OTHER))
-    await world.until(lambda: len(world.starts) == 2)
-    one.reconfigure((SOURCE,))
-    world.may_take_over.set()
-    await asyncio.sleep(0.05)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.pairs = [PAIR, OTHER_PAIR]
+        world.may_take_over.clear()
+        one.reconfigure((SOURCE, OTHER))
+        await world.until(lambda: len(world.starts) == 2)
+        one.reconfigure((SOURCE,))
+        world.may_take_over.set()
+        await asyncio.sleep(0.05)
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
 async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(
     world: World,
 ) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.pairs = [PAIR, OTHER_PAIR]
-    world.has_one_slot = True
-    world.slot_is_given.clear()
-    one.reconfigure((SOURCE, OTHER))
-    await world.until(lambda: len(world.slices) == 2 and world.slices[0].is_closed)
-    one.reconfigure((SOURCE,))
-    world.slot_is_given.set()
-    await world.until(lambda: len(world.went) == 2)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.pairs = [PAIR, OTHER_PAIR]
+        world.has_one_slot = True
+        world.slot_is_given.clear()
+        one.reconfigure((SOURCE, OTHER))
+        await world.until(lambda: len(world.slices) == 2 and world.slices[0].is_closed)
+        one.reconfigure((SOURCE,))
+        world.slot_is_given.set()
+        await world.until(lambda: len(world.went) == 2)
     assert [len(sequences) for _, _, sequences in world.went] == [1, 1]
     handed_over = {one.position.source_partition for one in world.commits if one.position.is_handed_over}
     assert handed_over == {0}
@@ -580,17 +570,13 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
     monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.has_one_slot = True
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.slot_is_given.clear()
-    away.clear()
-    await world.until(lambda: len(world.slices) == 2)
-    one.reconfigure((SOURCE,))
-    world.slot_is_given.set()
-    await world.until(lambda: len(world.went) == 2)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.slot_is_given.clear()
+        away.clear()
+        await world.until(lambda: len(world.slices) == 2)
+        one.reconfigure((SOURCE,))
+        world.slot_is_given.set()
+        await world.until(lambda: len(world.went) == 2)
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
