@@ -21,7 +21,7 @@ from connect.runtime.worker import Worker
 
 
 def _starts(kind: str, of: Callable[[Worker], Starts]) -> Rows[DistributedWorker]:
-    """Return what is told of the starts of one kind of work."""
+    """Return the metrics of the starts of one kind of work."""
     prefix, kinds = f"connect_worker_metrics_{kind}_startup", f"{kind.capitalize()}s"
     return (
         (

@@ -183,7 +183,7 @@ class FetchLoop:
         body = reading.encode_fetch(
             version, limits, (request.session_id, request.epoch), request.partitions, request.forgotten
         )
-        # Of now: whoever takes a partition's place while this is under way did not ask for what is answered.
+        # Taken now: a copier that replaces another while this is under way did not ask for the answer.
         named = self._named(version)
         self._pace.begin(self._reader.now_s())
         answer = await reading.fetch(connection, version, body, limits.max_wait_ms)

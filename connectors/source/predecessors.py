@@ -2,10 +2,10 @@
 
 A successor B that has fenced a writer A and freezes before it stores anything leaves "A" in the store. The next
 successor C must not copy at the same time as B. So each partition has one owner in the store: the claimant that is
-named with its position, else the writer. Whoever takes the partition over claims the owner's id of the store, reads the
-store again until the owner stays the same, and then names itself as the claimant, under the very id that it claimed. If
-C has claimed that id since, or if the owner itself has started again, B is refused and stops. If B was first, C reads
-B's name and claims B's id, without which B copies nothing.
+named with its position, else the writer. A task that takes the partition over claims the owner's id of the store,
+reads the store again until the owner stays the same, and then names itself as the claimant, under the very id that it
+claimed. If C has claimed that id since, or if the owner itself has started again, B is refused and stops. If B was
+first, C reads B's name and claims B's id, without which B copies nothing.
 
 A task that is named as the claimant already claims no other id: an earlier run of it has shut the writer out. So two
 tasks that have partitions of each other restart at most once for each of these, not whenever the other one starts.

@@ -17,7 +17,7 @@ from connectors.spark.engine import SparkEngine
 from connectors.spark.settings import SparkSettings
 
 _RECORD_TIMEOUT_S: Final = 120.0
-#: A port of loopback where nobody listens: the slice of the recording ends at once, having loaded all it needs.
+#: A port of loopback without a listener: the slice of the recording ends at once, having loaded all it needs.
 _NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
 
 

@@ -53,7 +53,7 @@ _PREFIX: Final = "heliograph-spark-"
 _HELD: Final = "held"
 #: A folder this young may not be held yet by who makes it.
 _YOUNG_S: Final = 60.0
-#: So many are removed at a time, for nobody waits long for the sake of old files.
+#: So many are removed at a time: a start does not wait long for old files.
 _MOST_AT_ONCE: Final = 100
 
 
@@ -70,7 +70,7 @@ class ExecutorsUnfit(PermanentError):
 
 
 class SliceCrashed(RetriableError):
-    """Python code of a slice ended with an exception that nobody expected."""
+    """Python code of a slice ended with an unexpected exception."""
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class SparkEngine:
     async def stop(self) -> None:
         """End the child and its JVM within a few seconds, whatever state they are in."""
         self._stopping = True
-        async with self._lock:  # a launch under way is not cancelled: its process would be nobody's
+        async with self._lock:  # a launch under way is not cancelled: its process would have no owner
             process = self._process
         if process is None:
             await asyncio.gather(*self._readers, return_exceptions=True)
@@ -412,7 +412,7 @@ class Scratch:
 
 
 def remove_left_behind(now_s: float | None = None) -> int:
-    """Remove folders of this user that nobody holds any more, and say how many; ``now_s``: seconds since 1970."""
+    """Remove folders of this user that no process holds any more, and say how many; ``now_s``: seconds since 1970."""
     found = Path(tempfile.gettempdir()).glob(_PREFIX + "*")
     latest_s = (time.time() if now_s is None else now_s) - _YOUNG_S
     removed = 0
