@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
-from connect.core.model import State
+from connect.core.model import State, Status
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.around import InternalRequests, Sign
 from connect.runtime.distributed import DistributedWorker
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 #: What Java's members say where they have no REST.
 _NO_REST: Final = "NOTUSED"
 _AGAIN_S: Final = 1.0
+#: A failure under a config that the file has just replaced is over within this time.
+_FAILED_S: Final = 5.0
 #: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.
 _PASSING: Final = (RetriableError, RebalanceExpected, RequestConflict, ElsewhereError)
 #: A task waits for the batches that are on their way, and the process ends within ten seconds.
@@ -52,6 +55,47 @@ class FlowRest:
 
     url: str
     requests: InternalRequests
+
+
+class Failures:
+    """Tells when nothing of a flow goes on any more. What failed before this node started, the ``earlier`` statuses,
+    does not count; neither does what fails under stored configs that those of the file are about to replace."""
+
+    def __init__(self, earlier: Sequence[Status] = ()) -> None:
+        self._earlier = earlier
+        self._failed: Sequence[Status] = ()
+        self._since_s = 0.0
+
+    def look(self, statuses: Sequence[Status], now_s: float, *, may_change: bool) -> str | None:
+        """Return the reason once a failure has lasted, from the statuses of the connector and of its tasks.
+
+        ``now_s`` is of a monotonic clock; ``may_change``: a config may be about to be replaced.
+        """
+        failed = self._of(statuses)
+        if may_change or not _are_same(failed, self._failed):
+            self._failed, self._since_s = failed, now_s
+        if not failed or may_change or now_s - self._since_s < _FAILED_S:
+            return None
+        return reason(failed[0].trace or "")
+
+    def _of(self, statuses: Sequence[Status]) -> Sequence[Status]:
+        """Those that keep the flow from going on."""
+        if not statuses:
+            return ()
+        connector, *tasks = statuses
+        if connector.state is State.FAILED:
+            return () if self._is_earlier(connector) else [connector]
+        failed = [one for one in tasks if one.state is State.FAILED and not self._is_earlier(one)]
+        if any(PartitionsStopped.__name__ in (one.trace or "") for one in failed):
+            return ()  # topics that come, or come back, start it again
+        return failed if len(failed) == len(tasks) else ()
+
+    def _is_earlier(self, status: Status) -> bool:
+        return any(status is earlier for earlier in self._earlier)
+
+
+def _are_same(some: Sequence[Status], others: Sequence[Status]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 class FlowWorker:
@@ -73,6 +117,9 @@ class FlowWorker:
             raise flow.located(error) from None
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
         self._seeing: asyncio.Task[None] | None = None
+        self._failures = Failures()
+        #: Whether the configs of the file may be about to replace those that are stored.
+        self._is_configuring = False
         self.worker = DistributedWorker(
             config,
             plugins,
@@ -93,6 +140,7 @@ class FlowWorker:
     async def start(self) -> None:
         """Read the internal topics and begin to join; see :meth:`DistributedWorker.start`."""
         await self.worker.start()
+        self._failures = Failures(self._statuses())
         self._lag.start()
         self._seeing = asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self.flow}")
 
@@ -112,23 +160,16 @@ class FlowWorker:
         return self.host.progress(Connector.SOURCE.value, str(self.flow), now_ms)
 
     def failure(self) -> str | None:
-        """Why nothing of the flow goes on, where that is so: its connector or all its tasks have failed.
+        """Why nothing of the flow goes on, if that is so: its connector or all its tasks have failed.
 
-        What other nodes have of the flow counts too, as its group's statuses say it.
+        What other nodes have of the flow counts too, as its group's statuses say it. Call this often.
         """
+        return self._failures.look(self._statuses(), time.monotonic(), may_change=self._is_configuring)
+
+    def _statuses(self) -> list[Status]:
+        """Of the connector that mirrors, then of its tasks."""
         statuses, name = self.worker.statuses.log, Connector.SOURCE.value
-        work = [status for status in (statuses.status(name), *statuses.tasks(name).values()) if status is not None]
-        if not work:
-            return None
-        connector, *tasks = work
-        failed = [one for one in (tasks or [connector]) if one.state is State.FAILED]
-        if connector.state is State.FAILED:
-            failed = [connector]
-        elif any(PartitionsStopped.__name__ in (one.trace or "") for one in failed):
-            return None  # topics that come, or come back, start it again
-        elif len(failed) < max(len(tasks), 1):
-            return None
-        return reason(failed[0].trace or "")
+        return [status for status in (statuses.status(name), *statuses.tasks(name).values()) if status is not None]
 
     def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
         return self._plugins.find(kinds, name, version)
@@ -136,6 +177,7 @@ class FlowWorker:
     # -- the leader's part -----------------------------------------------------------------------------
 
     def _elected(self) -> None:
+        self._is_configuring = True
         if self._elections.empty():
             self._elections.put_nowait(None)
 
@@ -147,6 +189,7 @@ class FlowWorker:
             async with asyncio.TaskGroup() as puts:
                 for connector in Connector:
                     puts.create_task(self._see_to(connector), name=f"{self.flow}: {connector.value} from the file")
+            self._is_configuring = not self._elections.empty()
 
     async def _see_to(self, connector: Connector) -> None:
         if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):

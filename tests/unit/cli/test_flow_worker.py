@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from connect.cli.flow_worker import FlowWorker, reason
+from connect.cli.flow_worker import Failures, FlowWorker, reason
 from connect.core.errors import ConfigError
 from connect.core.herding import BadRequest, RebalanceExpected
+from connect.core.model import State, Status
 
 
 def trace_of(error: Exception) -> str:
@@ -46,6 +47,48 @@ def test_a_cause_does_not_stand_for_what_came_of_it() -> None:
 
 def test_no_trace_is_no_crash() -> None:
     assert reason("") == "no reason is known"
+
+
+def running() -> Status:
+    return Status(State.RUNNING, "here", 1)
+
+
+def failed(why: str = "refused") -> Status:
+    return Status(State.FAILED, "here", 1, trace=f"ConfigError: {why}")
+
+
+@pytest.mark.parametrize("statuses", [[failed()], [failed(), running()], [running(), failed(), failed()]])
+def test_a_failure_that_lasts_is_told(statuses: list[Status]) -> None:
+    failures = Failures()
+    assert failures.look(statuses, 0.0, may_change=False) is None
+    assert failures.look(statuses, 4.9, may_change=False) is None
+    assert failures.look(statuses, 5.0, may_change=False) == "ConfigError: refused"
+
+
+@pytest.mark.parametrize(
+    "statuses", [[], [running()], [running(), running(), failed()], [running(), failed("PartitionsStopped: gone")]]
+)
+def test_what_goes_on_or_may_come_back_is_no_failure(statuses: list[Status]) -> None:
+    failures = Failures()
+    assert not any(failures.look(statuses, now_s, may_change=False) for now_s in (0.0, 10.0))
+
+
+def test_what_failed_in_an_earlier_run_does_not_count_until_it_fails_again() -> None:
+    earlier = [failed("the old value"), failed("the old value")]
+    failures = Failures(earlier)
+    assert not any(failures.look(earlier, now_s, may_change=False) for now_s in (0.0, 10.0))
+    again = [running(), failed("the new value")]
+    assert failures.look(again, 20.0, may_change=False) is None
+    assert failures.look(again, 25.0, may_change=False) == "ConfigError: the new value"
+
+
+def test_what_fails_while_the_file_replaces_a_config_has_time_to_start_again() -> None:
+    failures, connector, task = Failures(), failed("the old value"), failed("the old value")
+    for now_s in (0.0, 60.0):
+        assert failures.look([connector, task], now_s, may_change=True) is None
+    assert failures.look([connector, task], 61.0, may_change=False) is None
+    assert failures.look([running(), task], 64.0, may_change=False) is None
+    assert failures.look([running(), running()], 68.0, may_change=False) is None
 
 
 class Leading:
