@@ -176,8 +176,8 @@ class MapReader:
 
     # -- following --------------------------------------------------------------------------------
 
-    async def follow(self) -> int:
-        """Read what has been added, all at first; the number of records. A topic that is missing is an empty map.
+    async def follow(self) -> None:
+        """Read what has been added, all at first. A topic that is missing is an empty map.
 
         Raises:
             RetriableError: the cluster does not answer, or not in time.
@@ -189,7 +189,7 @@ class MapReader:
         if known is None:
             self._forget()
             self.is_whole = True
-            return 0
+            return
         if known.topic_id != self._topic_id or len(known.partitions) != self._partition_count:
             self._forget()
             self._topic_id, self._partition_count = known.topic_id, len(known.partitions)
@@ -198,7 +198,7 @@ class MapReader:
             self._forget()
             self._partition_count = len(known.partitions)
         partitions = None if self._wanted is None else {self._place_of(*one) for one in self._wanted}
-        records = await read_to_end(
+        await read_to_end(
             self._cluster,
             self._topic,
             self._fold,
@@ -207,7 +207,6 @@ class MapReader:
             read_committed=True,
         )
         self.is_whole = True
-        return records
 
     async def _known(self) -> TopicMetadata | None:
         self.unseen = ""

@@ -44,6 +44,8 @@ _NOBODY: Final = ProducerIdentity(-1, -1)
 
 #: What an error code of a partition (its name) means; raises it.
 Check = Callable[[int, str], None]
+#: Whether a transaction may be committed, whose first records have these offsets.
+MayCommit = Callable[[Mapping[Partition, int]], Awaitable[bool]]
 T = TypeVar("T")
 Header = tuple[str, bytes]
 
@@ -128,26 +130,31 @@ class TransactionalWriter:
             self._sequences.clear()
             return left
 
-    async def write(self, records: Iterable[OutRecord]) -> None:
-        """Write all of ``records`` or, when this raises, perhaps none.
+    async def write(self, records: Iterable[OutRecord], may_commit: MayCommit | None = None) -> bool:
+        """Write all of ``records`` or, when this raises, perhaps none. Return False if ``may_commit`` forbids it.
+
+        ``may_commit`` is asked once the log has the records, and before they count: it gets the offset of the first of
+        them in each partition.
 
         After a RetriableError it is not known which, so the same may be written again; no later write can be overtaken
         by it. Raises as ``open``.
         """
         wanted = list(records)
-        if wanted:
-            async with self._lock:
-                await waiting_out(partial(self._write, wanted))
+        if not wanted:
+            return True
+        async with self._lock:
+            return await waiting_out(partial(self._write, wanted, may_commit))
 
-    async def _write(self, records: Sequence[OutRecord]) -> None:
+    async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None) -> bool:
         """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._in_doubt:
                     await self._claim()
                 self._in_doubt = True
-                await self._transaction(records)
+                is_committed = await self._transaction(records, may_commit)
                 self._in_doubt = False
+                return is_committed
         except TimeoutError as error:
             raise RetriableError(
                 f"cluster {self._cluster.name}: a transaction of {self._transactional_id} was not done within "
@@ -166,18 +173,20 @@ class TransactionalWriter:
             self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
         )
 
-    async def _transaction(self, records: Sequence[OutRecord]) -> None:
+    async def _transaction(self, records: Sequence[OutRecord], may_commit: MayCommit | None) -> bool:
         identity = self._identity
         assert identity is not None
         by_leader = await place(self._cluster, records, identity, self._sequences)
         await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
         check = partial(transactions.check, self._cluster, self._transactional_id, "Produce")
-        await produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
-        await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=True)
+        first = await produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
+        is_allowed = may_commit is None or await may_commit(first)
+        await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=is_allowed)
         for placed in by_leader.values():
             for partition, batches in placed.items():
                 written = sum(batch.records for batch in batches)
                 self._sequences[partition] = (self._sequences.get(partition, 0) + written) % SEQUENCES
+        return is_allowed
 
     async def _add(self, identity: ProducerIdentity, partitions: Sequence[Partition]) -> None:
         while True:
@@ -270,8 +279,9 @@ async def produce_all(
     check: Check,
     *,
     produce_at_most: int = _PRODUCE_AT_MOST,
-) -> None:
-    """Send what was placed and wait for all answers, of which ``check`` raises what an error means."""
+) -> dict[Partition, int]:
+    """Send what was placed and wait for all answers, of which ``check`` raises what an error means. Return the offset
+    of the first record in each partition."""
     sending = [
         asyncio.create_task(
             _produce(cluster, leader, placed, transactional_id, timeout_s, check, produce_at_most),
@@ -279,12 +289,15 @@ async def produce_all(
         )
         for leader, placed in by_leader.items()
     ]
+    first: dict[Partition, int] = {}
     try:
-        await asyncio.gather(*sending)
+        for of_leader in await asyncio.gather(*sending):
+            first |= of_leader
     finally:
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
+    return first
 
 
 async def _produce(
@@ -295,7 +308,8 @@ async def _produce(
     timeout_s: float,
     check: Check,
     at_most: int,
-) -> None:
+) -> dict[Partition, int]:
+    first: dict[Partition, int] = {}
     connection = await cluster.connection(leader, "positions")
     # One batch per partition and request is all that a broker takes.
     for round_ in zip_longest(*([(partition, batch) for batch in batches] for partition, batches in placed.items())):
@@ -316,6 +330,8 @@ async def _produce(
         for topic_row in answer.responses:
             for row in topic_row.partition_responses:
                 check(row.error_code, f"{topic_row.name}-{row.index}")
+                first.setdefault((topic_row.name, row.index), row.base_offset)
+    return first
 
 
 def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[Batch]:

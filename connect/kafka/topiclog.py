@@ -79,13 +79,13 @@ async def read_to_end(
     after: Mapping[int, int] | None = None,
     read_committed: bool = False,
     timeout_s: float = _TIMEOUT_S,
-) -> int:
+) -> dict[int, int]:
     """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now.
 
     ``partitions`` None reads all. ``after``: where to begin in partitions that were read before.
 
     With ``read_committed`` the end is still that of everything appended, so transactions that are open now are waited
-    for: what they commit is not missed. Returns the number of records.
+    for: what they commit is not missed. Return where each partition ended; empty ones are left out.
 
     Raises:
         RetriableError: nothing was read for ``timeout_s``, or the cluster did not answer.
@@ -221,15 +221,16 @@ async def _read(
     wanted: tuple[Collection[int] | None, Mapping[int, int]],
     read_committed: bool,
     progressed: Callable[[], None],
-) -> int:
+) -> dict[int, int]:
     ends = await _ends(cluster, topic, *wanted)
     if not ends:
-        return 0
+        return {}
     async with reader(cluster, read_committed=read_committed, auto_offset_reset="earliest") as consumer:
         consumer.assign(list(ends))
         for partition, (begin, _) in ends.items():
             consumer.seek(partition, begin)
-        return await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply, progressed)
+        await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply, progressed)
+    return {partition.partition: end for partition, (_, end) in ends.items()}
 
 
 @asynccontextmanager
@@ -323,8 +324,7 @@ async def _drain(
     ends: Mapping[TopicPartition, int],
     apply: Callable[[LogRecord], None],
     progressed: Callable[[], None],
-) -> int:
-    read = 0
+) -> None:
     behind = dict(ends)
     positions: dict[TopicPartition, int] = {}
     while behind:
@@ -332,7 +332,6 @@ async def _drain(
         for partition, records in batches.items():
             for record in records:
                 apply(log_record(partition, record))
-            read += len(records)
         for partition in list(behind):
             # The position, not the last record: the log may end in markers, or in offsets compacted away.
             position = await consumer.position(partition)
@@ -343,4 +342,3 @@ async def _drain(
                 del behind[partition]
                 consumer.pause(partition)
         await asyncio.sleep(0)  # because nothing above waits while the consumer has records
-    return read

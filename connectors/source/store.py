@@ -59,6 +59,7 @@ from connectors.positions import (
 )
 from connectors.source.predecessors import Predecessors
 from connectors.source.unfenced import MissingRights
+from connectors.source.unowned import PositionsTaken, ReadTo, Unowned
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,11 @@ class PositionStore(Protocol):
         stored then. Raises Superseded if yet another task does the same."""
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        """Store, each partition as a whole as far as our rights go; after an error give the same again."""
+        """Store, each partition as a whole as far as our rights go; after an error give the same again.
+
+        Raises :class:`PositionsTaken` if another task has stored the first position of an unowned partition meanwhile:
+        then nothing is stored, and its positions have to be read again.
+        """
 
     def runs_of(self, position: Position) -> list[Run]:
         """The newest runs that are stored of a position's pair, ascending; older ones may lie before them."""
@@ -170,7 +175,7 @@ class StoreWriter(Protocol):
     async def end_left_open(self, partitions: Collection[tuple[str, int]]) -> Collection[tuple[str, int]]:
         """Behind that: abort what is open of the id in ``partitions`` all the same; in which there was some."""
 
-    async def write(self, records: Iterable[OutRecord]) -> None:
+    async def write(self, records: Iterable[OutRecord]) -> object:
         """All of ``records``, or an error."""
 
 
@@ -182,6 +187,7 @@ class _Stored:
     chunks: dict[Pair, dict[int, int]] = field(default_factory=dict)  # first upstream to first downstream
     newest: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)  # first upstream and value of the last chunk
     names: dict[tuple[str, int, str, int], set[Pair]] = field(default_factory=dict)
+    read_to: dict[TopicPartition, ReadTo] = field(default_factory=dict)
 
     def chunks_of(self, pair: Pair) -> dict[int, int]:
         """The chunks of a pair, found by its names from here on."""
@@ -228,11 +234,13 @@ class MirrorPositionStore:
         self._settings = settings
         self._missing_rights = missing_rights or MissingRights()
         self._shared = shared
-        self._writer: StoreWriter = shared or TransactionalWriter(cluster, settings.transactional_id)
+        self._own = TransactionalWriter(cluster, settings.transactional_id)
+        self._writer: StoreWriter = shared or self._own
         self._plain: PlainWriter | None = None  # once the transactional id was refused
         self._predecessors = Predecessors(
             cluster, settings.transactional_id, self._missing_rights, is_atomic=shared is not None
         )
+        self._unowned = Unowned(cluster, settings.map_topic, settings.connector)
         self._progress = PlainWriter(cluster)
         self._full: dict[TopicPartition, Position] = {}  # the last full positions that were written here
         self._stored = _Stored()
@@ -286,13 +294,14 @@ class MirrorPositionStore:
                 if start.moved
             }
             if moved.items() <= before.items():
+                self._unowned.read(starts, read.read_to)
                 return read, starts
             before = moved
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         return await self._predecessors.shut_out(starts, self.load_more, self._claim)
 
-    async def _claim(self, writer: StoreWriter, sources: Collection[TopicPartition]) -> None:
+    async def _claim(self, writer: TransactionalWriter, sources: Collection[TopicPartition]) -> None:
         """Name us beside the positions of ``sources``, which stay as they are, under the id of their writer's store."""
         claimant, records = encode_claimant_header(self._settings.transactional_id), list[OutRecord]()
         for source in sources:
@@ -334,13 +343,15 @@ class MirrorPositionStore:
         progress = [self._progress_record(one.position) for one in commits if not self._is_full(one)]
         if records or full:
             records += [self._position_record(one, is_complete=Pair.of(one) in complete) for one in full]
-            await self._write([*records, *progress], [self._offset_record(position) for position in full])
+            mapped, offsets = [*records, *progress], [self._offset_record(position) for position in full]
+            await self._write(mapped, offsets, [_source_of(position) for position in full])
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
         for pair, writer in maps.items():
             writer.written(complete=pair in complete)
         self._full.update((_source_of(position), position) for position in full)
+        self._unowned.owned(_source_of(position) for position in full)
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
@@ -374,10 +385,15 @@ class MirrorPositionStore:
         of_java = {one: (settings.offsets_topic, partition_of(key, offsets)) for one, key in keys.items()}
         return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
-    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord]) -> None:
+    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Collection[TopicPartition]) -> None:
+        """``full``: of which there are full positions in ``mapped``."""
         if self._plain is None:
+            first = self._unowned.first(full, mapped)
             try:
-                await self._writer.write([*mapped, *offsets])
+                if self._shared is not None:
+                    await self._shared.write([*mapped, *offsets])
+                elif not await self._own.write([*mapped, *offsets], first.may_commit if first else None):
+                    raise PositionsTaken(first.taken if first else ())
                 return
             except TransactionalIdRefused as error:  # taken from us since
                 if self._shared is not None:
@@ -407,13 +423,11 @@ class MirrorPositionStore:
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic)
-        await read_to_end(
-            self._cluster,
-            settings.map_topic,
-            fold,
-            partitions={partition_of(map_partition_key(*one), partitions) for one in wanted},
-            read_committed=True,
+        places = {one: partition_of(map_partition_key(*one), partitions) for one in wanted}
+        ends = await read_to_end(
+            self._cluster, settings.map_topic, fold, partitions=set(places.values()), read_committed=True
         )
+        stored.read_to = {one: ReadTo(index, ends.get(index, 0)) for one, index in places.items()}
         return stored
 
     def _fold_position(self, stored: _Stored, wanted: set[TopicPartition], kind: Kind, record: LogRecord) -> None:

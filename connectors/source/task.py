@@ -35,6 +35,7 @@ from connectors.source.store import PositionStore, Start
 from connectors.source.takeover import Takeover, take_over
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.trimming import trim_forever
+from connectors.source.unowned import PositionsTaken
 
 log = logging.getLogger(__name__)
 #: How often to look whether positions are due.
@@ -498,6 +499,11 @@ class MirrorSourceTask:
             if commits:
                 try:
                     await self._store.commit(commits)
+                except PositionsTaken as error:
+                    ledger.give_back(commits)
+                    for source in error.sources:
+                        ledger.drop(source)  # what is stored of it is to be read again
+                    raise
                 except BaseException:
                     ledger.give_back(commits)
                     raise

@@ -55,7 +55,7 @@ async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site
     reader = MapReader(
         site.cluster, site.settings.map_topic, connector=CONNECTOR, limits=MapLimits(max_cached_runs=2 * _RUNS_A_CHUNK)
     )
-    assert await reader.follow() == 0, "no topic is no map"
+    await reader.follow()  # no topic is no map
     assert await reader.forward(PAIR, 0) is None
     store = site.store()
     await store.load([ORDERS, TopicPartition("others", 0)])
@@ -78,7 +78,6 @@ async def test_it_translates_while_the_map_grows_is_trimmed_and_begins_anew(site
     assert max(sizes) <= bound, "as long as the target's log, not as its history"
     assert (await reader.forward(PAIR, 3)).place is Place.BELOW  # type: ignore[union-attr]
     assert reader.sources() == [ORDERS, TopicPartition("others", 0)]
-    assert await reader.follow() == 0
 
     anew = replace(POSITION, target_topic_id=UUID(int=7), target_end=10, next_source_offset=11_010)
     await store.commit([Commit(anew, [(11_000, 0, 10)])])

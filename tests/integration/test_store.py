@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka import transactions
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
@@ -26,6 +28,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key
 from connectors.positions import Kind, Position, decode_kind
 from connectors.source.store import Commit, MirrorPositionStore, Scope, Start, StoreSettings
+from connectors.source.unowned import PositionsTaken
 
 pytestmark = pytest.mark.integration
 
@@ -382,6 +385,76 @@ async def test_of_two_tasks_that_take_a_partition_over_the_last_one_stores(site:
     await stores[2].commit([Commit(last)])
     found = (await stores[2].load_more([ORDERS]))[ORDERS]
     assert (found.position, found.claimant) == (last, "")
+
+
+@pytest.mark.parametrize("stored", [None, replace(POSITION, is_handed_over=True)], ids=["new", "handed over"])
+async def test_of_two_tasks_that_are_given_an_unowned_partition_the_first_to_store_has_it(
+    site: Site, stored: Position | None
+) -> None:
+    """The other one was frozen between its look and its first position, which would overwrite newer ones."""
+    former, late, owner = (site.store(task) for task in (0, 1, 2))
+    await former.load([ORDERS])
+    if stored is not None:
+        await former.commit([Commit(stored)])
+    for one in (late, owner):
+        await one.load([])
+        assert (await one.load_more([ORDERS]))[ORDERS].position == stored
+    newer = replace(POSITION, transactional_id=site.writer(2), next_source_offset=50)
+    await owner.commit([Commit(newer)])
+    newer = replace(newer, next_source_offset=60)
+    await owner.commit([Commit(newer, scope=Scope.PROGRESS)])
+    others = TopicPartition("others", 0)
+    first = replace(POSITION, transactional_id=site.writer(1))
+    with pytest.raises(PositionsTaken, match="another task has stored positions of orders-0 meanwhile") as raised:
+        await late.commit([Commit(first), Commit(replace(first, source_topic="others"))])
+    assert raised.value.sources == {ORDERS}
+    found = await late.load_more([ORDERS, others])
+    assert (found[ORDERS].position, found[others].position) == (newer, None), "nothing of that was stored"
+    await late.commit([Commit(replace(first, source_topic="others"))])
+    assert (await late.load_more([others]))[others].position == replace(first, source_topic="others")
+
+
+async def test_a_first_position_is_seen_before_its_transaction_has_ended(site: Site) -> None:
+    slow, other = site.store(0), site.store(1)
+    for one in (slow, other):
+        await one.load([ORDERS])
+    may_end, is_ending = asyncio.Event(), asyncio.Event()
+    end_transaction = transactions.end_transaction
+
+    async def wait(*args: Any, **named: Any) -> None:
+        if not is_ending.is_set():
+            is_ending.set()
+            await may_end.wait()
+        await end_transaction(*args, **named)
+
+    first = replace(POSITION, transactional_id=site.writer(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transactions, "end_transaction", wait)
+        storing = asyncio.create_task(slow.commit([Commit(first)]))
+        await is_ending.wait()
+        with pytest.raises(PositionsTaken):
+            await other.commit([Commit(replace(POSITION, transactional_id=site.writer(1)))])
+        may_end.set()
+        await storing
+    assert (await other.load_more([ORDERS]))[ORDERS].position == first
+
+
+async def test_a_first_position_that_was_written_twice_is_our_own(site: Site) -> None:
+    store = site.store()
+    await store.load([ORDERS])
+    end_transaction, tries = transactions.end_transaction, []
+
+    async def fail_once(*args: Any, **named: Any) -> None:
+        tries.append(args)
+        if len(tries) == 1:
+            raise RetriableError("the coordinator has moved")
+        await end_transaction(*args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transactions, "end_transaction", fail_once)
+        await store.commit([Commit(POSITION)])
+    assert len(tries) > 1
+    assert (await site.store().load([ORDERS]))[ORDERS].position == POSITION
 
 
 async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:

@@ -93,10 +93,10 @@ async def _measure(options: argparse.Namespace, eu: KafkaCluster, folder: Path) 
         store_s = time.monotonic() - cold_s
         reader = MapReader(cluster, settings.map_topic, connector=_CONNECTOR)
         cold_s = time.monotonic()
-        read = await reader.follow()
+        await reader.follow()
         reader_s = time.monotonic() - cold_s
         turns.end()
-        print(f"cold read: a task {store_s:.1f} s, a reader of the map {reader_s:.1f} s, {read} records of the map")
+        print(f"cold read: a task {store_s:.1f} s, a reader of the map {reader_s:.1f} s")
         print(f"others on the loop waited {turns.longest_s * 1000:.0f} ms at most")
         whole = not any(start.moved or start.position is None for start in starts.values())
         whole = whole and all(reader.position(source) is not None for source in sources)

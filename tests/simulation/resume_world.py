@@ -31,12 +31,13 @@ from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.plan import PartitionPlan, SliceSettings, TopicPartition
 from connectors.dataplane.resumer import Resumer
 from connectors.positions import Position
-from connectors.source import first_offsets, predecessors, reach, standing, takeover
+from connectors.source import first_offsets, predecessors, reach, standing, takeover, unowned
 from connectors.source.ledger import Entry, Ledger, Pair, position_of
 from connectors.source.predecessors import Predecessors
 from connectors.source.store import Start
 from connectors.source.takeover import Clusters, take_over
 from connectors.source.unfenced import MissingRights
+from connectors.source.unowned import PositionsTaken
 from tests.kit import virtual_time
 from tests.simulation.resume_logs import Coordinator, Leader, Source
 
@@ -72,6 +73,8 @@ class World:
         self.is_quiet = False
         self.stored: Position | None = None
         self.claimant = ""
+        #: How often the store was written.
+        self.writes = 0
         self.announced = 0
         self.stopped: list[str] = []
         self.story: list[str] = []
@@ -223,11 +226,8 @@ class World:
         with self.brokers():
             faults = asyncio.create_task(self._faults(), name="faults")
             alive = self._alive
-            name = "mm2-0"
             for number in range(self.chance.randrange(1, 7)):
-                # Without an unclean writer there is no id that two tasks would contend for.
-                if self.stored is not None and not self.stored.is_handed_over:
-                    name = f"mm2-{self.chance.randrange(3)}"
+                name = f"mm2-{self.chance.randrange(3)}"
                 alive.append(asyncio.create_task(Successor(self, name).run(), name=f"{number} as {name}"))
                 await asyncio.sleep(self.chance.choice([0, 0.05, 0.5, 3, 20, 100]))
                 if self.coordinator.refuses or self.chance.random() < 0.6:
@@ -296,11 +296,15 @@ class Writer:
         await self._world.pause()
         self._identity = self._world.coordinator.claim(self._name, self._identity)
 
-    async def write(self, position: Position) -> None:
+    async def write(self, position: Position, read_to: int | None = None) -> None:
+        """``read_to``: only if nothing else was written since so many writes."""
         await self._world.pause()
         assert self._identity is not None
         self._world.coordinator.check(self._name, self._identity)
+        if read_to not in (None, self._world.writes):
+            raise PositionsTaken([SOURCE])
         self._world.stored, self._world.claimant = position, ""
+        self._world.writes += 1
 
     async def claim(self, claimant: str) -> None:
         """Name another task beside the position."""
@@ -308,6 +312,7 @@ class Writer:
         assert self._identity is not None
         self._world.coordinator.check(self._name, self._identity)
         self._world.claimant = claimant
+        self._world.writes += 1
 
 
 class Successor:
@@ -322,6 +327,7 @@ class Successor:
             cast(Cluster, None), predecessors.store_id(own), self._rights, is_atomic=False
         )
         self._is_plain = False
+        self._read_to: int | None = None
         self._takeover: takeover.Takeover | None = None
 
     async def run(self) -> None:
@@ -346,6 +352,7 @@ class Successor:
         except TransactionalIdRefused:
             self._is_plain = True
         starts: Mapping[TopicPartition, Start] = await world.read()
+        self._read_to = world.writes if unowned.is_unowned(starts[SOURCE]) else None
         starts = await self._predecessors.shut_out(starts, world.read, self._claim)
         entry = Entry(Pair(SOURCE, IDS["orders"], TARGET, IDS["us.orders"]))
         clusters = Clusters(_cluster("source"), _cluster("target"))
@@ -378,7 +385,8 @@ class Successor:
             await self._world.pause()
             self._world.stored = position
             return
-        await self._writer.write(position)
+        await self._writer.write(position, self._read_to)
+        self._read_to = None
 
     async def _claim(self, writer: Any, _: object) -> None:
         await writer.claim(predecessors.store_id(self._own))

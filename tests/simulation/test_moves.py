@@ -25,7 +25,7 @@ from connectors.dataplane.plan import (
 from connectors.dataplane.resume import Resumed
 from connectors.offset_map import Run
 from connectors.positions import Position
-from connectors.source import reach, task
+from connectors.source import reach, task, unowned
 from connectors.source.ledger import Entry, Ledger, Pair
 from connectors.source.reconfiguring import Reconfiguring
 from connectors.source.slice import SliceFenced, SliceLost
@@ -120,6 +120,7 @@ class Store:
         self._world = world
         self._name = name
         self._claim = -1
+        self._read: dict[TopicPartition, Start] = {}
 
     async def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         self._claim = self._world.claim_store(self._name)
@@ -127,7 +128,8 @@ class Store:
 
     async def load_more(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Start]:
         await self._world.pause(0.3)
-        return {one: self._world.stored.get(one, Start(None, None, False)) for one in partitions}
+        self._read |= (starts := {one: self._world.stored[one] for one in partitions})
+        return starts
 
     async def shut_out(self, starts: Mapping[TopicPartition, Start]) -> Mapping[TopicPartition, Start]:
         stored = self._world.stored
@@ -137,18 +139,24 @@ class Store:
             if owner not in ("", self._name):
                 self._world.claim_store(owner)
                 stored[source] = replace(stored[source], claimant=self._name)
-        return {one: stored.get(one, start) for one, start in starts.items()}
+        self._read |= (starts := {one: self._world.stored[one] for one in starts})
+        return starts
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        await self._world.pause(0.3)
+        await self._world.pause(20 if self._world.chance.random() < 0.1 else 0.3)
         if self._world.claims[self._name] != self._claim:
             raise Superseded(f"{self._name} was claimed")
         if self._world.is_store_away:
             raise RetriableError("the store does not answer")
-        for one in commits:
-            position = one.position
-            source = TopicPartition(position.source_topic, position.source_partition)
+        positions = {
+            TopicPartition(one.position.source_topic, one.position.source_partition): one.position for one in commits
+        }
+        first = {one for one in positions if one in self._read and unowned.is_unowned(self._read[one])}
+        if taken := {one for one in first if self._world.stored[one] is not self._read[one]}:
+            raise unowned.PositionsTaken(taken)
+        for source, position in positions.items():
             self._world.stored[source] = Start(position, position.next_source_offset - 1, False)
+            self._read.pop(source, None)
 
     def runs_of(self, _: Position) -> list[Run]:
         return []
@@ -163,7 +171,7 @@ class World:
         self.chance = random.Random(seed)
         self.copied = dict.fromkeys(PARTITIONS, 0)
         self.written: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
-        self.stored: dict[TopicPartition, Start] = {}
+        self.stored = {one: Start(None, None, False) for one in PARTITIONS}
         self.claims: dict[str, int] = {}
         self.is_store_away = self.is_quiet = False
         self.unknown: set[TopicPartition] = set()
@@ -251,7 +259,9 @@ class World:
         running = {index: asyncio.create_task(self.run_task(index)) for index in TASKS}
         for _ in range(_ROUNDS):
             await asyncio.sleep(self.chance.uniform(5, 60))
-            self.configure()
+            for _ in range(self.chance.choice([1, 1, 3])):
+                self.configure()
+                await asyncio.sleep(self.chance.uniform(0, 8))
             for index in TASKS:
                 await asyncio.sleep(self.chance.uniform(0, 6))
                 happens = self.chance.random()
