@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench.contenders import CONTENDERS, Contender
+from bench.contenders import CONTENDERS, Contender, older
 from bench.loads import LOADS, PARTITIONS, Load, write_payloads
 from bench.measure import Bed, Ceiling, Result, measure, measure_ceiling
 from bench.report import Report
@@ -50,13 +50,14 @@ def _console() -> Console:
 async def _bench(asked: argparse.Namespace, folder: Path, console: Console) -> None:
     loads = [load.scaled(asked.scale) for load in LOADS if load.name in asked.loads]
     contenders = [contender for contender in CONTENDERS if contender.name in asked.only]
+    contenders += [older(asked.older)] if asked.older else []
     with (
         KafkaCluster.start("bench-us", base_dir=folder, config=_BROKER, jvm_options=()) as source,
         KafkaCluster.start("bench-eu", base_dir=folder, config=_BROKER, jvm_options=()) as target,
     ):
         contents = {load.topic: await _write(load, source.bootstrap, folder, console) for load in loads}
         bed = Bed(source.bootstrap, target.bootstrap, contents, asked.logs or folder / "logs")
-        report = Report(loads, contents)
+        report = Report(loads, contents, contenders)
         for load in loads:
             # The broker's JVM warms up: a first pass that is not counted spares the first contender.
             await measure_ceiling(load, 0, bed, asked.loops)
@@ -140,6 +141,9 @@ def _arguments() -> argparse.Namespace:
         choices=contenders,
         default=contenders,
         help="which contenders (all)",
+    )
+    parser.add_argument(
+        "--older", type=Path, metavar="CLONE", help="another version's clone, as a contender of its own"
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds (3)")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,8 @@ class Contender:
     least_batch_bytes: int = 0
     #: Whether its producer compresses as the load's did, as a copier of records loses the codec otherwise.
     keeps_codec: bool = False
+    #: What runs it with its file, if not the environment that the bench runs in.
+    command: Sequence[str] = ()
 
     def replicator(self, source: str, target: str, load: Load, folder: Path) -> Replicator:
         """Not yet started. ``folder`` takes its log and its completed properties."""
@@ -55,7 +57,7 @@ class Contender:
         if self.java:
             return JavaMirrorMaker(properties, folder / f"{self.name}.log")
         folder.mkdir(parents=True, exist_ok=True)
-        return _Heliograph(properties, folder)
+        return _Heliograph(properties, folder, self.command)
 
     def properties(self, source: str, target: str, load: Load) -> Mapping[str, str]:
         with self.file.open(encoding="utf-8") as lines:
@@ -82,11 +84,18 @@ CONTENDERS: Final = (
 )
 
 
-class _Heliograph:
-    """``connect-mirror-maker <file>`` of the environment that the bench runs in."""
+def older(clone: Path) -> Contender:
+    """Another version of Heliograph, from a clone in which ``make setup`` has run."""
+    # Older versions look for their modules in the folder first where they were started.
+    command = ("/usr/bin/env", "PYTHONSAFEPATH=1", str(clone / ".venv" / "bin" / "connect-mirror-maker"))
+    return Contender("older", "older", _HERE / "heliograph.properties", java=False, command=command)
 
-    def __init__(self, properties: Mapping[str, str], folder: Path) -> None:
-        self._mirror = Mirror(properties, folder)
+
+class _Heliograph:
+    """``connect-mirror-maker <file>``, by default of the environment that the bench runs in."""
+
+    def __init__(self, properties: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
+        self._mirror = Mirror(properties, folder, command)
 
     @property
     def pid(self) -> int:

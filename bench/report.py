@@ -13,7 +13,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import CONTENDERS
+from bench.contenders import Contender
 from bench.loads import Load
 from bench.measure import Ceiling, Result
 from bench.topics import Contents
@@ -25,6 +25,7 @@ class Report:
 
     loads: Sequence[Load]
     contents: Mapping[str, Contents]
+    contenders: Sequence[Contender]
     results: list[Result] = field(default_factory=list)
     ceilings: list[Ceiling] = field(default_factory=list)
 
@@ -49,7 +50,7 @@ class Report:
             ],
             "results": [asdict(result) for result in self.results],
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
-            "medians": [self._medians(load, contender.name) for load in self.loads for contender in CONTENDERS],
+            "medians": [self._medians(load, contender.name) for load in self.loads for contender in self.contenders],
         }
         path.write_text(json.dumps(document, indent=2) + "\n")
 
@@ -87,7 +88,7 @@ class Report:
         if mine:
             for name in _MEDIANS:
                 columns[name] = median(getattr(result, name) for result in mine)
-            for against in ("mm2-default", "mm2-tuned"):
+            for against in ("mm2-default", "mm2-tuned", "older"):
                 columns[f"throughput_to_{against}"] = self.ratio(load, contender, against, _rate)
                 columns[f"cpu_to_{against}"] = self.ratio(load, contender, against, _cpu)
             columns["ceiling_share"] = self.ceiling_share(load, contender)
@@ -103,7 +104,7 @@ class Report:
         table.add_column("", no_wrap=True)
         for heading in _HEADINGS:
             table.add_column(heading, justify="right")
-        for contender in CONTENDERS:
+        for contender in self.contenders:
             columns = self._medians(load, contender.name)
             if columns["rounds"]:
                 table.add_row(contender.title, *(text(columns) for text in _HEADINGS.values()))
