@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 #: What Java's members say where they have no REST.
 _NO_REST: Final = "NOTUSED"
 _AGAIN_S: Final = 1.0
-#: A failure under a config that the file has just replaced is over within this time.
+#: How long a failure has to last. Under a config that the file replaces it lasts until the tasks are configured anew.
 _FAILED_S: Final = 5.0
+_FAILED_BEFORE_S: Final = 60.0
 #: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.
 _PASSING: Final = (RetriableError, RebalanceExpected, RequestConflict, ElsewhereError)
 #: A task waits for the batches that are on their way, and the process ends within ten seconds.
@@ -66,15 +67,15 @@ class Failures:
         self._failed: Sequence[Status] = ()
         self._since_s = 0.0
 
-    def look(self, statuses: Sequence[Status], now_s: float, *, may_change: bool) -> str | None:
+    def look(self, statuses: Sequence[Status], now_s: float, *, is_replaced: bool) -> str | None:
         """Return the reason once a failure has lasted, from the statuses of the connector and of its tasks.
 
-        ``now_s`` is of a monotonic clock; ``may_change``: a config may be about to be replaced.
+        ``now_s`` is of a monotonic clock; ``is_replaced``: the file replaces the config, or has done so in this run.
         """
         failed = self._of(statuses)
-        if may_change or not _are_same(failed, self._failed):
+        if not _are_same(failed, self._failed):
             self._failed, self._since_s = failed, now_s
-        if not failed or may_change or now_s - self._since_s < _FAILED_S:
+        if not failed or now_s - self._since_s < (_FAILED_BEFORE_S if is_replaced else _FAILED_S):
             return None
         return reason(failed[0].trace or "")
 
@@ -118,8 +119,8 @@ class FlowWorker:
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
         self._seeing: asyncio.Task[None] | None = None
         self._failures = Failures()
-        #: Whether the configs of the file may be about to replace those that are stored.
-        self._is_configuring = False
+        #: Whether the config of the file replaces the stored one, or has done so in this run.
+        self._is_replaced = False
         self.worker = DistributedWorker(
             config,
             plugins,
@@ -164,7 +165,7 @@ class FlowWorker:
 
         What other nodes have of the flow counts too, as its group's statuses say it. Call this often.
         """
-        return self._failures.look(self._statuses(), time.monotonic(), may_change=self._is_configuring)
+        return self._failures.look(self._statuses(), time.monotonic(), is_replaced=self._is_replaced)
 
     def _statuses(self) -> list[Status]:
         """Of the connector that mirrors, then of its tasks."""
@@ -177,7 +178,6 @@ class FlowWorker:
     # -- the leader's part -----------------------------------------------------------------------------
 
     def _elected(self) -> None:
-        self._is_configuring = True
         if self._elections.empty():
             self._elections.put_nowait(None)
 
@@ -189,7 +189,6 @@ class FlowWorker:
             async with asyncio.TaskGroup() as puts:
                 for connector in Connector:
                     puts.create_task(self._see_to(connector), name=f"{self.flow}: {connector.value} from the file")
-            self._is_configuring = not self._elections.empty()
 
     async def _see_to(self, connector: Connector) -> None:
         if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
@@ -200,6 +199,7 @@ class FlowWorker:
     async def _put(self, connector: Connector) -> None:
         wanted = self.flow.connector_config(connector)
         while self.worker.core.is_leader and self.worker.core.snapshot.connector_config(connector.value) != wanted:
+            self._is_replaced |= connector is Connector.SOURCE
             try:
                 await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
             except _PASSING as error:

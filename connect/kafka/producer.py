@@ -180,7 +180,12 @@ class TransactionalWriter:
         await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
         check = partial(transactions.check, self._cluster, self._transactional_id, "Produce")
         first = await produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
-        is_allowed = may_commit is None or await may_commit(first)
+        try:
+            is_allowed = may_commit is None or await may_commit(first)
+        except RetriableError:
+            # Else readers wait for it, also our own.
+            await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=False)
+            raise
         await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=is_allowed)
         for placed in by_leader.values():
             for partition, batches in placed.items():

@@ -27,6 +27,7 @@ from connectors.source.store import Start
 #: could not, since nobody copies meanwhile.
 _LOOK_AGAIN_S: Final = 5.0
 _MAX_LOOK_AGAIN_S: Final = 300.0
+_OUT_OF_DATE_S: Final = 60.0
 #: So many reasons are given if every partition waits.
 _MOST_NAMED: Final = 5
 
@@ -39,24 +40,34 @@ class Waiting:
         self._target = target
         self._again_s = _LOOK_AGAIN_S
         self._look_at_s = 0.0
-        #: What is stored of them, which nobody else writes meanwhile.
+        #: What is stored of them.
         self.starts: Mapping[TopicPartition, Start] = {}
+        self._read_s: dict[TopicPartition, float] = {}
 
     def keep(self, entries: Sequence[Entry], starts: Mapping[TopicPartition, Start]) -> None:
         """A takeover has left these ``entries``."""
         self._again_s = min(self._again_s * 2, _MAX_LOOK_AGAIN_S) if entries and self.starts else _LOOK_AGAIN_S
-        self._look_at_s = asyncio.get_running_loop().time() + self._again_s
+        now_s = asyncio.get_running_loop().time()
+        self._look_at_s = now_s + self._again_s
         self.starts = {entry.pair.source: starts[entry.pair.source] for entry in entries}
+        self._read_s = {source: self._read_s.get(source, now_s) for source in self.starts}
 
     def add(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """More wait."""
+        """More wait, or the store says something else of them."""
         if starts:
             self.starts, self._look_at_s = {**self.starts, **starts}, 0.0
+            self._read_s |= dict.fromkeys(starts, asyncio.get_running_loop().time())
+
+    def out_of_date(self) -> list[TopicPartition]:
+        """Return those of which the store was read long ago."""
+        now_s = asyncio.get_running_loop().time()
+        return [source for source, read_s in self._read_s.items() if now_s - read_s > _OUT_OF_DATE_S]
 
     def retain(self, entries: Sequence[Entry]) -> None:
         """Forget what was stored of all but ``entries``: others may write the rest."""
         kept = {entry.pair.source for entry in entries}
         self.starts = {source: start for source, start in self.starts.items() if source in kept}
+        self._read_s = {source: read_s for source, read_s in self._read_s.items() if source in kept}
 
     async def is_back(self, entries: Sequence[Entry]) -> bool:
         """Return whether one of ``entries`` can be taken over now; False if it is too early to look."""

@@ -176,11 +176,21 @@ class Reconfiguring:
 
     async def _step(self, handle: SliceHandle) -> float:
         """Return in how many seconds to look again."""
-        self._is_back = self._is_back or await self._waiting.is_back(self._ledger.waiting())
+        await self._look_for_waiting()
         await self._joins.store_left()
         missing = [source for source in self.wanted if source not in self._ledger.entries]
         self._waits_since = {source: since for source, since in self._waits_since.items() if source in missing}
         return await self._take_in(handle, missing) if missing else _LOOK_S
+
+    async def _look_for_waiting(self) -> None:
+        """See whether one of the partitions that wait can be taken over. What is stored of those that have waited long
+        is read again, since their first positions are compared with all that was stored after that."""
+        if self._is_back or not await self._waiting.is_back(self._ledger.waiting()):
+            return
+        if sources := self._waiting.out_of_date():
+            starts = await self._store.load_more(sources)
+            self._waiting.add({**starts, **await self._joins.shut_out(starts)})
+        self._is_back = True
 
     async def _take_in(self, handle: SliceHandle, missing: Sequence[TopicPartition]) -> float:
         pairs = await self._joins.find(missing)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
@@ -59,7 +60,7 @@ from connectors.positions import (
 )
 from connectors.source.predecessors import Predecessors
 from connectors.source.unfenced import MissingRights
-from connectors.source.unowned import PositionsTaken, ReadTo, Unowned
+from connectors.source.unowned import PositionsTaken, ReadTo, Unowned, source_of
 
 log = logging.getLogger(__name__)
 
@@ -344,14 +345,14 @@ class MirrorPositionStore:
         if records or full:
             records += [self._position_record(one, is_complete=Pair.of(one) in complete) for one in full]
             mapped, offsets = [*records, *progress], [self._offset_record(position) for position in full]
-            await self._write(mapped, offsets, [_source_of(position) for position in full])
+            await self._write(mapped, offsets, full)
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
         for pair, writer in maps.items():
             writer.written(complete=pair in complete)
-        self._full.update((_source_of(position), position) for position in full)
-        self._unowned.owned(_source_of(position) for position in full)
+        self._full.update((source_of(position), position) for position in full)
+        self._unowned.owned(source_of(position) for position in full)
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
@@ -385,15 +386,16 @@ class MirrorPositionStore:
         of_java = {one: (settings.offsets_topic, partition_of(key, offsets)) for one, key in keys.items()}
         return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
-    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Collection[TopicPartition]) -> None:
-        """``full``: of which there are full positions in ``mapped``."""
+    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Sequence[Position]) -> None:
+        """``full``: the positions in ``mapped`` that are no progress."""
         if self._plain is None:
-            first = self._unowned.first(full, mapped)
+            positions = {source_of(position): position for position in full}
+            check = partial(self._unowned.may_commit, positions) if self._unowned.concern(positions) else None
             try:
                 if self._shared is not None:
                     await self._shared.write([*mapped, *offsets])
-                elif not await self._own.write([*mapped, *offsets], first.may_commit if first else None):
-                    raise PositionsTaken(first.taken if first else ())
+                elif not await self._own.write([*mapped, *offsets], check):
+                    raise PositionsTaken(self._unowned.taken)
                 return
             except TransactionalIdRefused as error:  # taken from us since
                 if self._shared is not None:
@@ -463,7 +465,7 @@ class MirrorPositionStore:
 
     def _is_full(self, commit: Commit) -> bool:
         position = commit.position
-        full = self._full.get(_source_of(position))
+        full = self._full.get(source_of(position))
         return commit.scope > Scope.PROGRESS or full is None or not can_follow(position, full)
 
     def _left_pair(self, pair: Pair) -> Pair | None:
@@ -560,10 +562,6 @@ def start_of(stored: StoredPosition | None, committed: int | None, *, plainly: b
         return Start(stored.position, committed, True, claimant=stored.claimant)
     following = stored.position.next_source_offset  # at 0 Java has no offset
     return Start(stored.position, following - 1 if following else None, False, claimant=stored.claimant)
-
-
-def _source_of(position: Position) -> TopicPartition:
-    return TopicPartition(position.source_topic, position.source_partition)
 
 
 def _fold_chunk(stored: _Stored, wanted: set[TopicPartition], record: LogRecord) -> None:

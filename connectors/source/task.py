@@ -132,7 +132,7 @@ class MirrorSourceTask:
                 task.result()
             if self._has_ended:
                 self._ledger.hand_over()
-            await self._commit()
+            await self._commit_rest()
             self.state = "stopped"
         except BaseException:
             self.state = "failed"
@@ -492,6 +492,14 @@ class MirrorSourceTask:
     async def _commit(self) -> None:
         """Store everything."""
         await self._commit_of(self._ledger)
+
+    async def _commit_rest(self) -> None:
+        """Store everything but what another task has taken meanwhile."""
+        while True:
+            try:
+                return await self._commit()
+            except PositionsTaken as error:
+                log.warning("%s: %s; the rest is stored", self._name, error)
 
     async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:

@@ -399,12 +399,12 @@ async def test_of_two_tasks_that_are_given_an_unowned_partition_the_first_to_sto
     for one in (late, owner):
         await one.load([])
         assert (await one.load_more([ORDERS]))[ORDERS].position == stored
-    newer = replace(POSITION, transactional_id=site.writer(2), next_source_offset=50)
+    newer = replace(POSITION, transactional_id=site.writer(2), producer_id=2, next_source_offset=50)
     await owner.commit([Commit(newer)])
     newer = replace(newer, next_source_offset=60)
     await owner.commit([Commit(newer, scope=Scope.PROGRESS)])
     others = TopicPartition("others", 0)
-    first = replace(POSITION, transactional_id=site.writer(1))
+    first = replace(POSITION, transactional_id=site.writer(1), producer_id=1)
     with pytest.raises(PositionsTaken, match="another task has stored positions of orders-0 meanwhile") as raised:
         await late.commit([Commit(first), Commit(replace(first, source_topic="others"))])
     assert raised.value.sources == {ORDERS}
@@ -433,13 +433,14 @@ async def test_a_first_position_is_seen_before_its_transaction_has_ended(site: S
         storing = asyncio.create_task(slow.commit([Commit(first)]))
         await is_ending.wait()
         with pytest.raises(PositionsTaken):
-            await other.commit([Commit(replace(POSITION, transactional_id=site.writer(1)))])
+            await other.commit([Commit(replace(POSITION, transactional_id=site.writer(1), producer_id=1))])
         may_end.set()
         await storing
     assert (await other.load_more([ORDERS]))[ORDERS].position == first
 
 
-async def test_a_first_position_that_was_written_twice_is_our_own(site: Site) -> None:
+@pytest.mark.parametrize("ends", ["retried", "stopped"])
+async def test_a_first_position_that_was_written_twice_is_our_own(site: Site, ends: str) -> None:
     store = site.store()
     await store.load([ORDERS])
     end_transaction, tries = transactions.end_transaction, []
@@ -447,14 +448,19 @@ async def test_a_first_position_that_was_written_twice_is_our_own(site: Site) ->
     async def fail_once(*args: Any, **named: Any) -> None:
         tries.append(args)
         if len(tries) == 1:
-            raise RetriableError("the coordinator has moved")
+            raise RetriableError("the coordinator has moved") if ends == "retried" else asyncio.CancelledError
         await end_transaction(*args, **named)
 
+    stored = POSITION
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transactions, "end_transaction", fail_once)
-        await store.commit([Commit(POSITION)])
+        if ends == "stopped":
+            with pytest.raises(asyncio.CancelledError):
+                await store.commit([Commit(POSITION)])
+            stored = replace(POSITION, is_handed_over=True)
+        await store.commit([Commit(stored)])
     assert len(tries) > 1
-    assert (await site.store().load([ORDERS]))[ORDERS].position == POSITION
+    assert (await site.store().load([ORDERS]))[ORDERS].position == stored
 
 
 async def test_commit_goes_on_after_its_connections_were_cut(site: Site) -> None:

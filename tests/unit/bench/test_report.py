@@ -49,7 +49,9 @@ def report() -> Report:
         result("heliograph", 3, 500, 2),
         result("heliograph", 4, 9000, 1),  # the round was cut short before MM2 ran
     ]
-    return Report([LOAD], CONTENTS, CONTENDERS, results, [Ceiling(LOAD.name, 1, 2, 500, 1), Ceiling(LOAD.name, 2, 2, 800, 1)])
+    return Report(
+        [LOAD], CONTENTS, CONTENDERS, results, [Ceiling(LOAD.name, 1, 2, 500, 1), Ceiling(LOAD.name, 2, 2, 800, 1)]
+    )
 
 
 def test_ratio_is_the_median_of_the_rounds_that_have_both(report: Report) -> None:

@@ -60,9 +60,9 @@ def failed(why: str = "refused") -> Status:
 @pytest.mark.parametrize("statuses", [[failed()], [failed(), running()], [running(), failed(), failed()]])
 def test_a_failure_that_lasts_is_told(statuses: list[Status]) -> None:
     failures = Failures()
-    assert failures.look(statuses, 0.0, may_change=False) is None
-    assert failures.look(statuses, 4.9, may_change=False) is None
-    assert failures.look(statuses, 5.0, may_change=False) == "ConfigError: refused"
+    assert failures.look(statuses, 0.0, is_replaced=False) is None
+    assert failures.look(statuses, 4.9, is_replaced=False) is None
+    assert failures.look(statuses, 5.0, is_replaced=False) == "ConfigError: refused"
 
 
 @pytest.mark.parametrize(
@@ -70,25 +70,29 @@ def test_a_failure_that_lasts_is_told(statuses: list[Status]) -> None:
 )
 def test_what_goes_on_or_may_come_back_is_no_failure(statuses: list[Status]) -> None:
     failures = Failures()
-    assert not any(failures.look(statuses, now_s, may_change=False) for now_s in (0.0, 10.0))
+    assert not any(failures.look(statuses, now_s, is_replaced=False) for now_s in (0.0, 10.0))
 
 
 def test_what_failed_in_an_earlier_run_does_not_count_until_it_fails_again() -> None:
     earlier = [failed("the old value"), failed("the old value")]
     failures = Failures(earlier)
-    assert not any(failures.look(earlier, now_s, may_change=False) for now_s in (0.0, 10.0))
+    assert not any(failures.look(earlier, now_s, is_replaced=False) for now_s in (0.0, 10.0))
     again = [running(), failed("the new value")]
-    assert failures.look(again, 20.0, may_change=False) is None
-    assert failures.look(again, 25.0, may_change=False) == "ConfigError: the new value"
+    assert failures.look(again, 20.0, is_replaced=False) is None
+    assert failures.look(again, 25.0, is_replaced=False) == "ConfigError: the new value"
 
 
-def test_what_fails_while_the_file_replaces_a_config_has_time_to_start_again() -> None:
+def test_what_fails_under_a_config_that_the_file_replaces_has_time_to_start_again() -> None:
     failures, connector, task = Failures(), failed("the old value"), failed("the old value")
-    for now_s in (0.0, 60.0):
-        assert failures.look([connector, task], now_s, may_change=True) is None
-    assert failures.look([connector, task], 61.0, may_change=False) is None
-    assert failures.look([running(), task], 64.0, may_change=False) is None
-    assert failures.look([running(), running()], 68.0, may_change=False) is None
+    assert failures.look([connector, task], 0.0, is_replaced=True) is None
+    assert failures.look([connector, task], 55.0, is_replaced=True) is None
+    starting = Status(State.UNASSIGNED, "here", 1)
+    assert failures.look([starting, task], 59.0, is_replaced=True) is None
+    assert failures.look([running(), task], 118.0, is_replaced=True) is None
+    assert failures.look([running(), running()], 120.0, is_replaced=True) is None
+    again = [running(), failed("the new value")]
+    assert failures.look(again, 130.0, is_replaced=True) is None
+    assert failures.look(again, 190.0, is_replaced=True) == "ConfigError: the new value"
 
 
 class Leading:
@@ -110,6 +114,7 @@ class Leading:
         made.flow = cast(Any, SimpleNamespace(connector_config=lambda connector: {"name": connector.value}))
         made.worker = cast(Any, SimpleNamespace(core=self, herder=self))
         made._elections = asyncio.Queue(1)
+        made._is_replaced = False
         made._elected()
         return made
 
