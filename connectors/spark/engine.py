@@ -44,10 +44,9 @@ _TAIL_LINES: Final = 20
 #: pyspark's word for a JVM that ended before anything was asked of it, on this machine and whatever the master.
 _NO_JVM: Final = "[JAVA_GATEWAY_EXITED]"
 _THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
-#: What a JVM that does not like its options says, and Spark's scripts.
-_OBJECTION: Final = re.compile(r"^Error\b|Unrecognized|Invalid|[Cc]ould not|[Nn]ot found|No such|conflict")
-#: So many starts in a row may end without a word.
-_MOST_SILENT_ENDS: Final = 2
+#: So many starts in a row may end before the JVM is there. Somebody may have killed it, or the script that starts it,
+#: and what the rest of them print then looks like a mistake in the settings.
+_MOST_ENDED_STARTS: Final = 2
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 _PREFIX: Final = "heliograph-spark-"
 _HELD: Final = "held"
@@ -89,7 +88,7 @@ class SparkEngine:
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
         self._printed: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._silent_ends = 0
+        self._ended_starts = 0
         self._ready: asyncio.Future[None] | None = None
         self._jobs: dict[str, Job] = {}
         self._ids = itertools.count(1)
@@ -304,11 +303,11 @@ class SparkEngine:
             self._lost(end or self._ended_silently())
 
     def _why_broken(self, failure: Failure) -> Exception:
-        """A cluster or a server may be there a moment later; what ends on this machine will end again, unless it ended
-        without a word: a JVM that somebody killed is started anew, for a while."""
-        if _NO_JVM in failure.text and not _says_why(self._printed) and self._silent_ends < _MOST_SILENT_ENDS:
-            self._silent_ends += 1
-            return EngineLost(f"Spark's JVM ended while it started; {self._last_words()}")
+        """A cluster or a server may be there a moment later; a JVM that ends on this machine again and again will go on
+        to do so."""
+        if _NO_JVM in failure.text and self._ended_starts < _MOST_ENDED_STARTS:
+            self._ended_starts += 1
+            return EngineLost(f"Spark's JVM ended while it started: {_reason(self._printed) or 'it said nothing'}")
         if self._settings.kind is SparkKind.LOCAL or _NO_JVM in failure.text:
             failure = replace(failure, text=_reason(self._printed) or failure.text, settings=True)
         if failure.settings:
@@ -340,7 +339,7 @@ class SparkEngine:
     def _happened(self, event: dict[str, Any]) -> None:
         if event["type"] == "ready":
             log.info("Spark %s is ready (%s)", event["spark"], self._settings.place)
-            self._silent_ends = 0
+            self._ended_starts = 0
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
             return
@@ -384,10 +383,6 @@ def _reason(printed: Iterable[str]) -> str:
     """The line of what a JVM printed that says what it ended of: what it threw, else its first word."""
     said = [line for line in printed if line.strip() and not line.startswith(("WARNING", "\tat "))]
     return next((line for line in said if _THROWN.search(line)), said[0] if said else "")
-
-
-def _says_why(printed: Iterable[str]) -> bool:
-    return any(_THROWN.search(line) or _OBJECTION.search(line) for line in printed if not line.startswith("WARNING"))
 
 
 def _kill_group(pid: int) -> None:

@@ -217,7 +217,9 @@ class World:
                     chance.choice([self.source.retain, *([] if self.source.are_alike else [self.source.compact])])(
                         chance
                     )
-                case 7 if chance.random() < 0.2:
+                case 7 if chance.random() < 0.2 and "unclean" not in self.story:
+                    # Once an election has cut the log before a stored end, other records have grown up to that end and
+                    # retention has deleted them all, no log shows it any more.
                     target.retain(chance)
 
     # -- the whole run --------------------------------------------------------------------------------
