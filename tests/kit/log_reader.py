@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError, for_code
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
@@ -22,6 +23,7 @@ _FETCH_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 2 * 1024 * 1024
 _POLL_S: Final = 0.1
 _READ_DEADLINE_S: Final = 120.0
+_EARLIEST: Final = -2
 Key = tuple[str, int]
 
 
@@ -40,9 +42,18 @@ class LogReader:
     Metadata is asked for all topics at once: asking for one by name could make it.
     """
 
-    def __init__(self, bootstrap: str, take: Callable[[Key, int, Any], None], *, committed: bool = False) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        take: Callable[[Key, int, Any], None],
+        *,
+        committed: bool = False,
+        skips_deleted: bool = False,
+    ) -> None:
         """``take`` is given each batch of records that counts, with its partition and the offset read to before it:
-        records below that were taken already."""
+        records below that were taken already. ``skips_deleted``: go on where a log begins whose records were deleted
+        before they could be read, as those behind a transaction that stayed open."""
+        self._skips_deleted = skips_deleted
         self._bootstrap = bootstrap
         self._take_batch = take
         self._isolation = int(committed)
@@ -107,16 +118,34 @@ class LogReader:
                 # Behind it, from Fetch 5 on: last stable offset, log start, aborted transactions.
                 end, aborted = (more[0], more[2] or ()) if self._isolation else (high_watermark, ())
                 if error_code:
-                    await self._heed(error_code, topic, index)
+                    await self._heed(error_code, node, topic, index)
                 elif self._take(topic, index, data, aborted) >= end:
                     done.add((topic, index))
         return done
 
-    async def _heed(self, error_code: int, topic: str, index: int) -> None:
+    async def _heed(self, error_code: int, node: int, topic: str, index: int) -> None:
         error: Any = for_code(error_code)
-        if not error.retriable:
+        if error is OffsetOutOfRangeError and self._skips_deleted:
+            await self._skip_deleted(node, topic, index)
+        elif not error.retriable:
             raise AssertionError(f"reading {topic}-{index} at {self.followed[topic, index].position}: {error.__name__}")
-        await self._look_again()
+        else:
+            await self._look_again()
+
+    async def _skip_deleted(self, node: int, topic: str, index: int) -> None:
+        try:
+            answer = await self._client.send(node, OffsetRequest(-1, 0, [(topic, [(index, _EARLIEST)])]))
+        except KafkaError:
+            await self._look_again()
+            return
+        [(_, [(_, error_code, _, start)])] = answer.topics
+        log = self.followed[topic, index]
+        if error_code:
+            await self._look_again()
+        elif start <= log.position:
+            raise AssertionError(f"{topic}-{index} begins at {start}, and its offset {log.position} is out of range")
+        else:
+            log.position = start
 
     def _take(self, topic: str, index: int, data: bytes, listed: Collection[tuple[int, int]]) -> int:
         """``listed``: (producer id, first offset) of transactions that were aborted."""

@@ -22,11 +22,13 @@ _TIMESTAMP: Final = struct.Struct(">q")
 class Observer:
     """Use as an async context manager; it reads until then."""
 
-    def __init__(self, bootstrap: str, *, committed: bool, dropped: str | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, *, committed: bool, dropped: str | None = None, skips_deleted: bool = False
+    ) -> None:
         """``committed``: what was aborted, or is not committed yet, is not seen. ``dropped``: nor is a record with a
-        header of that name."""
+        header of that name. ``skips_deleted``: nor what is deleted before it is committed; a copy of it is strange."""
         self._dropped = dropped
-        self._reader = LogReader(bootstrap, self._take, committed=committed)
+        self._reader = LogReader(bootstrap, self._take, committed=committed, skips_deleted=skips_deleted)
         self._reading = asyncio.Lock()
         self._lives: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None

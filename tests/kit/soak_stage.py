@@ -80,7 +80,9 @@ class SoakStage:
                 lambda: KafkaAdminClient(bootstrap_servers=self.us.bootstrap, client_id="soak")
             )
             exits.callback(self._admin.close)
-            self.source = await exits.enter_async_context(Observer(self.us.bootstrap, committed=True, dropped=DROPPED))
+            self.source = await exits.enter_async_context(
+                Observer(self.us.bootstrap, committed=True, dropped=DROPPED, skips_deleted=True)
+            )
             self.target = await exits.enter_async_context(Observer(self.eu.bootstrap, committed=self._exactly_once))
             exits.callback(self._cancel_feeders)
             self.mirror = exits.enter_context(Mirror(self._mirror_properties(), self._directory))
