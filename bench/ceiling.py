@@ -1,11 +1,11 @@
-"""The ceiling: how fast the destination broker takes the same batches from loops that only produce.
+"""The ceiling: how fast the target's brokers take batches from loops that only produce.
 
-One process and one connection a loop, as many loops as Heliograph has slices, each with its share of the
-partitions. The batches are read from the source and rewritten before the clock starts. A request carries one
-batch of every partition of the loop, many requests are in flight.
+Each loop is a process with its share of the partitions and one connection to each of their leaders. It reads some of
+the load's batches into memory, as they are or merged, and produces them over and over, without producer ids; beside
+that it reads as many bytes of the source as it produces, and forgets them.
 
-``python -m bench.ceiling`` is one loop: it says ``ready`` on its standard output when its batches stand in
-memory and starts at the line that comes on its standard input.
+``python -m bench.ceiling`` is one loop: it says ``ready`` on its standard output when its batches stand in memory and
+starts at the line that comes on its standard input.
 """
 
 from __future__ import annotations
@@ -15,58 +15,91 @@ import asyncio
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kafka.protocol.producer import InitProducerIdRequest
+import orjson
 
-from bench.loads import PARTITIONS, Load
-from bench.topics import BenchError, Topics
+from bench.bed import BenchError
+from bench.loads import Load
+from connect.kafka.cluster import Cluster
 from connect.kafka.connection import Connection
-from connect.kafka.settings import ConnectionSettings
-from connect.wire.batch import CODEC_MASK, add_sequence, rewrite
-from connect.wire.hot import (
-    PRODUCE_TOPIC_IDS_FROM,
-    decode_produce,
-    encode_produce,
-    topic_name_key,
-)
+from connect.kafka.settings import connection_settings
+from connect.wire.batch import CODEC_MASK, extents, read_header, rewrite
+from connect.wire.hot import PRODUCE_TOPIC_IDS_FROM, decode_produce, encode_produce, topic_name_key
+from connect.wire.merge import merge
+from connectors.dataplane import reading
 
 _PRODUCE: Final = 0
 _VERSION: Final = PRODUCE_TOPIC_IDS_FROM - 1
-_IN_FLIGHT: Final = 64
+_IN_FLIGHT: Final = 8
 _TIMEOUT_MS: Final = 30_000
-_REPOSITORY: Final = Path(__file__).parents[1]
 _NONE: Final = 0
+_NO_PRODUCER: Final = (-1, -1, -1)
+#: What a loop holds of each partition, and how large merged batches are.
+_HELD_BYTES: Final = 8 * 1024 * 1024
+_HELD: Final = reading.FetchLimits(100, 1, _HELD_BYTES, _HELD_BYTES, reading.READ_UNCOMMITTED)
+_MERGED_BYTES: Final = 1_000_000
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_LIMITS: Final = reading.FetchLimits(100, 1, _FETCH_BYTES, _FETCH_BYTES, reading.READ_UNCOMMITTED)
+#: How far the reader may be ahead of the producer.
+_AHEAD_BYTES: Final = 2 * _FETCH_BYTES
+_REPOSITORY: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """``connections``: to each leader; ``together``: all partitions of a connection in each request, or one."""
+
+    connections: int
+    together: bool
+    merged: bool
+
+    @property
+    def title(self) -> str:
+        of = "s" * (self.connections > 1)
+        requests = "all partitions" if self.together else "one partition"
+        return f"{self.connections} connection{of}, {requests} a request, {'merged' if self.merged else 'as they are'}"
+
+
+def variants(load: Load) -> Iterator[Sequence[Variant]]:
+    """Steps of probes: the best of a step is what the next step varies."""
+    most = min(2, load.partitions)
+    yield [Variant(most, together=True, merged=merged) for merged in (False, True)]
+    yield [Variant(0, together=False, merged=False)] if load.partitions > 1 else []
+    yield [
+        Variant(connections, together=True, merged=False) for connections in (1, 4) if connections <= load.partitions
+    ]
 
 
 class Loops:
     """The loops as processes: once entered all hold their batches, ``go`` lets them run."""
 
-    def __init__(self, source: str, target: str, load: Load, topic: str, loops: int) -> None:
-        self._commands = [
-            [
-                sys.executable,
-                "-m",
-                "bench.ceiling",
-                source,
-                target,
-                load.topic,
-                topic,
-                ",".join(map(str, partitions)),
-            ]
-            for partitions in (range(index, PARTITIONS, loops) for index in range(loops))
+    def __init__(self, source: str, target: str, load: Load, topic: str, variant: Variant) -> None:
+        self._told = [
+            {
+                "source": source,
+                "target": target,
+                "source_topic": load.topic,
+                "target_topic": topic,
+                "partitions": list(range(index, load.partitions, variant.connections)),
+                "together": variant.together,
+                "merged": variant.merged,
+            }
+            for index in range(variant.connections)
         ]
         self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         try:
-            for command in self._commands:
+            for told in self._told:
                 self._processes.append(
                     subprocess.Popen(
-                        command,
+                        [sys.executable, "-m", "bench.ceiling", orjson.dumps(told).decode()],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         text=True,
@@ -84,10 +117,7 @@ class Loops:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
 
@@ -98,8 +128,8 @@ class Loops:
             process.stdin.flush()
 
     def failure(self) -> str | None:
-        """Why nothing more will come; None while the loops run or have done their work."""
-        codes = [code for process in self._processes if (code := process.poll())]
+        """Why nothing more will come; None while the loops run."""
+        codes = [code for process in self._processes if (code := process.poll()) is not None]
         return f"a loop of the ceiling ended with exit code {codes[0]}; its message stands above" if codes else None
 
     def _close(self) -> None:
@@ -112,72 +142,131 @@ class Loops:
                     pipe.close()
 
 
-async def prepare(
-    source: Topics, topic: str, partitions: Sequence[int], producer_id: int
-) -> dict[int, deque[memoryview]]:
-    """The data batches of ``topic`` by partition, ready to be produced."""
-    ready: dict[int, deque[memoryview]] = {partition: deque() for partition in partitions}
-    sequences = dict.fromkeys(partitions, 0)
-    async for partition, header, fetched in source.batches(topic, partitions):
-        data = memoryview(bytearray(fetched))  # a copy: the answer's other partitions need not stay in memory
-        rewrite(data, header.attributes & CODEC_MASK, producer_id, 0, sequences[partition])
-        sequences[partition] = add_sequence(sequences[partition], header.record_count)
-        ready[partition].append(data)
-    return ready
+class Loop:
+    """One of them, in its process."""
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        source_topic: str,
+        target_topic: str,
+        partitions: Sequence[int],
+        *,
+        together: bool,
+        merged: bool,
+    ) -> None:
+        self._source, self._target = _cluster(source), _cluster(target)
+        self._source_topic, self._target_topic = source_topic, target_topic
+        self._partitions = partitions
+        self._together = together
+        self._merged = merged
+        self._batches: dict[int, Iterator[memoryview]] = {}
+        self._produced_bytes = self._read_bytes = 0
+        self._produced = asyncio.Event()
+
+    async def prepare(self) -> None:
+        self._leaders = await self._target.metadata({self._target_topic})
+        connection, topic = await self._reading()
+        for index in self._partitions:
+            row = await reading.fetch_one(connection, topic, index, (0, -1, -1), _HELD)
+            self._batches[index] = cycle(self._ready(row.records))
+
+    def _ready(self, fetched: memoryview) -> list[memoryview]:
+        found = [fetched[start : start + size] for start, size, _ in extents(fetched)]
+        if self._merged:
+            return [memoryview(one) for one in _merged(found)]
+        for batch in found:
+            rewrite(batch, read_header(batch).attributes & CODEC_MASK, *_NO_PRODUCER)
+        return found
+
+    async def run(self) -> None:
+        by_leader: dict[int, list[int]] = {}
+        for index in self._partitions:
+            leader = self._leaders.leader(self._target_topic, index)
+            if leader is None:
+                raise BenchError(f"{self._target_topic}-{index} has no leader")
+            by_leader.setdefault(leader, []).append(index)
+        async with asyncio.TaskGroup() as running:
+            for leader, indexes in by_leader.items():
+                running.create_task(self._produce(leader, indexes), name=f"produce to {leader}")
+            running.create_task(self._read(), name="read the source")
+
+    async def _produce(self, leader: int, indexes: Sequence[int]) -> None:
+        connection = await self._target.connection(leader)
+        key = topic_name_key(self._target_topic)
+        turns = cycle(indexes)
+        flying: deque[tuple[int, asyncio.Future[memoryview]]] = deque()
+        while True:
+            while len(flying) < _IN_FLIGHT:
+                named = indexes if self._together else list(islice(turns, 1))
+                entries = [(index, next(self._batches[index])) for index in named]
+                future = connection.send(_PRODUCE, _VERSION, encode_produce(_TIMEOUT_MS, [(key, entries)]))
+                flying.append((sum(len(batch) for _, batch in entries), future))
+            size, future = flying.popleft()
+            answer = decode_produce(await future, _VERSION)
+            for row in answer.partitions:
+                if row.error_code != _NONE:
+                    raise BenchError(f"produce {self._target_topic}-{row.partition}: Kafka error {row.error_code}")
+            self._produced_bytes += size
+            self._produced.set()
+
+    async def _read(self) -> None:
+        connection, topic = await self._reading()
+        positions = dict.fromkeys(self._partitions, 0)
+        for index in cycle(self._partitions):
+            while self._read_bytes > self._produced_bytes + _AHEAD_BYTES:
+                self._produced.clear()
+                await self._produced.wait()
+            row = await reading.fetch_one(connection, topic, index, (positions[index], -1, -1), _LIMITS)
+            self._read_bytes += len(row.records)
+            last = [read_header(row.records, start) for start, _, _ in extents(row.records)][-1:]
+            positions[index] = last[0].last_offset + 1 if last else 0
+            await asyncio.sleep(0)
+
+    async def _reading(self) -> tuple[Connection, reading.TopicOnWire]:
+        metadata = await self._source.metadata({self._source_topic})
+        leader = metadata.leader(self._source_topic, 0)
+        if leader is None:
+            raise BenchError(f"{self._source_topic} has no leader")
+        topic = reading.TopicOnWire(self._source_topic, metadata.topics[self._source_topic].topic_id)
+        return await self._source.connection(leader), topic
 
 
-async def produce(connection: Connection, topic: str, batches: dict[int, deque[memoryview]]) -> None:
-    """Sends everything in order. The first goes alone, as an unknown producer id takes any first sequence."""
-    key = topic_name_key(topic)
-    flying: deque[asyncio.Future[memoryview]] = deque()
-    limit = 1
-    while any(batches.values()) or flying:
-        while len(flying) < limit and any(batches.values()):
-            entries = [(partition, waiting.popleft()) for partition, waiting in batches.items() if waiting]
-            flying.append(connection.send(_PRODUCE, _VERSION, encode_produce(_TIMEOUT_MS, [(key, entries)])))
-        answer = decode_produce(await flying.popleft(), _VERSION)
-        for partition in answer.partitions:
-            if partition.error_code != _NONE:
-                raise BenchError(f"produce {topic}-{partition.partition}: Kafka error {partition.error_code}")
-        limit = _IN_FLIGHT
+def _merged(found: Sequence[memoryview]) -> Iterator[bytearray]:
+    """Batches of about a megabyte, of one codec."""
+    parts: list[memoryview] = []
+    size = 0
+    for batch in found:
+        growth = 16 * read_header(batch).record_count
+        if parts and size + len(batch) + growth > _MERGED_BYTES:
+            yield _one(parts)
+            parts, size = [], 0
+        parts.append(batch)
+        size += len(batch) + growth
+    yield _one(parts)
 
 
-async def run(
-    source: str,
-    target: str,
-    source_topic: str,
-    target_topic: str,
-    partitions: Sequence[int],
-) -> None:
-    host, port = target.rsplit(":", 1)
-    settings = ConnectionSettings(bootstrap=((host, int(port)),), client_id="bench-ceiling")
-    connection = await Connection.open(settings, host, int(port))
-    try:
-        identity = await connection.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000))
-        async with await Topics.open(source, "bench-ceiling") as topics:
-            batches = await prepare(topics, source_topic, partitions, identity.producer_id)
-        print("ready", flush=True)
-        if await asyncio.to_thread(sys.stdin.readline):  # empty where the bench has gone
-            await produce(connection, target_topic, batches)
-    finally:
-        await connection.close()
+def _one(parts: Sequence[memoryview]) -> bytearray:
+    return merge(parts, read_header(parts[0]).codec, *_NO_PRODUCER)
+
+
+def _cluster(bootstrap: str) -> Cluster:
+    return Cluster(connection_settings({"bootstrap.servers": bootstrap}, client_id="bench-ceiling", where="the bench"))
+
+
+async def _run(told: bytes) -> None:
+    loop = Loop(**orjson.loads(told))
+    await loop.prepare()
+    print("ready", flush=True)
+    if await asyncio.to_thread(sys.stdin.readline):  # empty where the bench has gone
+        await loop.run()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One loop that only produces batches read before.")
-    for name in ("source", "target", "source_topic", "target_topic", "partitions"):
-        parser.add_argument(name)
-    asked = parser.parse_args()
-    partitions = [int(text) for text in asked.partitions.split(",")]
-    asyncio.run(
-        run(
-            asked.source,
-            asked.target,
-            asked.source_topic,
-            asked.target_topic,
-            partitions,
-        )
-    )
+    parser.add_argument("told", help="what it is to do, as JSON")
+    asyncio.run(_run(parser.parse_args().told))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,22 @@ from typing import Final, Protocol, Self
 
 import javaproperties
 
+from bench.bed import BenchError
 from bench.loads import Load
-from bench.topics import BenchError
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.mirror import Mirror
 
 _HERE: Final = Path(__file__).parent
 _TAIL_LINES: Final = 40
+#: Whatever a mirror makes at the target has as many replicas as the load.
+_AT_TARGET: Final = (
+    "replication.factor",
+    "checkpoints.topic.replication.factor",
+    "heartbeats.topic.replication.factor",
+    "config.storage.replication.factor",
+    "offset.storage.replication.factor",
+    "status.storage.replication.factor",
+)
 
 
 class Replicator(Protocol):
@@ -65,6 +74,7 @@ class Contender:
         properties["us.bootstrap.servers"] = source
         properties["eu.bootstrap.servers"] = target
         properties["us->eu.topics"] = load.topic
+        properties |= dict.fromkeys(_AT_TARGET, str(load.replication))
         if self.keeps_codec and "compression.type" in load.producer:
             properties["us->eu.producer.override.compression.type"] = load.producer["compression.type"]
         return properties
@@ -85,10 +95,10 @@ CONTENDERS: Final = (
 
 
 def older(clone: Path) -> Contender:
-    """Another version of Heliograph, from a clone in which ``make setup`` has run."""
+    """Another version of Heliograph, from a clone in which ``make setup`` has run; its folder is its name."""
     # Older versions look for their modules in the folder first where they were started.
     command = ("/usr/bin/env", "PYTHONSAFEPATH=1", str(clone / ".venv" / "bin" / "connect-mirror-maker"))
-    return Contender("older", "older", _HERE / "heliograph.properties", java=False, command=command)
+    return Contender(clone.name, clone.name, _HERE / "heliograph.properties", java=False, command=command)
 
 
 class _Heliograph:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-PARTITIONS: Final = 8
-#: Distinct payloads of the JSON load: enough that a 16 KB batch seldom holds one twice.
+#: Distinct payloads of the JSON loads: enough that a 16 KB batch seldom holds one twice.
 _PAYLOADS: Final = 20_000
+_KB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Load:
 
     name: str
     title: str
+    partitions: int
+    replication: int
     records: int
     record_bytes: int | None
     producer: Mapping[str, str] = field(default_factory=dict)
@@ -29,7 +31,7 @@ class Load:
         return f"bench-{self.name}"
 
     def scaled(self, scale: float) -> Load:
-        return replace(self, records=max(PARTITIONS * 1000, int(self.records * scale)))
+        return replace(self, records=max(self.partitions * 1000, int(self.records * scale)))
 
     def arguments(self, bootstrap: str, payload_file: Path) -> list[str]:
         """Arguments of ``org.apache.kafka.tools.ProducerPerformance`` that write this load at full speed."""
@@ -38,28 +40,46 @@ class Load:
             if self.record_bytes is None
             else ["--record-size", str(self.record_bytes)]
         )
-        properties = {"acks": "all", **self.producer}
-        return [
-            "--bootstrap-server",
-            bootstrap,
-            "--topic",
-            self.topic,
-            "--num-records",
-            str(self.records),
-            *size,
-            "--throughput",
-            "-1",
-            "--command-property",
-            *(f"{key}={value}" for key, value in properties.items()),
-        ]
+        properties = {"acks": "1", **self.producer}
+        written = {"--bootstrap-server": bootstrap, "--topic": self.topic, "--num-records": str(self.records)}
+        pairs = [part for pair in written.items() for part in pair]
+        return [*pairs, *size, "--throughput", "-1", "--command-property", *(f"{k}={v}" for k, v in properties.items())]
 
 
-#: Producer default batches of 16 KB throughout.
+#: What a producer does to get batches of this size, and how many records of 1 KB a copier takes in the time of a run.
+_BATCHES: Final[Mapping[str, tuple[Mapping[str, str], int]]] = {
+    "one": ({"batch.size": "0", "linger.ms": "0"}, 2_000_000),
+    "16k": ({"linger.ms": "20"}, 3_000_000),
+    "1m": ({"batch.size": "1000000", "linger.ms": "200", "buffer.memory": "268435456"}, 3_500_000),
+}
+
+
+def _replicated(partitions: int, batch: str, codec: str = "none") -> Load:
+    producer, records = _BATCHES[batch]
+    compression = {} if codec == "none" else {"compression.type": codec}
+    of_codec = "" if codec == "none" else f", {codec}"
+    return Load(
+        f"rf3-{partitions}-{batch}" + ("" if codec == "none" else f"-{codec}"),
+        f"RF 3, {partitions} partition{'s' * (partitions > 1)}, {batch}{of_codec}",
+        partitions,
+        3,
+        records if codec == "none" else 2 * records,
+        _KB if codec == "none" else None,
+        {**producer, **compression},
+    )
+
+
+#: ``one``: batches of one record.
 LOADS: Final = (
-    Load("small", "100 B uncompressed", 3_000_000, 100),
-    Load("medium", "1 KB uncompressed", 1_000_000, 1024),
-    Load("json", "JSON zstd", 2_000_000, None, {"compression.type": "zstd"}),
+    *(_replicated(partitions, batch) for partitions in (1, 8) for batch in _BATCHES),
+    _replicated(64, "16k"),
+    *(_replicated(partitions, batch, "zstd") for partitions in (1, 8) for batch in _BATCHES),
+    _replicated(64, "16k", "zstd"),
+    Load("rf1-small", "RF 1, 100 B", 8, 1, 80_000_000, 100),
+    Load("rf1-medium", "RF 1, 1 KB", 8, 1, 12_000_000, _KB),
+    Load("rf1-json", "RF 1, JSON zstd", 8, 1, 45_000_000, None, {"compression.type": "zstd"}),
 )
+DEFAULT: Final = ("rf3-8-one", "rf3-1-16k", "rf3-8-16k", "rf1-small")
 
 
 def write_payloads(path: Path, *, seed: int = 20261101) -> None:

@@ -1,181 +1,202 @@
-"""One contender copies one load: from the start of its process to the last record at the target."""
+"""One contender copies one load, for a while: a window of steady copying, behind the start and the ramp."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import psutil
 
-from bench.ceiling import Loops
+from bench.bed import Bed, BenchError, Contents, Side
+from bench.ceiling import Loops, Variant
 from bench.contenders import Contender, Replicator
-from bench.loads import PARTITIONS, Load
-from bench.processes import Sample, TreeSampler
-from bench.topics import BenchError, Contents, Topics
-from bench.watch import POLL_INTERVAL_S, Seen, watch
+from bench.loads import Load
+from bench.processes import TreeSampler
 
-_SETTLE_S: Final = 0.5
 #: Long enough that files of deleted topics (deleted after a second) are gone.
 _QUIET_LOOK_S: Final = 2.0
+_POLL_S: Final = 0.2
+_FIRST_POLL_S: Final = 0.025
+_FIRST_DEADLINE_S: Final = 120.0
+_CEILING_RAMP_S: Final = 3.0
+
+Look = TypeVar("Look")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds: how long a run is left alone behind its first record, and how long it is measured then."""
+
+    ramp_s: float = 8.0
+    length_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run cost. The window reaches from the first records seen at the target to the last."""
+    """What one run did in its window, and what it cost. GB are those of the source's batches."""
 
     contender: str
     load: str
     round: int
-    records: int
-    wire_bytes: int
     window_s: float
     records_per_s: float
     wire_mb_per_s: float
     cpu_s_per_gb: float
-    run_cpu_s: float
+    source_cpu_s_per_gb: float
+    target_cpu_s_per_gb: float
     memory_peak_mb: float
     first_record_s: float
     target_batch_bytes: float
     stop_s: float
-    exit_code: int
     #: How busy the machine was just before, with the brokers idle: what others took.
     busy_before_percent: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What the destination broker took from loops that only produce."""
+    """What the target's brokers took from loops that only produce, beside a reader of the source."""
 
     load: str
     round: int
-    loops: int
+    variant: str
     records_per_s: float
     wire_mb_per_s: float
+    target_cpu_s_per_gb: float
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
-    """The two clusters of a run and what the source holds."""
+class _Seen(Generic[Look]):
+    """Records at the target at one moment (``time.monotonic()``), and what the caller looked at then."""
 
-    source: str
-    target: str
-    contents: Mapping[str, Contents]
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """A run as seen from outside."""
-
-    started_s: float
-    first: Seen[Sample]
-    last: Seen[Sample]
-    run_cpu_s: float
-    memory_peak_bytes: int
-    stop_s: float
-    exit_code: int
+    at_s: float
+    records: int
+    look: Look
 
 
-async def measure(contender: Contender, load: Load, number: int, bed: Bed) -> Result:
-    """Runs ``contender`` once on a target without topics. Raises BenchError if the copy is not complete."""
-    await clear(bed)
+async def measure(
+    contender: Contender, load: Load, number: int, bed: Bed, held: Contents, window: Window, folder: Path
+) -> Result:
+    """Run ``contender`` once on a target without topics. Raises BenchError if its window cannot be measured."""
+    await bed.clear({load.topic})
     busy_before_percent = await asyncio.to_thread(psutil.cpu_percent, _QUIET_LOOK_S)
-    held = bed.contents[load.topic]
-    replicator = contender.replicator(bed.source, bed.target, load, bed.folder / f"{load.name}-{number}")
-    run = await _observe(replicator, bed.target, load, held)
-    async with await Topics.open(bed.target) as target:
-        copied = await target.contents(f"us.{load.topic}", PARTITIONS)
-    _check(contender, load, held, copied)
-    window_s = max(run.last.at_s - run.first.at_s, POLL_INTERVAL_S)
-    records = run.last.records - run.first.records
-    window_bytes = held.bytes * records / held.records
+    replicator = contender.replicator(bed.source.bootstrap, bed.target.bootstrap, load, folder)
+    topic = f"us.{load.topic}"
+    started_s = time.monotonic()
+    with ExitStack() as running:
+        running.enter_context(replicator)
+        sampler = TreeSampler(replicator.pid)
+        sampler.start()
+        running.callback(sampler.stop)
+
+        def look() -> tuple[float, float, float]:
+            return sampler.sample().cpu_s, _cpu_s(bed.source), _cpu_s(bed.target)
+
+        failure = partial(_failure, replicator)
+        first_s, begin, end = await _steady(bed.target, topic, load, held, window, look, failure)
+        copied = await bed.target.contents(topic, load.partitions)
+        stopping_s = time.monotonic()
+        await asyncio.to_thread(replicator.stop)
+        stop_s = time.monotonic() - stopping_s
+        samples = sampler.stop()
+    _check(contender, load, copied)
+    records, window_s = end.records - begin.records, end.at_s - begin.at_s
+    gigabytes = records * held.record_bytes / 1e9
+    ours, source, target = ((after - before) / gigabytes for before, after in zip(begin.look, end.look, strict=True))
     return Result(
         contender=contender.name,
         load=load.name,
         round=number,
-        records=copied.records,
-        wire_bytes=held.bytes,
         window_s=window_s,
         records_per_s=records / window_s,
-        wire_mb_per_s=window_bytes / 1e6 / window_s,
-        cpu_s_per_gb=(run.last.look.cpu_s - run.first.look.cpu_s) / (window_bytes / 1e9) if records else 0.0,
-        run_cpu_s=run.run_cpu_s,
-        memory_peak_mb=run.memory_peak_bytes / 1e6,
-        first_record_s=run.first.at_s - run.started_s,
+        wire_mb_per_s=gigabytes * 1000 / window_s,
+        cpu_s_per_gb=ours,
+        source_cpu_s_per_gb=source,
+        target_cpu_s_per_gb=target,
+        memory_peak_mb=max(sample.pss_bytes for sample in samples) / 1e6,
+        first_record_s=first_s - started_s,
         target_batch_bytes=copied.batch_bytes,
-        stop_s=run.stop_s,
-        exit_code=run.exit_code,
+        stop_s=stop_s,
         busy_before_percent=busy_before_percent,
     )
 
 
-async def _observe(replicator: Replicator, bootstrap: str, load: Load, held: Contents) -> _Observed:
-    """Starts the replicator, waits until the target holds everything, and stops it."""
-    started_s = time.monotonic()
-    with replicator:
-        sampler = TreeSampler(replicator.pid)
-        sampler.start()
-        try:
-            async with await Topics.open(bootstrap) as target:
-                failure = partial(_failure, replicator)
-                first, last = await watch(target, f"us.{load.topic}", held, sampler.sample, failure)
-                await asyncio.sleep(_SETTLE_S)
-            run_cpu_s = sampler.sample().cpu_s
-            stopping_s = time.monotonic()
-            exit_code = await asyncio.to_thread(replicator.stop)
-            stop_s = time.monotonic() - stopping_s
-        finally:
-            samples = sampler.stop()
-    peak_bytes = max(sample.pss_bytes for sample in samples)
-    return _Observed(started_s, first, last, run_cpu_s, peak_bytes, stop_s, exit_code)
+async def _steady(
+    target: Side,
+    topic: str,
+    load: Load,
+    held: Contents,
+    window: Window,
+    look: Callable[[], Look],
+    failure: Callable[[], str | None],
+) -> tuple[float, _Seen[Look], _Seen[Look]]:
+    """When the first record was seen, and both ends of the window.
+
+    ``failure`` says why nothing more will come, None while there is hope.
+    """
+    until_s = time.monotonic() + _FIRST_DEADLINE_S
+    while not await target.records(topic, load.partitions):
+        if time.monotonic() > until_s or failure():
+            raise BenchError(f"{load.title}: no record came: {failure() or 'it takes too long'}")
+        await asyncio.sleep(_FIRST_POLL_S)
+    first_s = time.monotonic()
+    await asyncio.sleep(window.ramp_s)
+    begin = await _seen(target, topic, load, look)
+    end = begin
+    while end.at_s - begin.at_s < window.length_s:
+        await asyncio.sleep(min(_POLL_S, max(begin.at_s + window.length_s - end.at_s, 0.001)))
+        now = await _seen(target, topic, load, look)
+        if why := failure():
+            raise BenchError(f"{load.title}: stopped at {now.records} records: {why}")
+        if now.records >= held.records:
+            break  # it has come to rest some time since the look before
+        end = now
+    if end.at_s - begin.at_s < window.length_s / 2:
+        raise BenchError(f"{load.title}: all {held.records} records were copied too soon; give it more (--scale)")
+    if end.records == begin.records:
+        raise BenchError(f"{load.title}: nothing was copied in the window")
+    return first_s, begin, end
 
 
-async def measure_ceiling(load: Load, number: int, bed: Bed, loops: int) -> Ceiling:
-    """Produces the load's batches from ``loops`` processes into a fresh topic."""
-    await clear(bed)
-    held = bed.contents[load.topic]
+async def _seen(target: Side, topic: str, load: Load, look: Callable[[], Look]) -> _Seen[Look]:
+    records = await target.records(topic, load.partitions)
+    return _Seen(time.monotonic(), records, look())
+
+
+async def measure_ceiling(
+    load: Load, number: int, bed: Bed, held: Contents, variant: Variant, length_s: float
+) -> Ceiling:
+    """Produce the load's batches into a fresh topic, as ``variant`` says."""
+    await bed.clear({load.topic})
     topic = f"us.{load.topic}"
-    async with await Topics.open(bed.target) as target:
-        await target.create(topic, PARTITIONS)
-        with Loops(bed.source, bed.target, load, topic, loops) as processes:
-            processes.go()
-            first, last = await watch(target, topic, held, lambda: None, processes.failure)
-    window_s = max(last.at_s - first.at_s, POLL_INTERVAL_S)
-    records_per_s = (last.records - first.records) / window_s
-    return Ceiling(
-        load.name,
-        number,
-        loops,
-        records_per_s,
-        records_per_s * held.bytes / held.records / 1e6,
-    )
+    await bed.target.create(topic, load.partitions, load.replication)
+    with Loops(bed.source.bootstrap, bed.target.bootstrap, load, topic, variant) as loops:
+        loops.go()
+        window = Window(_CEILING_RAMP_S, length_s)
+        endless = Contents(2**62, held.record_bytes, held.batch_bytes)
+        look = partial(_cpu_s, bed.target)
+        _, begin, end = await _steady(bed.target, topic, load, endless, window, look, loops.failure)
+    records_per_s = (end.records - begin.records) / (end.at_s - begin.at_s)
+    gigabytes = (end.records - begin.records) * held.record_bytes / 1e9
+    cpu_s = (end.look - begin.look) / gigabytes
+    return Ceiling(load.name, number, variant.title, records_per_s, records_per_s * held.record_bytes / 1e6, cpu_s)
 
 
-async def clear(bed: Bed) -> None:
-    """Removes what earlier runs left: every topic of the target, and of the source all but the loads."""
-    async with (
-        await Topics.open(bed.target) as target,
-        await Topics.open(bed.source) as source,
-    ):
-        await target.delete({name for name in await target.names() if not name.startswith("__")})
-        kept = bed.contents.keys()
-        await source.delete({name for name in await source.names() if name not in kept and not name.startswith("__")})
+def _cpu_s(side: Side) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in side.pids]
+    return sum(one.user + one.system for one in times)
 
 
 def _failure(replicator: Replicator) -> str | None:
     return None if replicator.is_running else f"the replicator ended by itself: {replicator.tail()}"
 
 
-def _check(contender: Contender, load: Load, held: Contents, copied: Contents) -> None:
-    if copied.records != held.records:
-        raise BenchError(
-            f"{contender.title} on {load.title}: {copied.records} records at the target, {held.records} at the source"
-        )
+def _check(contender: Contender, load: Load, copied: Contents) -> None:
     if copied.batch_bytes < contender.least_batch_bytes:
         raise BenchError(
             f"{contender.title} on {load.title}: its batches are {copied.batch_bytes:.0f} B at the target, "

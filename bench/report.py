@@ -13,19 +13,19 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from bench.bed import Contents
 from bench.contenders import Contender
 from bench.loads import Load
 from bench.measure import Ceiling, Result
-from bench.topics import Contents
 
 
 @dataclass(slots=True)
 class Report:
-    """What was run so far."""
+    """What was run so far; ``contents`` by the name of the load."""
 
     loads: Sequence[Load]
-    contents: Mapping[str, Contents]
     contenders: Sequence[Contender]
+    contents: dict[str, Contents] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     ceilings: list[Ceiling] = field(default_factory=list)
 
@@ -39,23 +39,20 @@ class Report:
                 "python": platform.python_version(),
             },
             "loads": [
-                {
-                    "name": load.name,
-                    "title": load.title,
-                    "records": self.contents[load.topic].records,
-                    "wire_bytes": self.contents[load.topic].bytes,
-                    "batch_bytes": self.contents[load.topic].batch_bytes,
-                }
-                for load in self.loads
+                {"name": load.name, "title": load.title, **asdict(self.contents[load.name])} for load in self._played
             ],
             "results": [asdict(result) for result in self.results],
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
-            "medians": [self._medians(load, contender.name) for load in self.loads for contender in self.contenders],
+            "medians": [self.medians(load, contender.name) for load in self._played for contender in self.contenders],
         }
         path.write_text(json.dumps(document, indent=2) + "\n")
 
+    @property
+    def _played(self) -> list[Load]:
+        return [load for load in self.loads if load.name in self.contents]
+
     def print(self, console: Console) -> None:
-        for load in self.loads:
+        for load in self._played:
             console.print(self._table(load))
 
     def ratio(self, load: Load, contender: str, against: str, of: Callable[[Result], float]) -> float | None:
@@ -78,26 +75,24 @@ class Report:
         ]
         return median(shares) if shares else None
 
-    def _medians(self, load: Load, contender: str) -> dict[str, object]:
+    def medians(self, load: Load, contender: str) -> dict[str, object]:
         mine = [result for result in self.results if result.load == load.name and result.contender == contender]
-        columns: dict[str, object] = {
-            "load": load.name,
-            "contender": contender,
-            "rounds": len(mine),
-        }
+        columns: dict[str, object] = {"load": load.name, "contender": contender, "rounds": len(mine)}
         if mine:
             for name in _MEDIANS:
                 columns[name] = median(getattr(result, name) for result in mine)
-            for against in ("mm2-default", "mm2-tuned", "older"):
+            rates = [result.records_per_s for result in mine]
+            columns["spread"] = (max(rates) - min(rates)) / median(rates)
+            for against in (other.name for other in self.contenders if other.name != contender):
                 columns[f"throughput_to_{against}"] = self.ratio(load, contender, against, _rate)
                 columns[f"cpu_to_{against}"] = self.ratio(load, contender, against, _cpu)
             columns["ceiling_share"] = self.ceiling_share(load, contender)
         return columns
 
     def _table(self, load: Load) -> Table:
-        held = self.contents[load.topic]
+        held = self.contents[load.name]
         table = Table(
-            title=f"{load.title}: {held.records:,} records, {held.bytes / 1e6:,.0f} MB on the wire, "
+            title=f"{load.title}: {held.records:,} records of {held.record_bytes:,.0f} B on the wire, "
             f"batches of {held.batch_bytes / 1000:.1f} KB",
             title_justify="left",
         )
@@ -105,16 +100,15 @@ class Report:
         for heading in _HEADINGS:
             table.add_column(heading, justify="right")
         for contender in self.contenders:
-            columns = self._medians(load, contender.name)
+            columns = self.medians(load, contender.name)
             if columns["rounds"]:
                 table.add_row(contender.title, *(text(columns) for text in _HEADINGS.values()))
         tops = [each for each in self.ceilings if each.load == load.name]
         if tops:
-            rate, mb = (
-                median(each.records_per_s for each in tops),
-                median(each.wire_mb_per_s for each in tops),
-            )
-            table.add_row(f"ceiling, {tops[0].loops} loops", f"{rate / 1000:,.0f}", f"{mb:,.1f}")
+            rates = [each.records_per_s for each in tops]
+            spread = (max(rates) - min(rates)) / median(rates)
+            cells = (f"{median(rates):,.0f}", f"{spread:.0%}", f"{median(each.wire_mb_per_s for each in tops):,.1f}")
+            table.add_row("ceiling", *cells, "-", f"{median(each.target_cpu_s_per_gb for each in tops):,.1f}")
         return table
 
 
@@ -130,7 +124,8 @@ _MEDIANS = (
     "records_per_s",
     "wire_mb_per_s",
     "cpu_s_per_gb",
-    "run_cpu_s",
+    "source_cpu_s_per_gb",
+    "target_cpu_s_per_gb",
     "memory_peak_mb",
     "first_record_s",
     "target_batch_bytes",
@@ -138,24 +133,25 @@ _MEDIANS = (
 )
 
 
-def _number(name: str, digits: int, divisor: float = 1) -> Callable[[Mapping[str, object]], str]:
+def _number(name: str, form: str, divisor: float = 1) -> Callable[[Mapping[str, object]], str]:
     def text(columns: Mapping[str, object]) -> str:
-        value = columns[name]
-        return f"{value / divisor:,.{digits}f}" if isinstance(value, (int, float)) else "-"
+        value = columns.get(name)
+        return format(value / divisor, form) if isinstance(value, (int, float)) else "-"
 
     return text
 
 
 #: Heading to the text of its cell.
 _HEADINGS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
-    "k rec/s": _number("records_per_s", 0, 1000),
-    "MB/s": _number("wire_mb_per_s", 1),
-    "CPU-s/GB": _number("cpu_s_per_gb", 1),
-    "run CPU-s": _number("run_cpu_s", 1),
-    "memory MB": _number("memory_peak_mb", 0),
-    "first s": _number("first_record_s", 1),
-    "batch KB": _number("target_batch_bytes", 1, 1000),
-    "x tuned": _number("throughput_to_mm2-tuned", 2),
-    "CPU x tuned": _number("cpu_to_mm2-tuned", 3),
-    "of ceiling": _number("ceiling_share", 2),
+    "rec/s": _number("records_per_s", ",.0f"),
+    "spread": _number("spread", ".0%"),
+    "MB/s": _number("wire_mb_per_s", ",.1f"),
+    "CPU-s/GB": _number("cpu_s_per_gb", ",.1f"),
+    "target's": _number("target_cpu_s_per_gb", ",.1f"),
+    "memory MB": _number("memory_peak_mb", ",.0f"),
+    "first s": _number("first_record_s", ",.1f"),
+    "batch KB": _number("target_batch_bytes", ",.1f", 1000),
+    "x tuned": _number("throughput_to_mm2-tuned", ".2f"),
+    "CPU x tuned": _number("cpu_to_mm2-tuned", ".3f"),
+    "of ceiling": _number("ceiling_share", ".2f"),
 }

@@ -49,6 +49,11 @@ _ENCODERS: Final[dict[int, Callable[[bytes, int | None], bytes]]] = {
 }
 
 
+def compress(payload: bytes, codec: int, level: int | None = None) -> bytes:
+    """The records of a batch under ``codec``; ``level`` None is Kafka's default."""
+    return _ENCODERS[codec](payload, level)
+
+
 def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
     """The records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets.
 
@@ -121,7 +126,7 @@ def build(
         base_ms, max_ms = _TIMESTAMPS.unpack_from(built, 27)
         _TIMESTAMPS.pack_into(built, 27, base_ms - shift_ms, max_ms - shift_ms)
     if codec:
-        built[wire.HEADER_BYTES :] = _ENCODERS[codec](bytes(built[wire.HEADER_BYTES :]), level)
+        built[wire.HEADER_BYTES :] = compress(bytes(built[wire.HEADER_BYTES :]), codec, level)
         _ATTRIBUTES.pack_into(built, 21, codec)
     if codec or not is_plain:
         _LENGTH.pack_into(built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)

@@ -1,54 +1,54 @@
-"""The ceiling's loops write exactly what the source holds, and the watch sees the first and the last of it."""
+"""The ceiling's loops produce over and over what the source holds, as it is or merged."""
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from bench.ceiling import Loops
-from bench.loads import PARTITIONS, Load
-from bench.topics import BenchError, Topics
-from bench.watch import watch
+from bench.bed import Bed, Side
+from bench.ceiling import Loops, Variant
+from bench.loads import Load
 from connect.embedded.brokers import KafkaCluster
 
 pytestmark = pytest.mark.integration
 
-_RECORDS = 8000
+_RECORDS = 400
+_PARTITIONS = 2
 
 
-async def test_loops_copy_every_batch_once(us: KafkaCluster, eu: KafkaCluster) -> None:
-    load = Load(f"ceiling-{uuid.uuid4().hex[:8]}", "zstd", _RECORDS, None)
+@pytest.mark.parametrize(
+    "variant",
+    [Variant(1, together=True, merged=True), Variant(2, together=False, merged=False)],
+    ids=lambda variant: variant.title,
+)
+async def test_loops_produce_the_batches_of_the_load(us: KafkaCluster, eu: KafkaCluster, variant: Variant) -> None:
+    load = Load(f"ceiling-{uuid.uuid4().hex[:8]}", "zstd", _PARTITIONS, 1, _RECORDS, None)
     copy = f"copy.{load.topic}"
-    async with await Topics.open(us.bootstrap) as source, await Topics.open(eu.bootstrap) as target:
-        await source.create(load.topic, PARTITIONS)
-        await target.create(copy, PARTITIONS)
+    bed = Bed(Side(us), Side(eu))
+    try:
+        await bed.source.create(load.topic, _PARTITIONS, 1)
+        await bed.target.create(copy, _PARTITIONS, 1)
         await _write(us.bootstrap, load.topic)
-        held = await source.contents(load.topic, PARTITIONS)
+        held = await bed.source.contents(load.topic, _PARTITIONS)
         assert held.records == _RECORDS
-        assert held.batches >= PARTITIONS
-
-        with Loops(us.bootstrap, eu.bootstrap, load, copy, 2) as loops:
-            assert await target.end_offsets(copy, PARTITIONS) == dict.fromkeys(range(PARTITIONS), 0)
+        with Loops(us.bootstrap, eu.bootstrap, load, copy, variant) as loops:
+            assert await bed.target.records(copy, _PARTITIONS) == 0
             loops.go()
-            first, last = await watch(target, copy, held, lambda: "looked", loops.failure)
-        assert 0 < first.records <= last.records == _RECORDS
-        assert first.look == "looked"
-        assert await target.contents(copy, PARTITIONS) == held
-
-
-async def test_watch_says_why_nothing_more_comes(us: KafkaCluster) -> None:
-    topic = f"silent-{uuid.uuid4().hex[:8]}"
-    async with await Topics.open(us.bootstrap) as cluster:
-        held = await cluster.contents(topic, PARTITIONS)
-        assert held.records == 0
-        with pytest.raises(BenchError, match="it died"):
-            await watch(cluster, topic, held, lambda: None, lambda: "it died")
+            until_s = time.monotonic() + 60
+            while (copied := await bed.target.records(copy, _PARTITIONS)) <= _RECORDS:
+                assert loops.failure() is None
+                assert time.monotonic() < until_s, f"{copied} records"
+        produced = await bed.target.contents(copy, _PARTITIONS)
+        assert (produced.batch_bytes > 2 * held.batch_bytes) == variant.merged
+    finally:
+        await bed.close()
 
 
 async def _write(bootstrap: str, topic: str) -> None:
+    """Batches of one record."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="zstd") as producer:
         for index in range(_RECORDS):
-            await producer.send(topic, b"record %d" % index, partition=index % PARTITIONS)
-        await producer.flush()
+            await producer.send_and_wait(topic, b"record %d" % index, partition=index % _PARTITIONS)

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from bench.loads import PARTITIONS, Load
+from bench.loads import Load
 from connect.core.errors import RetriableError
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
@@ -26,6 +26,7 @@ from tests.kit.mirror import SMALL, Mirror
 from tests.kit.topics import make_topics
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
+_PARTITIONS: Final = 8
 _RATE_PER_S: Final = 20.0
 _PATHS: Final = (
     "/us/eu/connectors?expand=status&expand=info",
@@ -64,9 +65,9 @@ class Answers:
 
 def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0) -> Answers:
     """Fill a source, start a mirror, and ask while it copies; the copy must not end before the questions do."""
-    load = Load("small", "100 B uncompressed", records, 100)
+    load = Load("small", "100 B uncompressed", _PARTITIONS, 1, records, 100)
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
-        asyncio.run(make_topics(us.bootstrap, {load.topic: PARTITIONS}))
+        asyncio.run(make_topics(us.bootstrap, {load.topic: _PARTITIONS}))
         run_tool(_PERFORMANCE, load.arguments(us.bootstrap, directory / "none"))
         (port,) = ports.choose(1)
         properties = {
@@ -145,7 +146,7 @@ async def _until_copying(cluster: Cluster, topic: str) -> None:
 
 async def _copied(cluster: Cluster, topic: str) -> int:
     try:
-        ends = await list_offsets(cluster, [(topic, index) for index in range(PARTITIONS)], LATEST)
+        ends = await list_offsets(cluster, [(topic, index) for index in range(_PARTITIONS)], LATEST)
     except RetriableError:
         return 0  # not made yet
     return sum(ends.values())

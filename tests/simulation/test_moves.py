@@ -257,6 +257,14 @@ class World:
     async def play(self) -> None:
         self.configure()
         running = {index: asyncio.create_task(self.run_task(index)) for index in TASKS}
+        try:
+            await self._play(running)
+        finally:
+            for each in running.values():
+                each.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    async def _play(self, running: dict[int, asyncio.Task[None]]) -> None:
         for _ in range(_ROUNDS):
             await asyncio.sleep(self.chance.uniform(5, 60))
             for _ in range(self.chance.choice([1, 1, 3])):

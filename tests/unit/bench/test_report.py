@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.bed import Contents
 from bench.contenders import CONTENDERS
-from bench.loads import LOADS, PARTITIONS
+from bench.loads import LOADS
 from bench.measure import Ceiling, Result
 from bench.report import Report
-from bench.topics import Contents
 
 LOAD = LOADS[0]
-CONTENTS = {LOAD.topic: Contents(3_000_000, 330_000_000, 20_000, {0: 3_000_000})}
+CONTENTS = {LOAD.name: Contents(3_000_000, 110.0, 16_500.0)}
 
 
 def result(contender: str, number: int, records_per_s: float, cpu_s_per_gb: float = 1.0) -> Result:
@@ -22,18 +22,16 @@ def result(contender: str, number: int, records_per_s: float, cpu_s_per_gb: floa
         contender=contender,
         load=LOAD.name,
         round=number,
-        records=3_000_000,
-        wire_bytes=330_000_000,
         window_s=1.0,
         records_per_s=records_per_s,
         wire_mb_per_s=1.0,
         cpu_s_per_gb=cpu_s_per_gb,
-        run_cpu_s=1.0,
+        source_cpu_s_per_gb=1.0,
+        target_cpu_s_per_gb=1.0,
         memory_peak_mb=1.0,
         first_record_s=1.0,
         target_batch_bytes=1.0,
         stop_s=1.0,
-        exit_code=0,
         busy_before_percent=0.0,
     )
 
@@ -49,9 +47,8 @@ def report() -> Report:
         result("heliograph", 3, 500, 2),
         result("heliograph", 4, 9000, 1),  # the round was cut short before MM2 ran
     ]
-    return Report(
-        [LOAD], CONTENTS, CONTENDERS, results, [Ceiling(LOAD.name, 1, 2, 500, 1), Ceiling(LOAD.name, 2, 2, 800, 1)]
-    )
+    ceilings = [Ceiling(LOAD.name, number, "merged", rate, 1, 1) for number, rate in ((1, 500), (2, 800))]
+    return Report([LOAD], CONTENDERS, CONTENTS, results, ceilings)
 
 
 def test_ratio_is_the_median_of_the_rounds_that_have_both(report: Report) -> None:
@@ -73,18 +70,20 @@ def test_file_holds_every_run_and_the_ratios(report: Report, tmp_path: Path) -> 
     (medians,) = (row for row in document["medians"] if row["contender"] == "heliograph")
     assert medians["throughput_to_mm2-tuned"] == 4
     assert medians["throughput_to_mm2-default"] is None
+    assert medians["spread"] == (9000 - 400) / 550
 
 
 def test_contender_files_name_what_the_bench_relies_on() -> None:
-    zstd = LOADS[2]
+    zstd = next(load for load in LOADS if load.name == "rf3-8-16k-zstd")
     for contender in CONTENDERS:
         properties = contender.properties("127.0.0.1:1", "127.0.0.1:2", zstd)
         assert properties["us->eu.enabled"] == "true"
         assert properties["us->eu.topics"] == zstd.topic
+        assert properties["replication.factor"] == properties["offset.storage.replication.factor"] == "3"
         recompresses = properties.get("us->eu.producer.override.compression.type") == "zstd"
         assert recompresses == contender.keeps_codec
 
 
 def test_scaled_load_keeps_something_in_every_partition() -> None:
     assert LOAD.scaled(0.1).records == LOAD.records // 10
-    assert LOAD.scaled(1e-9).records == PARTITIONS * 1000
+    assert LOAD.scaled(1e-9).records == LOAD.partitions * 1000
