@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from connect.wire.hot import uvarint
 from connectors.positions import VERSION, Kind, LastRun, Position, Reader, check_version, front, text, topic_id
 
 MAX_RUNS_PER_CHUNK: Final = 4096
@@ -315,9 +316,9 @@ class _OpenChunk:
     def _encoded_last(self) -> bytes:
         last = self.last
         return (
-            _uvarint(last.upstream - self._settled_upstream)
-            + _uvarint(last.downstream - self._settled_downstream)
-            + _uvarint(last.length)
+            uvarint(last.upstream - self._settled_upstream)
+            + uvarint(last.downstream - self._settled_downstream)
+            + uvarint(last.length)
         )
 
 
@@ -482,12 +483,3 @@ class MapWriter:
 def _check(run: Run) -> None:
     if run.length <= 0 or run.upstream < 0 or run.downstream < 0:
         raise ValueError(f"not a run: {run}")
-
-
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 #: What Java's members say where they have no REST.
 _NO_REST: Final = "NOTUSED"
 _AGAIN_S: Final = 1.0
-#: How long a failure has to last. Under a config that the file replaces it lasts until the tasks are configured anew.
+#: How long a failure has to last. Under a config that the file replaces it lasts until the tasks have the new one.
 _FAILED_S: Final = 5.0
 _FAILED_BEFORE_S: Final = 60.0
 #: What a round of the group, or a cluster, is in the way of; anything else is the file's fault.

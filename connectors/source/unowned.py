@@ -123,7 +123,7 @@ class Unowned:
         await read_to_end(
             self._cluster, self._topic, look, partitions=after.keys(), after=after, timeout_s=_READ_TIMEOUT_S
         )
-        # Our record may be elsewhere: partitions were added to the log, or it was made anew.
+        # Our record may be elsewhere: partitions were added to the log, or it was recreated.
         return frozenset(others | (read_to.keys() - written))
 
     def _source_of(self, record: LogRecord) -> TopicPartition | None:

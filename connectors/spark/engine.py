@@ -44,7 +44,7 @@ _TAIL_LINES: Final = 20
 #: pyspark's word for a JVM that ended before anything was asked of it, on this machine and whatever the master.
 _NO_JVM: Final = "[JAVA_GATEWAY_EXITED]"
 _THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
-#: So many starts in a row may end before the JVM is there. Somebody may have killed it, or the script that starts it,
+#: So many starts in a row may end before the JVM is there. It, or the script that starts it, may have been killed,
 #: and what the rest of them print then looks like a mistake in the settings.
 _MOST_ENDED_STARTS: Final = 2
 _MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
