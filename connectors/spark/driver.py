@@ -76,6 +76,8 @@ class Driver:
             try:
                 self._session.ask()
             except Exception as error:
+                if not self._is_open:  # it is being closed, which may take its JVM some seconds
+                    return
                 self._lost(failure_of(error).text)
             self.emit({"type": "alive"})
 
@@ -106,6 +108,7 @@ class Driver:
     def close(self) -> None:
         """Stop the session in order, if there is one."""
         if self._is_open:
+            self._is_open = False
             self._session.close()
 
     def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
