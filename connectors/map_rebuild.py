@@ -135,7 +135,7 @@ class LogFeed:
     ) -> int:
         """Into ``found``; returns where what was fetched ends."""
         following = position
-        for batch, header, decision in cut(row.records, position, aborted, wire.SEQUENCE_MODULUS):
+        for batch, header, decision, _ in cut(row.records, position, aborted, wire.SEQUENCE_MODULUS):
             if decision.kind != "dropped":
                 found += self._items(batch, ignores_time)
                 following = max(following, found[-1].offset + 1)

@@ -44,7 +44,7 @@ class _Word:
 
 _UNSUPPORTED: Final = _Word("unsupported", "is not supported yet and has no effect")
 _POINTLESS: Final = _Word(
-    "pointless", "has no effect here: batches are copied as they are, in order and acknowledged by all"
+    "pointless", "has no effect here: batches are copied as they are or merged, in order and acknowledged by all"
 )
 _FORCED: Final = _Word("pointless", "has no effect: the copy keeps its own positions and needs no group")
 

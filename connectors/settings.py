@@ -49,6 +49,14 @@ PRODUCER: Final = client_defs.PRODUCER.only(
     "compression.lz4.level",
     "compression.zstd.level",
     "transaction.timeout.ms",
+) | ConfigDef.of(
+    # Without a default: the copy's own is larger.
+    replace(
+        client_defs.PRODUCER.settings["batch.size"],
+        default=None,
+        check=AtLeast(0, nullable=True),
+        doc="Bytes of the largest batch that waiting ones are merged into; 1 MiB if it is not set, 0 merges nothing.",
+    ),
 )
 
 _FETCHING: Final = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms", "fetch.min.bytes")
@@ -114,6 +122,7 @@ class MirrorSourceSettings:
     skips_refused: bool
     logs_skipped: bool
     compression: Compression
+    batch_bytes: int | None
     offset_syncs: OffsetSyncsSettings | None
     offsets_topic: str
     offsets_topic_partitions: int
@@ -214,6 +223,7 @@ def source_settings(connector: Mapping[str, str], worker: Mapping[str, str]) -> 
         skips_refused=values.string("errors.tolerance") == "all",
         logs_skipped=values.boolean("errors.log.enable"),
         compression=_compression(producer),
+        batch_bytes=_optional(producer, "batch.size"),
         offset_syncs=_offset_syncs(values, policy) if routes.fills_the_usual else None,
         offsets_topic=connector.get("offsets.storage.topic") or offsets.string("offset.storage.topic"),
         offsets_topic_partitions=offsets.integer("offset.storage.partitions"),

@@ -12,7 +12,7 @@ from connect.cli.console import counted
 if TYPE_CHECKING:
     from connectors.source.progress import FlowProgress, PartitionView
 
-BATCH_KINDS: Final = ("shallow", "deep", "dropped")
+BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ def flow_line(rates: FlowRates) -> str:
         f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
         f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, "
         f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind, "
-        f"batches shallow {rates.batches('shallow'):,} deep {rates.batches('deep'):,} "
-        f"dropped {rates.batches('dropped'):,}, Spark epoch {rates.spark_epoch}{troubles(rates)}"
+        f"batches {' '.join(f'{kind} {rates.batches(kind):,}' for kind in BATCH_KINDS)}, "
+        f"Spark epoch {rates.spark_epoch}{troubles(rates)}"
     )
 
 

@@ -36,7 +36,6 @@ _EXTENT: Final = struct.Struct(">qi")
 _CRC: Final = struct.Struct(">I")
 _FRONT: Final = struct.Struct(">qii")  # base offset, length, leader epoch
 _PRODUCER: Final = struct.Struct(">qhi")
-_SEQUENCE: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
 
 Buffer = bytes | bytearray | memoryview
@@ -104,14 +103,19 @@ def extents(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
 
     A last batch that an answer cut off is left out, as a fetch may end inside one (Kafka ``FileRecords``).
     """
-    position, end = 0, len(buffer)
-    unpack = _EXTENT.unpack_from
-    while position + MAGIC_END <= end:
-        size = unpack(buffer, position)[1] + LOG_OVERHEAD_BYTES
-        if size < MAGIC_END or position + size > end:
-            return
+    position = 0
+    while size := whole_batch(buffer, position):
         yield position, size, buffer[position + 16]
         position += size
+
+
+def whole_batch(buffer: Buffer, start: int) -> int:
+    """The size in bytes of the batch at ``start``; 0 if none lies there as a whole."""
+    left = len(buffer) - start
+    if left < MAGIC_END:
+        return 0
+    size: int = _EXTENT.unpack_from(buffer, start)[1] + LOG_OVERHEAD_BYTES
+    return size if MAGIC_END <= size <= left else 0
 
 
 def checksum(batch: Buffer) -> int:
@@ -128,10 +132,4 @@ def rewrite(batch: memoryview, attributes: int, producer_id: int, producer_epoch
     _FRONT.pack_into(batch, 0, 0, len(batch) - LOG_OVERHEAD_BYTES, -1)
     _ATTRIBUTES.pack_into(batch, 21, attributes)
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(batch, 17, crc32c.crc32c(batch[21:]))
-
-
-def renumber(batch: memoryview, base_sequence: int) -> None:
-    """Give a batch that is ready to be produced another base sequence, in place, with a new CRC."""
-    _SEQUENCE.pack_into(batch, 53, base_sequence)
     _CRC.pack_into(batch, 17, crc32c.crc32c(batch[21:]))

@@ -1,25 +1,24 @@
-"""Several batches made one. Of a record only what stands before its key changes::
-
-    length varint | attributes i8 | timestamp delta varlong | offset delta varint | key, value and headers
-
-Lengths and deltas are zigzag varints (Kafka ``DefaultRecord``), deltas count from the batch that a record is in.
-"""
+"""Several batches made one. Of a record only what stands before its key changes (``rebase.py``)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
 from connect.wire import batch as wire
 from connect.wire import records
-from connect.wire.hot import uvarint
+
+try:
+    from connect.wire import _rebase as rebase
+except ImportError:  # no compiler was there when this was installed, or it came to an executor as an archive
+    from connect.wire import rebase  # type: ignore[no-redef]
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_COUNT_AND_TIMES: Final = struct.Struct(">hiqq")  # attributes, last offset delta, base and max timestamp
-_AT: Final = 21
+_COUNT_AND_TIMES: Final = struct.Struct(">iqq")  # last offset delta, base and max timestamp
+_AT: Final = 23
 _CRC: Final = struct.Struct(">I")
 
 #: Of the records of compressed batches.
@@ -37,25 +36,41 @@ class Unmergeable(ValueError):
     """A batch whose records cannot be read, or are too many bytes."""
 
 
-def zigzag(number: int) -> bytes:
-    """A signed number as a varint, of up to ten bytes."""
-    return uvarint(((number << 1) ^ (number >> 63)) & 0xFFFF_FFFF_FFFF_FFFF)
+class PlainRun(NamedTuple):
+    """Whole batches that lie one behind the other in a fetch answer, up to byte ``end`` of it."""
+
+    end: int
+    batches: int
+    next_offset: int
+    max_timestamp_ms: int
 
 
-_SMALL: Final = tuple(map(zigzag, range(16384)))
-_MANY: Final = len(_SMALL)
+def plain_run(
+    fetched: memoryview, start: int, header: wire.BatchHeader, most_batch_bytes: int, most_bytes: int
+) -> PlainRun:
+    """How far batches that can be merged follow the one at ``start``, whose ``header`` is known to allow it.
+
+    They have its attributes and leader epoch, offsets without a gap, a right checksum, at most ``most_batch_bytes``
+    each and ``most_bytes`` in all. The first one that has not ends the run; nothing is said of it.
+    """
+    begin = start + header.size_bytes
+    end = max(begin, min(len(fetched), start + most_bytes))
+    at, number, following, latest_ms = rebase.plain_run(
+        fetched, begin, end, header.attributes, header.leader_epoch, header.last_offset + 1, most_batch_bytes
+    )
+    return PlainRun(at, number + 1, following, max(latest_ms, header.max_timestamp))
 
 
 def merge(
-    batches: Sequence[wire.Buffer], codec: int, producer_id: int, producer_epoch: int, base_sequence: int
+    regions: Sequence[wire.Buffer], attributes: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> bytearray:
-    """One batch of all records of ``batches``, ready to be produced.
+    """One batch of all records of ``regions``, ready to be produced.
 
-    ``batches`` are of magic 2 and CreateTime, all of this ``codec``, which is the result's; their offsets are dense.
-    Raises :class:`Unmergeable`; the batches are as they were.
+    Each region holds batches of magic 2 and CreateTime one behind the other, of the codec in ``attributes``, which are
+    the result's; their offset deltas are dense. Raises :class:`Unmergeable`; the regions are as they were.
     """
     try:
-        return _merged(batches, codec, producer_id, producer_epoch, base_sequence)
+        return _merged(regions, attributes, producer_id, producer_epoch, base_sequence)
     except (MemoryError, Unmergeable):
         raise
     except Exception as error:  # each codec has errors of its own
@@ -63,71 +78,49 @@ def merge(
 
 
 def _merged(
-    batches: Sequence[wire.Buffer], codec: int, producer_id: int, producer_epoch: int, base_sequence: int
+    regions: Sequence[wire.Buffer], attributes: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> bytearray:
-    first_ms = max_ms = _COUNT_AND_TIMES.unpack_from(batches[0], _AT)[2]
+    codec = attributes & wire.CODEC_MASK
+    first_ms = max_ms = _COUNT_AND_TIMES.unpack_from(regions[0], _AT)[1]
     parts: list[bytes | memoryview] = [b""]
-    offset = opened_bytes = 0
-    for batch in batches:
-        _, last_delta, base_ms, latest_ms = _COUNT_AND_TIMES.unpack_from(batch, _AT)
-        if latest_ms > max_ms:
-            max_ms = latest_ms
-        if codec:
-            payload: wire.Buffer = _DECODERS[codec](bytes(batch[wire.HEADER_BYTES :]))
-            at = 0
-            opened_bytes += len(payload)
-            if opened_bytes > MOST_OPENED_BYTES:
-                raise Unmergeable(f"more than {MOST_OPENED_BYTES} bytes")
-        else:
-            payload, at = batch, wire.HEADER_BYTES
-        _append(parts, payload, at, last_delta + 1, offset, base_ms - first_ms)
-        offset += last_delta + 1
+    offset = 0
+    opened = _Opened(codec)
+    rebase_batches = opened.rebase_batches if codec else rebase.rebase_batches
+    for region in regions:
+        offset, latest_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
+        max_ms = max(max_ms, latest_ms)
     if codec:
         parts = [b"", records.compress(b"".join(parts), codec)]
     length = wire.HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + sum(map(len, parts))
-    fields = (length, -1, 2, 0, codec, offset - 1, first_ms, max_ms, producer_id, producer_epoch, base_sequence)
+    fields = (length, -1, 2, 0, attributes, offset - 1, first_ms, max_ms, producer_id, producer_epoch, base_sequence)
     parts[0] = _HEADER.pack(0, *fields, offset)
     merged = bytearray().join(parts)
     _CRC.pack_into(merged, 17, wire.checksum(merged))
     return merged
 
 
-def _append(
-    parts: list[bytes | memoryview], payload: wire.Buffer, at: int, count: int, offset: int, shift_ms: int
-) -> None:
-    """Add the ``count`` records that begin at ``at``, of offset deltas from ``offset`` on and timestamps that are
-    ``shift_ms`` later than they say."""
-    view = memoryview(payload)
-    small, many, add = _SMALL, _MANY, parts.append
-    for delta in range(offset, offset + count):
-        # The length: never negative, so half of what stands there. Inlined: a call takes as long as the rest.
-        byte = view[at]
-        at += 1
-        length, bits = byte & 0x7F, 7
-        while byte >= 0x80:
-            byte = view[at]
-            at += 1
-            length |= (byte & 0x7F) << bits
-            bits += 7
-        end = at + (length >> 1)
-        attributes = view[at]
-        at += 1
-        byte = view[at]
-        at += 1
-        time, bits = byte & 0x7F, 7
-        while byte >= 0x80:
-            byte = view[at]
-            at += 1
-            time |= (byte & 0x7F) << bits
-            bits += 7
-        later = shift_ms + ((time >> 1) ^ -(time & 1))
-        while view[at] >= 0x80:  # the offset delta that it had
-            at += 1
-        at += 1
-        deltas = (small[later] if 0 <= later < many else zigzag(later)) + (
-            small[delta] if delta < many else zigzag(delta)
-        )
-        length = end - at + len(deltas) + 1
-        add((small[length] if length < many else zigzag(length)) + attributes.to_bytes() + deltas)
-        add(view[at:end])
-        at = end
+class _Opened:
+    """As ``rebase.rebase_batches``, of compressed batches: all that are opened count against one bound."""
+
+    def __init__(self, codec: int) -> None:
+        self._codec = codec
+        self._bytes = 0
+
+    def rebase_batches(
+        self, parts: list[bytes | memoryview], region: memoryview, offset: int, first_ms: int
+    ) -> tuple[int, int]:
+        end, latest_ms = 0, -(2**63)
+        for start, size, _ in wire.extents(region):
+            end = start + size
+            last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
+            opened = _DECODERS[self._codec](bytes(region[start + wire.HEADER_BYTES : end]))
+            self._bytes += len(opened)
+            if self._bytes > MOST_OPENED_BYTES:
+                raise Unmergeable(f"more than {MOST_OPENED_BYTES} bytes")
+            latest_ms = max(latest_ms, its_ms)
+            following = offset + last + 1
+            rebase.rebase_records(parts, memoryview(opened), 0, len(opened), offset, following, base_ms - first_ms)
+            offset = following
+        if end != len(region):
+            raise Unmergeable("a batch does not end where it says")
+        return offset, latest_ms

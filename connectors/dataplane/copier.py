@@ -3,7 +3,7 @@
 It knows no socket and no clock. What holds at every moment:
 
 A. Batches leave in source order, their sequences without a gap. A batch of which a sent copy may still reach the target
-   is kept byte-identical; others may be given other boundaries and sequences (``mend``).
+   is kept byte-identical; others may be merged, or given other boundaries and sequences (``mend``).
 B. The position (``next_source_offset``, ``target_end``, ``next_sequence``) speaks of acknowledged batches, and of what
    was left out between them, only; taken from the front, so it never runs ahead of one that may be lost.
 C. Until the target's leader knows our producer id here, one batch is in flight: an unknown id takes any first
@@ -20,11 +20,14 @@ from typing import Final
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connect.wire.merge import PlainRun, Unmergeable
 from connectors.dataplane import codes, shape
 from connectors.dataplane.cut import cut
 from connectors.dataplane.mending import CopiesUnderWay, Mender, Poison
-from connectors.dataplane.outgoing import Builder, Outgoing, append_run
+from connectors.dataplane.merging import Merging, apart
+from connectors.dataplane.outgoing import Builder, Outgoing, Stamp, append_run
 from connectors.dataplane.plan import (
+    DEFAULT_BATCH_BYTES,
     NO_COMPRESSION,
     QUARANTINED,
     RUNNING,
@@ -64,6 +67,7 @@ class PartitionCopier:
         read_committed: bool,
         skip_refused: bool = False,
         compression: Compression = NO_COMPRESSION,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
     ) -> None:
         self.plan = plan
         self.producer = plan.producer or producer
@@ -94,6 +98,7 @@ class PartitionCopier:
         self._skip_refused = skip_refused
         self._compresses = compression.codec > 0
         self._builder = Builder(self.producer, compression)
+        self._merging = Merging(batch_bytes)
         self._mender = Mender(self._builder, plan.target, skip_refused)
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
@@ -124,36 +129,49 @@ class PartitionCopier:
         :attr:`is_read` any more. Raises :class:`cut.CorruptBatch`, with what came before it taken.
         """
         listed = aborted if self._read_committed else None
-        decided = cut(fetched, self.fetch_offset, listed, self.max_message_bytes, compresses=self._compresses)
-        for batch, header, decision in decided:
-            self._batches[decision.reason] = self._batches.get(decision.reason, 0) + 1
+        decided = cut(
+            fetched,
+            self.fetch_offset,
+            listed,
+            self.max_message_bytes,
+            compresses=self._compresses,
+            most_run_bytes=min(self._merging.most_bytes, self.max_message_bytes),
+        )
+        for batch, header, decision, run in decided:
             if header is None:
+                self._count(decision)
                 self._take_old(batch)
+            elif decision is shape.SHALLOW:
+                self._take_shallow(batch, header, run)
             else:
+                self._count(decision)
                 self._take_batch(batch, header, decision)
             yield
 
+    def _count(self, decision: shape.Decision, batches: int = 1) -> None:
+        self._batches[decision.reason] = self._batches.get(decision.reason, 0) + batches
+
+    def _take_shallow(self, batch: memoryview, header: wire.BatchHeader, run: PlainRun | None) -> None:
+        first, epoch = header.base_offset, header.leader_epoch
+        following, latest_ms, number = first + header.record_count, header.max_timestamp, 1
+        if run is not None:
+            number, following, latest_ms = run.batches, run.next_offset, run.max_timestamp_ms
+        count = following - first
+        codec, sequence = header.codec, self._queued_sequence
+        self._enqueue(
+            Outgoing(
+                batch, sequence, count, ((first, count),), following, epoch, latest_ms, codec, source_batches=number
+            )
+        )
+        self.fetch_offset = max(self.fetch_offset, following)
+        self.last_fetched_epoch = epoch
+
     def _take_batch(self, batch: memoryview, header: wire.BatchHeader, decision: shape.Decision) -> None:
-        following = header.base_offset + header.last_offset_delta + 1
+        following = header.last_offset + 1
         if decision.kind is shape.Kind.DROPPED:
             self._pass_over(following, header.leader_epoch)
-        elif decision is not shape.SHALLOW:
-            self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
         else:
-            sequence = self._queued_sequence
-            attributes = header.attributes & wire.CODEC_MASK | self.marks
-            wire.rewrite(batch, attributes, self.producer.producer_id, self.producer.epoch, sequence)
-            self._enqueue(
-                Outgoing(
-                    batch,
-                    sequence,
-                    header.record_count,
-                    ((header.base_offset, header.record_count),),
-                    following,
-                    header.leader_epoch,
-                    header.max_timestamp,
-                )
-            )
+            self._rebuild(list(records.decode(batch, 2)), header.codec, following, header.leader_epoch)
         self.fetch_offset = max(self.fetch_offset, following)
         self.last_fetched_epoch = header.leader_epoch
 
@@ -241,17 +259,52 @@ class PartitionCopier:
         waiting = (*self._in_flight, *self._queue)
         return any(outgoing.refusal is not None and outgoing.refusal.is_for_size for outgoing in waiting)
 
-    def next_batch(self) -> Outgoing | None:
-        """The next batch to put into a request, now counted as in flight; None if nothing may be sent."""
+    def next_batch(self, saved_s: float = 0.0) -> Outgoing | None:
+        """The next batch to put into a request, now counted as in flight; None if nothing may be sent.
+
+        It holds as much of what waits as is worth merging, if each batch less saves ``saved_s``.
+        """
         if not self._queue or self.faulted or self.stopped_reason:
             return None
         if self._in_flight and (self.lacks_replicas or not self.pipelined):
             return None
         outgoing = self._queue.popleft()
-        outgoing.sent = True
+        if not outgoing.sent:
+            outgoing = self._made_ready(outgoing, saved_s)
+            outgoing.sent = True
         self._in_flight.append(outgoing)
         self.unanswered += 1
         return outgoing
+
+    def _made_ready(self, first: Outgoing, saved_s: float) -> Outgoing:
+        """``first`` as one batch that bears our identity, with what follows it in the queue where that is merged."""
+        number = self._merging.takes(first, self._queue, self.max_message_bytes, saved_s)
+        if number or (first.stamp is None and first.source_batches > 1):
+            first = self._merge([first, *(self._queue.popleft() for _ in range(number))])
+        if first.stamp is None:
+            self._count(shape.SHALLOW)
+        first.make_ready(self._stamp_of(first))
+        return first
+
+    def _stamp_of(self, outgoing: Outgoing) -> Stamp:
+        return self.marks, self.producer.producer_id, self.producer.epoch, outgoing.base_sequence
+
+    def _merge(self, parts: list[Outgoing]) -> Outgoing:
+        """``parts`` as one, or else the first of them by itself, with the others waiting again."""
+        first, before_bytes = parts[0], sum(len(part.batch) for part in parts)
+        stamp = self._stamp_of(first)
+        try:
+            merged = self._merging.merged(parts, stamp)
+            if len(merged) > self.max_message_bytes:
+                raise Unmergeable("it would be larger than the target takes")
+        except Unmergeable:
+            alone = [one for part in parts for one in apart(part)]
+            self._queue.extendleft(reversed(alone[1:]))
+            return alone[0]
+        self._count(shape.MERGED, sum(part.source_batches for part in parts if part.stamp is None))
+        first.join(parts[1:], merged, stamp)
+        self._queued_bytes += len(merged) - before_bytes
+        return first
 
     def acknowledged(self, outgoing: Outgoing, base_offset: int) -> None:
         """The target answered without error. Raises :class:`TargetTruncated` on an offset it had given before."""

@@ -6,16 +6,20 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import crc32c
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connect.wire.merge import PlainRun, plain_run
 from connectors.dataplane import shape
 
 #: Damage on the way heals with a new fetch; damage in the source's log does not.
 CORRUPT_TRIES: Final = 3
+#: Batches up to this size are not worth a place of their own on the way: some records each, sent by a producer that
+#: does not linger.
+SMALL_BATCH_BYTES: Final = 2048
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 _OLD_CRC: Final = struct.Struct(">I")
@@ -25,8 +29,17 @@ _OLD_ATTRIBUTES_AT: Final = 17
 #: it whole all the same, or no byte of it (from Fetch 3 on).
 _BAD_LENGTH: Final = "the batch that holds source offset {}, or follows it, has a wrong length"
 
-#: A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and None.
-Cut = tuple[memoryview, wire.BatchHeader | None, shape.Decision]
+
+class Cut(NamedTuple):
+    """A batch, its header and what to do with it. Below magic 2: a run of messages of one codec, and no header.
+
+    With ``run`` it is several batches that may travel as one, ``header`` that of the first.
+    """
+
+    batch: memoryview
+    header: wire.BatchHeader | None
+    decision: shape.Decision
+    run: PlainRun | None = None
 
 
 class CorruptBatch(Exception):
@@ -44,48 +57,58 @@ def cut(
     max_message_bytes: int,
     *,
     compresses: bool = False,
+    most_run_bytes: int = 0,
 ) -> Iterator[Cut]:
     """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
 
     ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
     None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
     carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
-    answer (Kafka ``CompletedFetch``). ``compresses``: as for :func:`shape.decide`. Raises :class:`CorruptBatch` where
-    it meets one.
+    answer (Kafka ``CompletedFetch``). ``compresses``: as for :func:`shape.decide`. Small batches that follow one
+    another come together, up to ``most_run_bytes``. Raises :class:`CorruptBatch` where it meets one.
     """
     transactions = None if aborted is None else _Transactions(aborted)
-    if fetched and next(wire.extents(fetched), None) is None:
+    at = 0
+    if fetched and not wire.whole_batch(fetched, 0):
         raise CorruptBatch(position, _BAD_LENGTH)
-    for batch in _batches(fetched):
-        if batch[16] < 2:
-            yield batch, None, shape.OLD_MAGIC
+    while size := wire.whole_batch(fetched, at):
+        if fetched[at + 16] < 2:
+            end = _end_of_old(fetched, at)
+            yield Cut(fetched[at:end], None, shape.OLD_MAGIC)
+            at = end
             continue
+        batch = fetched[at : at + size]
         header = wire.read_header(batch)
         if header.crc != crc32c.crc32c(batch[21:]):
             raise CorruptBatch(header.base_offset)
         is_aborted = transactions is not None and transactions.aborts(header, batch)
-        yield batch, header, shape.decide(header, position, is_aborted, max_message_bytes, compresses)
+        decision = shape.decide(header, position, is_aborted, max_message_bytes, compresses)
+        run = None
+        if decision is shape.SHALLOW and size <= SMALL_BATCH_BYTES and not header.attributes & ~wire.CODEC_MASK:
+            run = plain_run(fetched, at, header, SMALL_BATCH_BYTES, most_run_bytes)
+        if run is not None and run.batches > 1:
+            yield Cut(fetched[at : run.end], header, decision, run)
+            at = run.end
+        else:
+            yield Cut(batch, header, decision)
+            at += size
 
 
-def _batches(fetched: memoryview) -> Iterator[memoryview]:
-    """Each batch of magic 2 by itself; messages below it, which are records or compressed sets, in runs of one codec:
-    copied one by one, they would become one batch a record."""
-    begin = end = codec = 0
-    for start, size, magic in wire.extents(fetched):
-        message = fetched[start : start + size]
-        own = message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK if magic < 2 else -1
-        is_damaged = magic < 2 and _OLD_CRC.unpack_from(message, 12)[0] != zlib.crc32(message[16:])
-        if begin < end and (own != codec or is_damaged):
-            yield fetched[begin:end]
-            begin = end
-        if is_damaged:
-            raise CorruptBatch(_OLD_OFFSET.unpack_from(message)[0])
-        codec, end = own, start + size
-        if magic >= 2:
-            yield message
-            begin = end
-    if begin < end:
-        yield fetched[begin:end]
+def _end_of_old(fetched: memoryview, at: int) -> int:
+    """Where the run of messages below magic 2 and of one codec ends that begins at ``at``: copied one by one, records
+    would become a batch each, where they are no compressed sets. Raises :class:`CorruptBatch` at a damaged first."""
+    codec = fetched[at + _OLD_ATTRIBUTES_AT] & wire.CODEC_MASK
+    end = at
+    while size := wire.whole_batch(fetched, end):
+        message = fetched[end : end + size]
+        if message[16] >= 2 or message[_OLD_ATTRIBUTES_AT] & wire.CODEC_MASK != codec:
+            break
+        if _OLD_CRC.unpack_from(message, 12)[0] != zlib.crc32(message[16:]):
+            if end == at:
+                raise CorruptBatch(_OLD_OFFSET.unpack_from(message)[0])
+            break
+        end += size
+    return end
 
 
 class _Transactions:

@@ -338,6 +338,7 @@ class Slice:
             "read_committed": settings.read_committed,
             "skip_refused": settings.skip_refused,
             "compression": settings.compression,
+            "batch_bytes": settings.batch_bytes,
         }
         kind = RecordsCopier if by else PartitionCopier
         return [kind(plan, producer, **told, **by) for plan in parsed]

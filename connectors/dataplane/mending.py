@@ -94,6 +94,8 @@ class Mender:
             parts = list(self.builder.fitting(opened, codec, max_message_bytes))
             parts = parts if len(parts) > 1 else halves(opened)
         built = list(self.builder.outgoings(parts, codec, 0, epoch))
+        for part in built:
+            part.is_mergeable = False
         mended.add(built, skips, (outgoing.next_source_offset, epoch))
 
 

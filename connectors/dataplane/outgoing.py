@@ -15,23 +15,33 @@ from connectors.dataplane.refusals import Refusal
 _NOTHING: Final = memoryview(b"")
 #: (first source offset, count)
 Segment = tuple[int, int]
+#: What a batch bears that is ready to be sent: attributes beside the codec, producer id and epoch, base sequence.
+Stamp = tuple[int, int, int, int]
 
 
 class Outgoing:
-    """Its bytes as produced, its sequences, and the source offsets it stands for."""
+    """Its bytes, its sequences, and the source offsets it stands for.
+
+    ``batch`` is as it was fetched, several batches of the source one behind the other if ``source_batches`` says so,
+    until it is made ready for its first sending. From then on it is one batch, and changes no more.
+    """
 
     __slots__ = (
         "base_offset",
         "base_sequence",
         "batch",
+        "codec",
         "count",
         "is_doubtful",
+        "is_mergeable",
         "next_source_offset",
         "refusal",
         "segments",
         "sent",
         "skips",
+        "source_batches",
         "source_epoch",
+        "stamp",
         "timestamp_ms",
         "unexplained",
     )
@@ -45,6 +55,10 @@ class Outgoing:
         next_source_offset: int,
         source_epoch: int,
         timestamp_ms: int,
+        codec: int,
+        *,
+        source_batches: int = 0,
+        stamp: Stamp | None = None,
     ) -> None:
         self.batch = batch
         self.base_sequence = base_sequence
@@ -54,6 +68,13 @@ class Outgoing:
         self.next_source_offset = next_source_offset
         self.source_epoch = source_epoch
         self.timestamp_ms = timestamp_ms
+        self.codec = codec
+        #: how many batches of the source are in it as they were; 0 if it was built from records
+        self.source_batches = source_batches
+        #: what its bytes bear, if they were made ready or built
+        self.stamp = stamp
+        #: its records can be read, as far as is known
+        self.is_mergeable = True
         #: the answer's base offset once the batch is known to be in the target's log
         self.base_offset: int | None = None
         #: once sent, its bytes may reach the target at any later time
@@ -82,10 +103,6 @@ class Outgoing:
         offsets = f"source offset {first}" if first == last else f"source offsets {first} to {last}"
         return f"the batch of {offsets}"
 
-    @property
-    def codec(self) -> int:
-        return wire.read_header(self.batch).codec
-
     def source_offsets(self) -> Iterator[int]:
         """The source offset of each of its records."""
         return chain.from_iterable(range(first, first + count) for first, count in self.segments)
@@ -98,9 +115,32 @@ class Outgoing:
     def renumber(self, base_sequence: int) -> None:
         """Give it another place in the sequence. Only for bytes of which no sent copy can reach the target any more."""
         self.sent = False
-        if base_sequence != self.base_sequence:
-            self.base_sequence = base_sequence
-            wire.renumber(self.batch, base_sequence)
+        self.base_sequence = base_sequence
+
+    def make_ready(self, stamp: Stamp) -> None:
+        """Have its one batch bear ``stamp``, for its first sending."""
+        if self.stamp != stamp:
+            marks, producer_id, producer_epoch, base_sequence = stamp
+            wire.rewrite(self.batch, self.codec | marks, producer_id, producer_epoch, base_sequence)
+            self.stamp = stamp
+
+    def join(self, others: Sequence[Outgoing], merged: bytearray, stamp: Stamp) -> None:
+        """Stand for ``others``, which follow it, as well; ``merged`` are its bytes then."""
+        segments = list(self.segments)
+        for other in others:
+            for first, count in other.segments:
+                last_first, last_count = segments[-1]
+                if first == last_first + last_count:
+                    segments[-1] = (last_first, last_count + count)
+                else:
+                    segments.append((first, count))
+            self.count += other.count
+            self.source_batches += other.source_batches
+            self.next_source_offset = other.next_source_offset
+            self.timestamp_ms = max(self.timestamp_ms, other.timestamp_ms)
+            self.skips += other.skips
+        self.segments = segments
+        self.batch, self.stamp = memoryview(merged), stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +162,17 @@ class Builder:
             behind = part[-1].offset + 1
             if after is not None:
                 behind = min(behind, after[0].offset)
-            yield Outgoing(memoryview(built), sequence, len(part), segments(part), behind, source_epoch, timestamp_ms)
+            yield Outgoing(
+                memoryview(built),
+                sequence,
+                len(part),
+                segments(part),
+                behind,
+                source_epoch,
+                timestamp_ms,
+                codec or self.compression.codec,
+                stamp=(0, self.producer.producer_id, self.producer.epoch, sequence),
+            )
             sequence = wire.add_sequence(sequence, len(part))
 
     def fitting(self, kept: Sequence[records.Record], codec: int, max_bytes: int) -> Iterator[Sequence[records.Record]]:

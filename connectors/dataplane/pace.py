@@ -1,13 +1,22 @@
-"""How much to ask of a connection at once: what it moves in a few seconds, as measured while it is busy."""
+"""How much to ask of a connection at once, in bytes and in requests, as measured while it is busy."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 #: Long enough that waiting for answers costs a fast link nothing, short enough for the drain at the end of an epoch.
 _AHEAD_S: Final = 5.0
 #: Answers that come together say nothing of a rate.
 _SAMPLE_S: Final = 0.25
+#: So long the requests of a connection may wait at a broker: it is never idle though we may be busy for 10 ms and more.
+_QUEUED_S: Final = 0.02
+_FIRST_REQUESTS: Final = 8
+_LEAST_REQUESTS: Final = 2
+#: How long the shortest trip counts.
+_TRIP_S: Final = 10.0
+#: How much of a new sample of the time that a request costs counts.
+_WEIGHT: Final = 0.2
 
 
 class Pace:
@@ -43,3 +52,52 @@ class Pace:
         # A slow sample may come of little to do, so the rate falls slowly.
         self._bytes_per_s = max(sample, (self._bytes_per_s + sample) / 2)
         self.begin(now_s)
+
+
+class Turns:
+    """How many Produce requests are worth having under way on a connection. What a broker could not begin yet waits
+    here instead, where it can be merged.
+
+    A broker takes the requests of a connection one after the other, and answers when followers have them. Whatever an
+    answer takes longer than the quickest ones, its request has waited for others. Once a round trip ``limit`` is set so
+    that this would be 20 ms (as FAST TCP sets its window by queueing delay). ``request_s`` is what a request costs: the
+    time that it takes, divided by how many are under way. Times are those of a steady clock, in seconds.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.limit = min(_FIRST_REQUESTS, most)
+        self.request_s = 0.0
+        self._trip_s = self._next_trip_s = math.inf
+        self._trip_until_s = self._round_since_s = 0.0
+        self._took_s: list[float] = []
+        self._is_full = False
+
+    def answered(self, sent_s: float, now_s: float, under_way: int) -> None:
+        """The answer to what was sent at ``sent_s`` came, with ``under_way`` requests under way, its own included."""
+        took_s = now_s - sent_s
+        cost_s = took_s / under_way
+        self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s
+        self._look_at_trip(took_s, now_s, under_way)
+        self._took_s.append(took_s)
+        self._is_full |= under_way >= self.limit
+        if sent_s >= self._round_since_s:
+            self._end_round(now_s)
+
+    def _look_at_trip(self, took_s: float, now_s: float, under_way: int) -> None:
+        """How long an answer takes whose request waits for no other; what was seen in the last seconds counts."""
+        self._trip_s = min(self._trip_s, took_s)
+        if under_way <= _LEAST_REQUESTS:
+            self._next_trip_s = min(self._next_trip_s, took_s)
+        if now_s >= self._trip_until_s:
+            self._trip_until_s = now_s + _TRIP_S
+            if self._next_trip_s < math.inf:
+                self._trip_s, self._next_trip_s = self._next_trip_s, math.inf
+
+    def _end_round(self, now_s: float) -> None:
+        took_s = sum(self._took_s) / len(self._took_s)
+        wanted = math.ceil(self.limit * (self._trip_s + _QUEUED_S) / max(took_s, self._trip_s, _QUEUED_S / 1000))
+        if wanted < self.limit or self._is_full:
+            self.limit = max(min(wanted, 2 * self.limit, self._most), _LEAST_REQUESTS)
+        self._took_s.clear()
+        self._is_full, self._round_since_s = False, now_s

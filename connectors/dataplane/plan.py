@@ -15,6 +15,12 @@ from connectors.gaps import Gap
 LINK_VERSION: Final = 15
 #: A broker's default ``max.message.bytes``.
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
+#: Of the largest batch that others are merged into.
+DEFAULT_BATCH_BYTES: Final = 1024 * 1024
+
+#: As Java's consumer fetches of a partition, and as much as keeps one busy at a distance of 100 ms.
+_LEAST_PARTITION_BYTES: Final = 1024 * 1024
+_MOST_PARTITION_BYTES: Final = 8 * 1024 * 1024
 
 #: (upstream start, downstream start, count)
 Run = tuple[int, int, int]
@@ -164,8 +170,9 @@ class SliceSettings:
     fetch_max_wait_ms: int = 500
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 16 * 1024 * 1024
-    partition_max_bytes: int = 1024 * 1024
+    partition_max_bytes: int | None = None
     buffer_bytes: int = 48 * 1024 * 1024
+    batch_bytes: int = DEFAULT_BATCH_BYTES
     in_flight_requests: int = 64
     in_flight_bytes: int = 16 * 1024 * 1024
     progress_interval_ms: int = 100
@@ -176,6 +183,17 @@ class SliceSettings:
     chain: dict[str, Any] | None = field(default=None, repr=False)
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
+
+    def partition_bytes(self, partitions: int) -> int:
+        """How much of one of so many partitions is fetched at once, and again as long as it holds less.
+
+        All together take half of what the slice may hold, so that those that the target takes slowly leave the others
+        their room.
+        """
+        if self.partition_max_bytes is not None:
+            return self.partition_max_bytes
+        share = self.buffer_bytes // 2 // max(partitions, 1)
+        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_PARTITION_BYTES)
 
     def to_wire(self) -> dict[str, Any]:
         return {**asdict(self), "compression": list(self.compression)}

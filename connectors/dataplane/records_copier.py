@@ -51,7 +51,7 @@ class Opened:
 
 def opened(fetched: memoryview, position: int, aborted: Iterable[tuple[int, int]] | None) -> Iterable[Opened]:
     """Fetched batches taken apart, without what is before ``position``. Raises :class:`cut.CorruptBatch`."""
-    for batch, header, decision in cut(fetched, position, aborted, _ANY_SIZE):
+    for batch, header, decision, _ in cut(fetched, position, aborted, _ANY_SIZE):
         is_dropped = decision.kind is shape.Kind.DROPPED
         found = [] if is_dropped else list(records.decode(batch, batch[16]))
         kept = [record for record in found if record.offset >= position]

@@ -14,10 +14,11 @@ from connect.wire.batch import BatchHeader
 
 
 class Kind(StrEnum):
-    """How a batch travels: as it is, rebuilt from its records, or not at all."""
+    """How a batch travels: as it is, in one with others, rebuilt from its records, or not at all."""
 
     SHALLOW = "shallow"
-    DEEP = "deep"
+    MERGED = "merged"
+    REBUILT = "rebuilt"
     DROPPED = "dropped"
 
 
@@ -28,13 +29,15 @@ class Decision:
 
 
 SHALLOW: Final = Decision(Kind.SHALLOW, "as it is")
-OLD_MAGIC: Final = Decision(Kind.DEEP, "old magic")
-TRIMMED: Final = Decision(Kind.DEEP, "start inside the batch")
-GAPS: Final = Decision(Kind.DEEP, "compacted gaps")
-APPEND_TIME: Final = Decision(Kind.DEEP, "log append time")
-COMPRESSED: Final = Decision(Kind.DEEP, "compressed as the producer is told")
-TRANSFORMED: Final = Decision(Kind.DEEP, "transformed")
-TOO_LARGE: Final = Decision(Kind.DEEP, "larger than the target takes")
+#: What becomes of a shallow one that waits, or is small.
+MERGED: Final = Decision(Kind.MERGED, "merged with others")
+OLD_MAGIC: Final = Decision(Kind.REBUILT, "old magic")
+TRIMMED: Final = Decision(Kind.REBUILT, "start inside the batch")
+GAPS: Final = Decision(Kind.REBUILT, "compacted gaps")
+APPEND_TIME: Final = Decision(Kind.REBUILT, "log append time")
+COMPRESSED: Final = Decision(Kind.REBUILT, "compressed as the producer is told")
+TRANSFORMED: Final = Decision(Kind.REBUILT, "transformed")
+TOO_LARGE: Final = Decision(Kind.REBUILT, "larger than the target takes")
 CONTROL: Final = Decision(Kind.DROPPED, "control batch")
 ABORTED: Final = Decision(Kind.DROPPED, "aborted transaction")
 EMPTY: Final = Decision(Kind.DROPPED, "no records")
@@ -42,6 +45,7 @@ BEHIND: Final = Decision(Kind.DROPPED, "wholly before the position")
 
 DECISIONS: Final = (
     SHALLOW,
+    MERGED,
     OLD_MAGIC,
     TRIMMED,
     GAPS,

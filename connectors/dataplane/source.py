@@ -138,7 +138,7 @@ class FetchLoop:
             return
         if not copier.is_read:
             self._drop(copier)
-        elif copier.buffered_bytes < self._settings.partition_max_bytes and not copier.gave_back:
+        elif copier.buffered_bytes < self._reader.partition_bytes and not copier.gave_back:
             if copier in self._full:
                 self._full.discard(copier)
                 self._busy_wait_ms = _BUSY_WAIT_MS
@@ -176,7 +176,7 @@ class FetchLoop:
             min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             self._pace.limit_bytes,
-            settings.partition_max_bytes,
+            self._reader.partition_bytes,
             reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
             self._reader.nearby.rack(),
         )
@@ -341,6 +341,7 @@ class SourceReader:
         self._taken = taken
         self._fail = fail
         self.now_s = clock
+        self._partitions = 0
         self._holding: set[PartitionCopier] = set()
         self._is_held = False
         self._unplaced: set[PartitionCopier] = set()
@@ -355,6 +356,7 @@ class SourceReader:
 
     def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
         """Read these from their positions, from the leaders that are known."""
+        self._partitions += len(copiers)
         for copier in copiers:
             plan = copier.plan
             # A leader of an epoch before that of a record copied already is a former one.
@@ -369,6 +371,11 @@ class SourceReader:
         if not self._is_placing:
             self._is_placing = True
             self._spawn(self._place_forever(), f"place {self._settings.flow}")
+
+    @property
+    def partition_bytes(self) -> int:
+        """How much of a partition is fetched at once, and as long as it holds less."""
+        return self._settings.partition_bytes(self._partitions)
 
     async def finish(self) -> bool:
         """Fetch no more; return whether answers that had begun to arrive were taken, once they are."""

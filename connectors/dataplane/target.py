@@ -19,7 +19,7 @@ from connectors.dataplane import codes, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.pace import Pace
+from connectors.dataplane.pace import Pace, Turns
 from connectors.dataplane.plan import PartitionPlan, SliceSettings, TopicPartition, TransactionTerms
 from connectors.dataplane.recovery import Fenced, Recoveries
 from connectors.dataplane.refusals import Refusal
@@ -27,7 +27,7 @@ from connectors.dataplane.transactional import TransactionLost
 
 log = logging.getLogger(__name__)
 
-_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+_MAX_REQUEST_BYTES: Final = 1024 * 1024
 #: What is in flight on a connection before its rate is known.
 _FIRST_IN_FLIGHT_BYTES: Final = 256 * 1024
 _WATCH_S: Final = 0.5
@@ -240,6 +240,7 @@ class _LeaderPump:
         self._version = produce_version(connection, transactions)
         self._in_flight_bytes = self._in_flight_requests = 0
         self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
+        self._turns = Turns(settings.in_flight_requests)
         self._muted_until = 0.0
         self._keys: dict[PartitionCopier, bytes] = {}
 
@@ -265,10 +266,9 @@ class _LeaderPump:
 
     def pump(self) -> None:
         """Send what may be sent now."""
-        settings = self._settings
         while (
             self.ready
-            and self._in_flight_requests < settings.in_flight_requests
+            and self._in_flight_requests < self._turns.limit
             and self._in_flight_bytes < self._pace.limit_bytes
             and not self.closed
             and not self.connection.write_paused
@@ -285,11 +285,12 @@ class _LeaderPump:
         and acknowledges both. A copier whose partition is taken waits for the next request."""
         sent, size = [], 0
         limit_bytes = min(_MAX_REQUEST_BYTES, self._pace.limit_bytes)
+        saved_s = self._turns.request_s / len(self.ready)
         taken: set[TopicPartition] = set()
         for copier in list(self.ready):
             if copier.plan.target in taken:
                 continue
-            outgoing = copier.next_batch()
+            outgoing = copier.next_batch(saved_s)
             del self.ready[copier]
             if outgoing is None:
                 continue
@@ -314,16 +315,17 @@ class _LeaderPump:
             self._pace.begin(time.monotonic())
         self._in_flight_requests += 1
         self._in_flight_bytes += size
+        sent_s = time.monotonic()
         future = self.connection.send(_PRODUCE, self._version, body)
-        future.add_done_callback(partial(self._answered, sent, size))
+        future.add_done_callback(partial(self._answered, sent, size, sent_s))
 
-    def _answered(self, sent: Sent, size: int, future: asyncio.Future[memoryview]) -> None:
+    def _answered(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
         try:
-            self._take_answer(sent, size, future)
+            self._take_answer(sent, size, sent_s, future)
         except Exception as error:
             self._writer.broken(error)
 
-    def _take_answer(self, sent: Sent, size: int, future: asyncio.Future[memoryview]) -> None:
+    def _take_answer(self, sent: Sent, size: int, sent_s: float, future: asyncio.Future[memoryview]) -> None:
         self._in_flight_requests -= 1
         self._in_flight_bytes -= size
         answer, error = None, ""
@@ -333,7 +335,9 @@ class _LeaderPump:
             error = str(lost)
         else:
             answer = hot.decode_produce(future.result(), self._version)
-            self._pace.moved(size, time.monotonic(), is_idle=not self._in_flight_requests)
+            now_s = time.monotonic()
+            self._pace.moved(size, now_s, is_idle=not self._in_flight_requests)
+            self._turns.answered(sent_s, now_s, self._in_flight_requests + 1)
         if answer is not None and answer.throttle_time_ms:
             self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
         self._writer.settled(sent, self, answer, error)

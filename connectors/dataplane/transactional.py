@@ -54,17 +54,17 @@ class TransactionalCopier(PartitionCopier):
             read_committed=settings.read_committed,
             skip_refused=settings.skip_refused,
             compression=settings.compression,
+            batch_bytes=settings.batch_bytes,
         )
         self._filling = filling
 
-    def next_batch(self) -> Outgoing | None:
+    def next_batch(self, saved_s: float = 0.0) -> Outgoing | None:
         if not self._queue or self.stopped:
             return None  # and its partition stays out of the transaction
         if not self._queue[0].sent and not self._filling.admits(self):
             return None
-        outgoing = super().next_batch()
+        outgoing = super().next_batch(saved_s)
         if outgoing is not None:
-            self._stamp(outgoing)
             self._filling.sends(self)
         return outgoing
 
@@ -94,19 +94,6 @@ class TransactionalCopier(PartitionCopier):
             for outgoing in self._queue:
                 outgoing.base_sequence = self._queued_sequence
                 self._queued_sequence = wire.add_sequence(self._queued_sequence, outgoing.count)
-
-    def _stamp(self, outgoing: Outgoing) -> None:
-        """Batches are made ready when they are fetched. Those that waited for this transaction bear the last one's
-        identity, and those that were opened no mark."""
-        header = wire.read_header(outgoing.batch)
-        producer = self.producer
-        is_ready = header.is_transactional and (
-            (header.producer_id, header.producer_epoch, header.base_sequence)
-            == (producer.producer_id, producer.epoch, outgoing.base_sequence)
-        )
-        if not is_ready:
-            attributes = header.codec | wire.TRANSACTIONAL
-            wire.rewrite(outgoing.batch, attributes, producer.producer_id, producer.epoch, outgoing.base_sequence)
 
     def _nothing_written(self) -> bool:
         return self.next_sequence == 0

@@ -57,5 +57,7 @@ class Lent:
             skip_refused=not settings.options.aborts,
             compression=settings.compression,
         )
-        fetching: dict[str, Any] = {**source.fetching}
-        return replace(plain, **fetching)
+        named: dict[str, Any] = {**source.fetching}
+        if settings.batch_bytes is not None:
+            named["batch_bytes"] = settings.batch_bytes
+        return replace(plain, **named)

@@ -67,7 +67,7 @@ _NO_QUEUE: Final = (
     "by key each partition reads about 2 MiB ahead, compressed as at the source."
 )
 _NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
-_BATCHES: Final = "Batches keep the size that their producer gave them."
+_BATCHES: Final = "Batches keep the size that their producer gave them, or are merged up to batch.size."
 _SOCKETS: Final = "Socket buffers are left to the operating system, which grows them with the distance."
 _HANDLER: Final = "Use --message.handler, which sees each record before it is sent."
 _BYTES: Final = "Keys and values are copied as the bytes that they are."
@@ -125,7 +125,7 @@ _WITHOUT_EFFECT: Final[Mapping[Side, Mapping[str, str]]] = {
             "queue.enqueueTimeout.ms queue.enqueue.timeout.ms block.on.buffer.full buffer.memory "
             "max.block.ms"
         ),
-        _BATCHES: "batch.size batch.num.messages linger.ms max.message.size max.request.size",
+        _BATCHES: "batch.num.messages linger.ms max.message.size max.request.size",
         _SOCKETS: "buffer.size send.buffer.bytes receive.buffer.bytes connect.timeout.ms socket.timeout.ms",
         "Connections are opened anew where they are lost, and not after a number of requests.": (
             "reconnect.interval reconnect.time.interval.ms"

@@ -51,6 +51,8 @@ CONSUMER: Final = client_defs.CONSUMER.only(
 #: The same of a ``--producer.config``.
 PRODUCER: Final = client_defs.PRODUCER.only(
     "client.id", "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"
+) | ConfigDef.of(
+    replace(client_defs.PRODUCER.settings["batch.size"], default=None, check=AtLeast(0, nullable=True)),
 )
 _KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
 #: Of both files.
@@ -110,6 +112,7 @@ class MirrorSettings:
     sources: tuple[SourceSettings, ...]
     target: ConnectionSettings
     compression: Compression
+    batch_bytes: int | None
     options: Options
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     hidden: frozenset[str] = frozenset()
@@ -150,6 +153,7 @@ def mirror_settings(
         sources,
         _connection(written, client_id, "the target"),
         _compression(values),
+        None if values["batch.size"] is None else values.integer("batch.size"),
         options,
         {key: value for key, value in written.props.items() if key.startswith(_SPARK)},
         frozenset().union(*(client.file.secret_variables for client in (*read, written))),

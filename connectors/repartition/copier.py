@@ -106,7 +106,7 @@ class ByKey:
         arguments: dict[str, Any] = {
             "auto_offset_reset": "none",
             "fetch_max_bytes": min(settings.fetch_max_bytes, _FETCH_BYTES),
-            "max_partition_fetch_bytes": min(settings.partition_max_bytes, _FETCH_BYTES),
+            "max_partition_fetch_bytes": min(settings.partition_max_bytes or _FETCH_BYTES, _FETCH_BYTES),
             "fetch_max_wait_ms": settings.fetch_max_wait_ms,
             "fetch_min_bytes": settings.fetch_min_bytes,
             "client_rack": settings.rack or None,

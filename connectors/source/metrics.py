@@ -38,6 +38,10 @@ _STANDING: Final[Rows[PartitionView]] = (
     ("lost_offsets", "Source offsets that were lost and passed over.", lambda view, _: view.lost),
     ("transform_dropped_records", "Records that a transformation dropped.", lambda view, _: view.dropped),
     ("transform_changed_records", "Records that a transformation changed.", lambda view, _: view.changed),
+    ("batches_shallow", "Batches of the source passed on as they were.", lambda view, _: view.batches["shallow"]),
+    ("batches_merged", "Batches of the source sent in one with others.", lambda view, _: view.batches["merged"]),
+    ("batches_rebuilt", "Batches of the source built again from records.", lambda view, _: view.batches["rebuilt"]),
+    ("batches_dropped", "Batches of the source left out.", lambda view, _: view.batches["dropped"]),
 )
 #: And how far it is behind, whether its task runs or not; -1 where that is not known.
 _BEHIND: Final[Rows[PartitionLag]] = (

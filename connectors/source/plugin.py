@@ -386,12 +386,13 @@ def _transactional_id(settings: MirrorSourceSettings, group_id: str, index: int)
 def _slice_settings(
     settings: MirrorSourceSettings, clients: FlowClients, index: int, chain: ChainPlan | None
 ) -> SliceSettings:
-    """What a slice is told; fetch settings that the user did not name keep the copy's own defaults."""
+    """What a slice is told; settings of clients that the user did not name keep the copy's own defaults."""
     named: dict[str, Any] = {
         "fetch_max_bytes": settings.fetch_max_bytes,
         "partition_max_bytes": settings.max_partition_fetch_bytes,
         "fetch_max_wait_ms": settings.fetch_max_wait_ms,
         "fetch_min_bytes": settings.fetch_min_bytes,
+        "batch_bytes": settings.batch_bytes,
     }
     return SliceSettings(
         flow=settings.flow,

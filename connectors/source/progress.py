@@ -22,7 +22,7 @@ class PartitionView:
     ``QUARANTINED`` (the target refuses for good), what became of a log (``connectors.gaps``) or ``healing`` (a policy
     goes on behind that), all but the first two with a ``reason``, and with ``gap`` where a log is not what it was.
     ``lost`` counts source offsets that were passed over. ``records``, ``bytes``,
-    ``batches`` (by kind: shallow, deep, dropped), ``skipped`` (records left out, as the target refuses them),
+    ``batches`` (by kind: shallow, merged, rebuilt, dropped), ``skipped`` (records that the target refuses),
     ``dropped`` and ``changed`` (records that a transformation left out or changed) count since the task began;
     ``lag_ms`` is the age of the last copied record while records are waiting, 0 when none are."""
 

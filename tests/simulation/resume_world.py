@@ -397,7 +397,13 @@ class Successor:
         world, chance = self._world, self._world.chance
         assert self._takeover is not None
         self._tell(f"copies from {plan.next_source_offset}, {plan.producer or self._takeover.producer}")
-        copies = PartitionCopier(plan, self._takeover.producer, read_committed=False, skip_refused=True)
+        copies = PartitionCopier(
+            plan,
+            self._takeover.producer,
+            read_committed=False,
+            skip_refused=True,
+            batch_bytes=chance.choice([0, 0, 0, 500, 5000]),
+        )
         faulted = 0
         while True:
             await world.pause()
@@ -442,7 +448,7 @@ class Successor:
         """A round of requests on one connection, each with its fate."""
         world, chance = self._world, self._world.chance
         sent: list[Outgoing] = []
-        while (outgoing := copies.next_batch()) is not None:
+        while (outgoing := copies.next_batch(chance.choice([0.0, 1.0]))) is not None:
             sent.append(outgoing)
         held: list[tuple[bytes, list[int]]] = []
         is_cut = False

@@ -61,7 +61,7 @@ def test_a_topic_is_the_sum_of_its_partitions_and_as_late_as_the_worst() -> None
     clicks, orders = rates.topics
     assert (orders.source_topic, orders.target_topic, orders.partitions) == ("orders", "us.orders", 2)
     assert (orders.records, orders.lag_records, orders.lag_ms) == (30, 11, 90)
-    assert orders.batches == {"shallow": 15, "deep": 0, "dropped": 2}
+    assert orders.batches == {"shallow": 15, "merged": 0, "rebuilt": 0, "dropped": 2}
     assert (rates.records, rates.lag_records, rates.lag_ms, clicks.lag_records) == (32, 12, 90, 1)
 
 
@@ -82,7 +82,7 @@ def test_a_flow_is_one_line() -> None:
     (rates,) = meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))])
     assert flow_line(rates) == (
         "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
-        "batches shallow 600 deep 0 dropped 2, Spark epoch 3"
+        "batches shallow 600 merged 0 rebuilt 0 dropped 2, Spark epoch 3"
     )
 
 

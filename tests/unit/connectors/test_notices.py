@@ -83,7 +83,7 @@ def test_keys_that_are_heeded_or_switched_off_are_not_named(line: str) -> None:
         ("us.admin.timeout.ms = 5", "unknown", "is not known"),
         ("us->eu.consumer.poll.timeout.ms = 5", "pointless", "fetches wait for fetch.max.wait.ms"),
         ("consumer.poll.timeout.ms = 5", "pointless", "fetches wait for fetch.max.wait.ms"),
-        ("eu.producer.batch.size = 5", "pointless", "batches are copied as they are"),
+        ("eu.producer.linger.ms = 5", "pointless", "batches are copied as they are or merged"),
         ("us->eu.errors.log.include.messages = true", "pointless", "its content never"),
         ("errors.retry.timeout = 5", "pointless", "is tried again without an end"),
         ("us.consumer.group.id = x", "pointless", "needs no group"),

@@ -18,7 +18,7 @@ def successor() -> PartitionCopier:
     """At the first of both batches, under its predecessor's id."""
     source, target = TopicPartition("orders", 0), TopicPartition("us.orders", 0)
     plan = PartitionPlan(source, None, target, None, 100, 0, 10, FIRST_SEQUENCE, False, producer=WROTE)
-    return PartitionCopier(plan, ProducerIdentity(9, 0), read_committed=False)
+    return PartitionCopier(plan, ProducerIdentity(9, 0), read_committed=False, batch_bytes=0)
 
 
 def sent_by(copier: PartitionCopier, *batches: bytes) -> list[bytes]:

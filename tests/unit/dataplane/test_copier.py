@@ -33,8 +33,9 @@ def plan(**changes):
     return PartitionPlan(**{**values, **changes})
 
 
-def copier(read_committed=False, **changes):
-    return PartitionCopier(plan(**changes), PRODUCER, read_committed=read_committed)
+def copier(read_committed=False, batch_bytes=0, **changes):
+    """Without merging, if no size of merged batches is given."""
+    return PartitionCopier(plan(**changes), PRODUCER, read_committed=read_committed, batch_bytes=batch_bytes)
 
 
 def fetched(*batches):
@@ -244,7 +245,9 @@ def logs(draw):
             continue
         steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6))
         offsets = [offset + sum(steps[:i]) for i in range(len(steps))]
-        out.append(source_batch(offsets, codec=draw(st.integers(0, 4))))
+        out.append(
+            source_batch(offsets, codec=draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4])), leader_epoch=len(out) // 4)
+        )
         offset = offsets[-1] + 1 + draw(st.sampled_from([0, 0, 0, 3]))
     return out
 
@@ -261,9 +264,11 @@ def settle(machine, target):
     machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})
 
 
-@settings(max_examples=200, deadline=None)
-@given(logs(), st.integers(0, 2**32), st.booleans(), st.integers(0, 2**31 - 1))
-def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log, seed, marked, first_sequence):
+@settings(max_examples=300, deadline=None)
+@given(logs(), st.integers(0, 2**32), st.booleans(), st.integers(0, 2**31 - 1), st.sampled_from([0, 300, 2000]))
+def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(
+    log, seed, marked, first_sequence, batch_bytes
+):
     chance, target = random.Random(seed), TargetPartition()
     if marked:
         target.mark(PRODUCER.producer_id, PRODUCER.epoch)
@@ -272,6 +277,7 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
         pipelined=marked,
         target_end=target.end,
         next_sequence=0 if marked else first_sequence,
+        batch_bytes=batch_bytes,
     )
     runs: list[tuple[int, int, int]] = []
     late: list[bytes] = []
@@ -280,7 +286,7 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(log,
             behind = [batch for batch in log if wire.read_header(batch).last_offset >= machine.fetch_offset]
             machine.take(fetched(*behind[: chance.randint(1, 5)]))
         sent = []
-        while (outgoing := machine.next_batch()) is not None:
+        while (outgoing := machine.next_batch(chance.choice([0.0, 1.0]))) is not None:
             sent.append(outgoing)
         broken = False
         for outgoing in sent:

@@ -138,7 +138,7 @@ def test_an_answer_cut_off_anywhere_behind_its_first_batch_gives_its_whole_batch
         log += [source_batch([offset])] if magic == 2 else plain(magic, [offset])
     whole = b"".join(log)
     kept = view(whole[: len(whole) - missing])
-    cut_off = b"".join(bytes(batch) for batch, _, _ in cut(kept, 0, None, 2**30))
+    cut_off = b"".join(bytes(batch) for batch, _, _, _ in cut(kept, 0, None, 2**30))
     assert whole.startswith(cut_off)
     complete = [one for index, one in enumerate(log) if len(b"".join(log[: index + 1])) <= len(kept)]
     assert cut_off == b"".join(complete)

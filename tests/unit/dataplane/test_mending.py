@@ -38,7 +38,8 @@ def copier(
 ):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
     plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
-    return PartitionCopier(plan, ProducerIdentity(PRODUCER_ID, epoch), read_committed=False, skip_refused=skip)
+    producer = ProducerIdentity(PRODUCER_ID, epoch)
+    return PartitionCopier(plan, producer, read_committed=False, skip_refused=skip, batch_bytes=0)
 
 
 def fenced(target, **changes):

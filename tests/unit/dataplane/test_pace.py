@@ -1,8 +1,10 @@
-"""How much is asked of a connection at once: as much as it moves in five seconds."""
+"""How much is asked of a connection at once: as much as it moves in five seconds, in as many requests as are of use."""
 
 from __future__ import annotations
 
-from connectors.dataplane.pace import Pace
+import pytest
+
+from connectors.dataplane.pace import Pace, Turns
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -52,3 +54,60 @@ def test_answers_that_come_together_are_one_sample() -> None:
 
 def test_the_least_is_never_above_the_most() -> None:
     assert Pace(256 * KIB, 10).limit_bytes == 10
+
+
+def answers(turns: Turns, trip_s: float, service_s: float, count: int, now_s: float = 0.0) -> float:
+    """A broker that is ``trip_s`` away takes ``service_s`` for each request, and always has as many as it may.
+
+    Returns the time behind ``count`` answers.
+    """
+    sent_s = [now_s] * turns.limit
+    free_s = 0.0
+    for _ in range(count):
+        begun_s = sent_s.pop(0)
+        free_s = max(free_s, begun_s + trip_s / 2) + service_s
+        now_s = free_s + trip_s / 2
+        turns.answered(begun_s, now_s, len(sent_s) + 1)
+        sent_s += [now_s] * (turns.limit - len(sent_s))
+    return now_s
+
+
+@pytest.mark.parametrize(
+    ("trip_s", "service_s", "least", "most"),
+    [
+        pytest.param(0.001, 0.004, 3, 9, id="replicated"),
+        pytest.param(0.0001, 0.0001, 64, 64, id="fast"),
+        pytest.param(0.1, 0.004, 24, 34, id="distant"),
+        pytest.param(0.1, 0.0005, 64, 64, id="distant and fast"),
+        pytest.param(0.0, 0.5, 2, 4, id="slow"),
+    ],
+)
+def test_as_many_requests_are_under_way_as_fill_the_trip_and_a_moment(
+    trip_s: float, service_s: float, least: int, most: int
+) -> None:
+    turns = Turns(64)
+    answers(turns, trip_s, service_s, 500)
+    assert least <= turns.limit <= most
+
+
+def test_a_request_costs_what_it_takes_divided_by_what_is_under_way() -> None:
+    turns = Turns(64)
+    answers(turns, 0.001, 0.004, 500)
+    assert turns.request_s == pytest.approx(0.004, rel=0.2)
+
+
+def test_a_broker_that_becomes_slower_for_good_is_given_no_less_than_a_slow_one() -> None:
+    turns = Turns(64)
+    now_s = answers(turns, 0.0001, 0.0001, 1000)
+    assert turns.limit == 64
+    now_s = answers(turns, 0.03, 0.002, 200, now_s)
+    assert turns.limit == 2
+    answers(turns, 0.03, 0.002, 2000, now_s)
+    assert turns.limit >= 15
+
+
+def test_few_requests_say_nothing_of_how_many_there_may_be() -> None:
+    turns = Turns(64)
+    for second in range(100):
+        turns.answered(second, second + 0.001, 1)
+    assert turns.limit == 8

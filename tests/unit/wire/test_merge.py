@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import random
+import struct
+from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from connect.wire import batch as wire
-from connect.wire import records
-from connect.wire.merge import MOST_OPENED_BYTES, Unmergeable, merge, zigzag
+from connect.wire import merge as merging
+from connect.wire import rebase, records
+from connect.wire.merge import MOST_OPENED_BYTES, PlainRun, Unmergeable, merge, plain_run
+from connect.wire.rebase import zigzag
 
 _NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(params=["python", "compiled"], autouse=True)
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs with both, if a compiler was there."""
+    if request.param == "python":
+        monkeypatch.setattr(merging, "rebase", rebase)
+    else:
+        monkeypatch.setattr(merging, "rebase", pytest.importorskip("connect.wire._rebase"))
 
 
 def drawn(chance: random.Random, count: int) -> list[records.Record]:
@@ -90,3 +105,88 @@ def test_what_compresses_too_well_is_not_merged() -> None:
     merge([one, one], 4, 5, 6, 7)
     with pytest.raises(Unmergeable, match="more than"):
         merge([one, one, one, one], 4, 5, 6, 7)
+
+
+def region(*batches: bytes) -> memoryview:
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def one_at(offset: int, **given: int) -> bytes:
+    """A batch of one record at ``offset``, as it lies in a log of leader epoch 5."""
+    built = bytearray(records.build([records.Record(0, _NOW_MS + offset, None, b"value", [])], 0, 1, 1, 1))
+    struct.pack_into(">q", built, 0, offset)
+    struct.pack_into(">i", built, 12, given.get("epoch", 5))
+    struct.pack_into(">h", built, 21, given.get("attributes", 0))
+    struct.pack_into(">I", built, 17, wire.checksum(built) + given.get("damage", 0))
+    return bytes(built)
+
+
+def run_of(fetched: memoryview, most_batch_bytes: int = 200, most_bytes: int = 10_000) -> PlainRun:
+    return plain_run(fetched, 0, wire.read_header(fetched), most_batch_bytes, most_bytes)
+
+
+def test_a_run_is_what_follows_without_a_gap() -> None:
+    batches = [one_at(offset) for offset in range(7, 12)]
+    fetched = region(*batches)
+    assert run_of(fetched) == (len(fetched), 5, 12, _NOW_MS + 11)
+    assert run_of(fetched[:-1]) == (len(fetched) - len(batches[-1]), 4, 11, _NOW_MS + 10)
+
+
+@pytest.mark.parametrize("given", [{"epoch": 6}, {"attributes": 0x10}, {"attributes": 4}, {"damage": 1}])
+def test_a_run_ends_before_what_is_not_like_its_first(given: dict[str, int]) -> None:
+    begin = one_at(7) + one_at(8)
+    assert run_of(region(begin, one_at(9, **given), one_at(10))) == (len(begin), 2, 9, _NOW_MS + 8)
+
+
+def test_a_run_ends_before_a_gap_a_large_batch_and_its_bound() -> None:
+    begin = one_at(7) + one_at(8)
+    assert run_of(region(begin, one_at(10))).batches == 2
+    large = bytearray(records.build([records.Record(0, _NOW_MS, None, b"v" * 300, [])], 0, 1, 1, 1))
+    struct.pack_into(">qii", large, 0, 9, len(large) - 12, 5)
+    assert run_of(region(begin, bytes(large)), most_batch_bytes=200).batches == 2
+    assert run_of(region(begin, bytes(large)), most_batch_bytes=500).batches == 3
+    assert run_of(region(begin, one_at(9)), most_bytes=len(begin)).batches == 2
+    assert run_of(region(begin, one_at(9)), most_bytes=0).batches == 1
+
+
+def test_batches_of_a_region_are_merged_as_if_each_were_given_by_itself() -> None:
+    batches = [one_at(offset) for offset in range(40)]
+    assert merge([region(*batches)], 0, 5, 6, 7) == merge(batches, 0, 5, 6, 7)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=6), st.integers(1, 30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_records_that_lie_about_themselves_are_merged_into_nothing_else(at: int, noise: bytes, count: int) -> None:
+    """Either they are refused, or what comes out holds as many records as were counted, within its own bounds."""
+    built = bytearray(b"".join(one_at(offset) for offset in range(count)))
+    at %= len(built)
+    built[at : at + len(noise)] = noise
+    built = built[: count * len(one_at(0))]
+    try:
+        merged = merge([memoryview(built)], 0, 5, 6, 7)
+    except Unmergeable:
+        return
+    header = wire.read_header(merged)
+    assert header.size_bytes == len(merged)
+    assert header.crc == wire.checksum(merged)
+    assert header.record_count == header.last_offset_delta + 1
+
+
+@given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 2000), st.binary(min_size=1, max_size=4)), max_size=3))
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_implementations_say_the_same_of_any_records(count: int, noises: list[tuple[int, bytes]]) -> None:
+    compiled = pytest.importorskip("connect.wire._rebase")
+    payload = bytearray(b"".join(one_at(offset)[wire.HEADER_BYTES :] for offset in range(count)))
+    for at, noise in noises:
+        place = at % len(payload)
+        payload[place : place + len(noise)] = noise
+
+    def outcome(module: ModuleType) -> object:
+        parts: list[bytes | memoryview] = []
+        try:
+            module.rebase_records(parts, memoryview(payload), 0, len(payload), 3, 3 + count, -7)
+        except (ValueError, IndexError):
+            return "refused"
+        return b"".join(parts)
+
+    assert outcome(rebase) == outcome(compiled)

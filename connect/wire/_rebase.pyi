@@ -1,0 +1,9 @@
+def plain_run(
+    view: memoryview, at: int, end: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
+) -> tuple[int, int, int, int]: ...
+def rebase_batches(
+    parts: list[bytes | memoryview], view: memoryview, offset: int, first_ms: int
+) -> tuple[int, int]: ...
+def rebase_records(
+    parts: list[bytes | memoryview], view: memoryview, at: int, behind: int, offset: int, following: int, shift_ms: int
+) -> None: ...

@@ -1,0 +1,219 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The functions of ``rebase.py``, compiled. What they take, return and raise is said there."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from crc32c import crc32c as _checksum
+
+cdef enum:
+    HEADER_BYTES = 61
+    LOG_OVERHEAD_BYTES = 12
+    # Of the length, the attributes and both deltas of a record: 5 + 1 + 10 + 5.
+    PREFIX_BYTES = 21
+
+cdef int64_t NEVER = -(2**63)
+cdef int64_t MOST_SHIFT_MS = 2**61
+
+
+cdef inline uint32_t u32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline int64_t i64(const uint8_t* p) noexcept nogil:
+    return <int64_t>((<uint64_t>u32(p) << 32) | u32(p + 4))
+
+
+cdef inline int64_t less(int64_t one, int64_t other) noexcept nogil:
+    """Their difference, wrapped: what leaves 64 bits comes out too far apart or is the same number again."""
+    return <int64_t>(<uint64_t>one - <uint64_t>other)
+
+
+cdef inline const uint8_t* read_varint(const uint8_t* p, const uint8_t* end, uint64_t* value) noexcept nogil:
+    """Behind an unsigned varint of at most nine bytes; NULL if it does not end."""
+    cdef int bits = 0
+    value[0] = 0
+    while p < end and bits < 63:
+        value[0] |= <uint64_t>(p[0] & 0x7F) << bits
+        p += 1
+        if p[-1] < 0x80:
+            return p
+        bits += 7
+    return NULL
+
+
+cdef inline uint8_t* write_varint(uint8_t* out, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        out[0] = <uint8_t>(value & 0x7F | 0x80)
+        out += 1
+        value >>= 7
+    out[0] = <uint8_t>value
+    return out + 1
+
+
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
+    return (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+
+
+cdef inline int varint_bytes(uint64_t value) noexcept nogil:
+    cdef int size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+
+cdef uint8_t* rebase(
+    const uint8_t* p, const uint8_t* behind, uint8_t* out, int64_t offset, int64_t following, int64_t shift_ms
+) noexcept nogil:
+    """Write the records from ``p`` to ``behind`` to ``out``; NULL if they do not end there."""
+    cdef const uint8_t* end
+    cdef const uint8_t* at
+    cdef uint64_t length, time
+    cdef uint64_t later, delta, size
+    cdef uint8_t attributes
+    if not -MOST_SHIFT_MS < shift_ms < MOST_SHIFT_MS:
+        return NULL
+    while offset < following:
+        at = read_varint(p, behind, &length)
+        if at == NULL or (length & 1) or (length >> 1) > <uint64_t>(behind - at) or length < 6:
+            return NULL
+        end = at + (length >> 1)
+        attributes = at[0]
+        at = read_varint(at + 1, end, &time)
+        if at == NULL:
+            return NULL
+        while at < end and at[0] >= 0x80:
+            at += 1
+        at += 1
+        if at > end:
+            return NULL
+        later = zigzag(shift_ms + <int64_t>((time >> 1) ^ (~(time & 1) + 1)))
+        delta = zigzag(offset)
+        size = <uint64_t>(end - at) + 1 + varint_bytes(later) + varint_bytes(delta)
+        out = write_varint(out, zigzag(<int64_t>size))
+        out[0] = attributes
+        out = write_varint(out + 1, later)
+        out = write_varint(out, delta)
+        memcpy(out, at, end - at)
+        out += end - at
+        p = end
+        offset += 1
+    return out if p == behind else NULL
+
+
+def plain_run(
+    const uint8_t[::1] view not None,
+    Py_ssize_t at,
+    Py_ssize_t end,
+    int attributes,
+    int epoch,
+    int64_t following,
+    Py_ssize_t most_batch_bytes,
+):
+    cdef int64_t latest_ms = NEVER
+    cdef Py_ssize_t number = 0, size
+    cdef const uint8_t* p
+    cdef int32_t count
+    if at < 0 or end > view.shape[0]:
+        raise ValueError("a run ends behind what was fetched")
+    while at + HEADER_BYTES <= end:
+        p = &view[at]
+        size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
+        count = <int32_t>u32(p + 57)
+        if (
+            size > most_batch_bytes
+            or size < HEADER_BYTES
+            or at + size > end
+            or p[16] != 2
+            or <int16_t>((<uint32_t>p[21] << 8) | p[22]) != attributes
+            or i64(p) != following
+            or <int32_t>u32(p + 12) != epoch
+            or count < 1
+            or <int32_t>u32(p + 23) != count - 1
+            or <uint32_t>_checksum(view[at + 21 : at + size]) != u32(p + 17)
+        ):
+            break
+        if i64(p + 35) > latest_ms:
+            latest_ms = i64(p + 35)
+        following += count
+        number += 1
+        at += size
+    return at, number, following, latest_ms
+
+
+cdef bytes taken(uint8_t* start, uint8_t* end):
+    return PyBytes_FromStringAndSize(<char*>start, end - start)
+
+
+def rebase_batches(list parts not None, const uint8_t[::1] view not None, int64_t offset, int64_t first_ms):
+    cdef Py_ssize_t at = 0, end = view.shape[0], size
+    cdef int64_t latest_ms = NEVER, records = 0, following
+    cdef const uint8_t* p
+    cdef uint8_t* start
+    cdef uint8_t* out
+    while at < end:
+        if at + HEADER_BYTES > end:
+            raise ValueError("a batch does not end where it says")
+        p = &view[at]
+        size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES or at + size > end:
+            raise ValueError("a batch does not end where it says")
+        # A record is seven bytes at least; what says otherwise needs no memory.
+        if <int32_t>u32(p + 23) < -1 or <int32_t>u32(p + 23) > size:
+            raise ValueError("a batch does not hold the records that it says")
+        records += <int32_t>u32(p + 23) + 1
+        at += size
+    if end == 0:
+        return offset, latest_ms
+    start = <uint8_t*>malloc(end + PREFIX_BYTES * records)
+    if start == NULL:
+        raise MemoryError
+    try:
+        out, at = start, 0
+        with nogil:
+            while at < end and out != NULL:
+                p = &view[at]
+                size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
+                if i64(p + 35) > latest_ms:
+                    latest_ms = i64(p + 35)
+                following = offset + <int32_t>u32(p + 23) + 1
+                out = rebase(p + HEADER_BYTES, p + size, out, offset, following, less(i64(p + 27), first_ms))
+                at += size
+                offset = following
+        if out == NULL:
+            raise ValueError("a batch does not hold the records that it says")
+        parts.append(taken(start, out))
+    finally:
+        free(start)
+    return offset, latest_ms
+
+
+def rebase_records(
+    list parts not None,
+    const uint8_t[::1] view not None,
+    Py_ssize_t at,
+    Py_ssize_t behind,
+    int64_t offset,
+    int64_t following,
+    int64_t shift_ms,
+):
+    cdef uint8_t* start
+    cdef uint8_t* out
+    if not 0 <= at <= behind <= view.shape[0] or following < offset or following - offset > behind - at:
+        raise ValueError("a batch does not hold the records that it says")
+    if at == behind:
+        return
+    start = <uint8_t*>malloc(behind - at + PREFIX_BYTES * (following - offset) + 1)
+    if start == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            out = rebase(&view[0] + at, &view[0] + behind, start, offset, following, shift_ms)
+        if out == NULL:
+            raise ValueError("a batch does not hold the records that it says")
+        parts.append(taken(start, out))
+    finally:
+        free(start)

@@ -1,0 +1,241 @@
+"""Which waiting batches are sent as one, and what becomes of those that cannot be read."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from connect.wire import batch as wire
+from connect.wire import records
+from connectors.dataplane.copier import PartitionCopier
+from connectors.dataplane.mending import CopiesUnderWay
+from connectors.dataplane.outgoing import Outgoing
+from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from connectors.dataplane.refusals import Refusal
+from tests.kit.logs import TargetPartition, source_batch
+
+#: What one batch less is worth where waiting costs more than any merging, in seconds.
+MUCH_S = 1.0
+WORTH = 1 << 20
+
+
+def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: Any) -> PartitionCopier:
+    source, target = TopicPartition("orders", 3), TopicPartition("us.orders", 3)
+    plan = PartitionPlan(source, None, target, None, 0, -1, 0, 0, True, max_message_bytes=max_message_bytes)
+    return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
+
+
+def fetched(*batches: bytes) -> memoryview:
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def large(first: int, count: int = 3, **given: Any) -> bytes:
+    """A batch of records of a kilobyte, which waits by itself."""
+    offsets = range(first, first + count)
+    return source_batch(offsets, large=offsets, **given)
+
+
+def sent(machine: PartitionCopier, target: TargetPartition, saved_s: float = MUCH_S) -> list[int]:
+    """Send all, every answer good; returns how many records each batch had."""
+    counts = []
+    while (outgoing := machine.next_batch(saved_s)) is not None:
+        counts.append(outgoing.count)
+        error, base = target.append(bytes(outgoing.batch))
+        assert error == 0
+        machine.acknowledged(outgoing, base)
+    return counts
+
+
+def offsets_of(target: TargetPartition) -> list[int]:
+    return [int(record.key or b"-1") for record in target.records()]
+
+
+def counted(machine: PartitionCopier) -> dict[str, int]:
+    report = machine.report()
+    assert report is not None
+    return report.batches
+
+
+def test_what_waits_goes_out_as_one_batch_that_says_where_each_record_came_from() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0), large(3), large(10)))
+    assert sent(machine, target) == [9]
+    assert offsets_of(target) == [*range(6), *range(10, 13)]
+    report = machine.report()
+    assert report is not None
+    assert report.runs == [(0, 0, 6), (10, 6, 3)]
+    assert (report.next_source_offset, report.next_sequence, report.target_end) == (13, 9, 9)
+    assert report.batches == {"merged with others": 3}
+    assert machine.buffered_bytes == 0
+
+
+def test_what_does_not_wait_is_copied_as_it_is() -> None:
+    machine, target = copier(), TargetPartition()
+    for first in range(0, 9, 3):
+        batch = large(first)
+        machine.take(fetched(batch))
+        assert sent(machine, target) == [3]
+        assert target.batches[-1][wire.HEADER_BYTES :] == batch[wire.HEADER_BYTES :]
+    assert counted(machine) == {"as it is": 3}
+
+
+def test_merging_that_costs_more_than_it_saves_is_left() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0), large(3), large(6)))
+    assert sent(machine, target, saved_s=0.0) == [3, 3, 3]
+
+
+def test_small_batches_that_came_together_are_one_whatever_it_saves() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*(source_batch([offset]) for offset in range(20))))
+    assert sent(machine, target, saved_s=0.0) == [20]
+    assert offsets_of(target) == list(range(20))
+    assert counted(machine) == {"merged with others": 20}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"codec": 4},
+        {"leader_epoch": 1},
+    ],
+)
+def test_batches_of_another_codec_or_leader_epoch_stay_apart(others: dict[str, int]) -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0), large(3, **others), large(6, **others)))
+    assert sent(machine, target) == [3, 6]
+    assert offsets_of(target) == list(range(9))
+
+
+def test_a_merged_batch_is_no_larger_than_it_may_be() -> None:
+    size = len(large(0))
+    machine, target = copier(batch_bytes=3 * size), TargetPartition()
+    machine.take(fetched(*(large(first) for first in range(0, 15, 3))))
+    assert sent(machine, target) == [6, 6, 3]
+    assert all(len(batch) <= 3 * size for batch in target.batches)
+
+
+def test_a_target_that_takes_less_bounds_it_too() -> None:
+    size = len(large(0))
+    machine, target = copier(max_message_bytes=3 * size), TargetPartition()
+    machine.take(fetched(*(large(first) for first in range(0, 15, 3))))
+    assert sent(machine, target) == [6, 6, 3]
+
+
+def test_a_batch_that_fills_more_than_half_is_never_opened() -> None:
+    big = large(3, 9)
+    machine, target = copier(batch_bytes=len(big) + 5000), TargetPartition()
+    machine.take(fetched(large(0), big, large(12)))
+    assert sent(machine, target) == [3, 9, 3]
+    assert target.batches[1][wire.HEADER_BYTES :] == big[wire.HEADER_BYTES :]
+
+
+def test_without_a_size_nothing_is_merged() -> None:
+    machine, target = copier(batch_bytes=0), TargetPartition()
+    machine.take(fetched(*(source_batch([offset]) for offset in range(3)), large(3), large(6)))
+    assert sent(machine, target) == [1, 1, 1, 3, 3]
+
+
+def test_what_was_sent_is_sent_again_as_it_was_and_only_what_is_behind_it_is_merged() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0)))
+    first = machine.next_batch(MUCH_S)
+    assert first is not None
+    before = bytes(first.batch)
+    machine.take(fetched(large(3), large(6)))
+    machine.failed(first, None)
+    machine.settle({})
+    assert sent(machine, target) == [3, 6]
+    assert target.batches[0] == before
+
+
+def test_compressed_batches_are_merged_under_their_codec() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0, codec=4), large(3, codec=4)))
+    assert sent(machine, target) == [6]
+    assert wire.read_header(target.batches[0]).codec == 4
+    assert offsets_of(target) == list(range(6))
+
+
+def damaged(batch: bytes) -> bytes:
+    """Its checksum is right, and its records end nowhere."""
+    out = bytearray(batch)
+    out[wire.HEADER_BYTES] ^= 0x7E
+    struct.pack_into(">I", out, 17, wire.checksum(out))
+    return bytes(out)
+
+
+def test_batches_whose_records_cannot_be_read_go_out_one_by_one_as_they_are() -> None:
+    machine, target = copier(), TargetPartition()
+    small = [source_batch([0]), damaged(source_batch([1])), source_batch([2])]
+    machine.take(fetched(*small, damaged(large(3)), large(6)))
+    assert sent(machine, target) == [1, 1, 1, 3, 3]
+    assert [batch[wire.HEADER_BYTES :] for batch in target.batches[:3]] == [one[wire.HEADER_BYTES :] for one in small]
+    report = machine.report()
+    assert report is not None
+    assert (report.next_source_offset, report.next_sequence) == (9, 9)
+    assert report.batches == {"as it is": 5}
+
+
+def refused_once(machine: PartitionCopier, outgoing: Outgoing, code: int) -> None:
+    machine.refused(outgoing, Refusal(code, (), ""))
+    machine.settle({})
+    machine.mend()
+
+
+def test_what_was_taken_apart_for_its_size_is_not_merged_again() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0), large(3)))
+    merged = machine.next_batch(MUCH_S)
+    assert merged is not None
+    assert merged.count == 6
+    refused_once(machine, merged, 10)
+    assert sent(machine, target) == [3, 3]
+    assert offsets_of(target) == list(range(6))
+
+
+def test_one_record_that_is_refused_is_left_out_of_a_merged_batch() -> None:
+    machine, target = copier(skip_refused=True), TargetPartition()
+    machine.take(fetched(large(0), large(3)))
+    merged = machine.next_batch(MUCH_S)
+    assert merged is not None
+    machine.refused(merged, Refusal(87, (4,), ""))
+    machine.settle({})
+    machine.mend()
+    assert sent(machine, target) == [5]
+    assert offsets_of(target) == [0, 1, 2, 3, 5]
+    report = machine.report()
+    assert report is not None
+    assert report.skips == [(4, 4, 87)]
+    assert report.next_source_offset == 6
+
+
+def test_a_refused_merged_batch_of_which_a_copy_is_under_way_is_not_taken_apart() -> None:
+    machine = copier()
+    machine.take(fetched(large(0)))
+    first = machine.next_batch(MUCH_S)
+    machine.take(fetched(large(3), large(6)))
+    second = machine.next_batch(MUCH_S)
+    assert first is not None
+    assert second is not None
+    machine.refused(first, Refusal(10, (), ""))
+    machine.failed(second, None)
+    machine.settle({})
+    with pytest.raises(CopiesUnderWay):
+        machine.mend()
+
+
+def test_skips_and_what_was_passed_over_stay_with_the_merged_batch() -> None:
+    machine, target = copier(), TargetPartition()
+    stamped = source_batch([6, 9], attributes=wire.LOG_APPEND_TIME, last_offset=11)
+    machine.take(fetched(large(0), large(3), stamped))
+    assert sent(machine, target) == [8]
+    report = machine.report()
+    assert report is not None
+    assert report.runs == [(0, 0, 7), (9, 7, 1)]
+    assert report.next_source_offset == 12
+    assert [record.timestamp_ms for record in target.records()][-2:] == [
+        record.timestamp_ms for record in records.decode(stamped, 2)
+    ]
