@@ -16,6 +16,7 @@ from bench.ceiling import Variant, variants
 from bench.contenders import CONTENDERS, Contender, older
 from bench.loads import DEFAULT, LOADS, Load, write_payloads
 from bench.measure import Ceiling, Result, Window, measure, measure_ceiling
+from bench.profile import profile
 from bench.report import Report
 from connect.core.errors import HeliographError
 from connect.embedded.brokers import KafkaCluster
@@ -23,9 +24,11 @@ from tests.kit.java_mm2 import JavaToolFailed, run_tool
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
 _RESULTS: Final = Path(__file__).parent / "results" / "last.json"
+_PROFILES: Final = Path("build") / "profile"
 _FAILED: Final = 1
 _WIDTH: Final = 150
 _BUSY_PERCENT: Final = 15.0
+_USUAL_S: Final = 38.0
 _PROBE_S: Final = 4.0
 _LOADING_S: Final = 1800.0
 _HEAP: Final = ("-Xms512m", "-Xmx1g")
@@ -45,8 +48,8 @@ def main() -> None:
 
 
 async def _bench(asked: argparse.Namespace, folder: Path, console: Console) -> None:
-    names = [load.name for load in LOADS] if asked.all else asked.loads
-    loads = [load.scaled(asked.scale) for load in LOADS if load.name in names]
+    names = [load.name for load in LOADS] if asked.all else asked.profile or asked.loads
+    loads = [load.scaled(asked.scale or _scale(asked)) for load in LOADS if load.name in names]
     contenders = [contender for contender in CONTENDERS if contender.name in asked.only]
     contenders += [older(clone) for clone in asked.older]
     report = Report(loads, contenders)
@@ -58,13 +61,15 @@ async def _bench(asked: argparse.Namespace, folder: Path, console: Console) -> N
                     try:
                         for load in loads:
                             if load.replication == replication:
-                                await Bench(asked, folder, console, bed, report).play(load, contenders)
+                                bench = Bench(asked, folder, console, bed, report)
+                                await (bench.profile if asked.profile else bench.play)(load, contenders)
                     finally:
                         await bed.close()
     finally:
-        report.write(asked.json)
-        report.print(console)
-    console.print(f"written to {asked.json}")
+        if not asked.profile:
+            report.write(asked.json)
+            report.print(console)
+            console.print(f"written to {asked.json}")
 
 
 class Bench:
@@ -86,13 +91,23 @@ class Bench:
             for contender in contenders[turn:] + contenders[:turn]:
                 await self._measure(contender, load, number, held)
             if variant is not None:
-                ceiling = await self._ceiling(load, number, held, variant, self._asked.window)
+                ceiling = await self._ceiling(load, number, held, variant, self._asked.seconds)
                 self._report.ceilings.append(ceiling)
                 self._say(f"round {number}  {_ceiling_line(load, ceiling)}")
 
+    async def profile(self, load: Load, contenders: list[Contender]) -> None:
+        """A flame graph of each contender that is Python."""
+        held = await self._write(load)
+        window = Window(self._asked.ramp, self._asked.seconds)
+        for contender in (each for each in contenders if not each.java):
+            logs = (self._asked.logs or self._folder / "logs") / f"{load.name}-profile"
+            made = await profile(contender, load, self._bed, held, window, logs, self._asked.out)
+            self._say(f"{load.title:22} {contender.title:12} {made.records_per_s:11,.0f} rec/s while profiled")
+            self._say(f"flame graph {made.svg}, functions and lines {made.text}")
+
     async def _measure(self, contender: Contender, load: Load, number: int, held: Contents) -> None:
         logs = (self._asked.logs or self._folder / "logs") / f"{load.name}-{number}"
-        window = Window(self._asked.ramp, self._asked.window)
+        window = Window(self._asked.ramp, self._asked.seconds)
         try:
             result = await measure(contender, load, number, self._bed, held, window, logs)
         except BenchError as error:
@@ -147,6 +162,11 @@ def _varied(base: Variant, other: Variant) -> Variant:
     return Variant(other.connections, together=base.together, merged=base.merged)
 
 
+def _scale(asked: argparse.Namespace) -> float:
+    """Loads are large enough for a window of 30 s behind a ramp of 8 s."""
+    return float(asked.ramp + asked.seconds) / _USUAL_S
+
+
 def _line(load: Load, contender: Contender, result: Result) -> str:
     return (
         f"round {result.round}  {load.title:22} {contender.title:12} "
@@ -174,11 +194,13 @@ def _arguments() -> argparse.Namespace:
     add("--only", nargs="*", choices=contenders, default=fast, help=f"which contenders ({', '.join(fast)})")
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
     add("--rounds", type=int, default=3, help="rounds (3)")
-    add("--window", type=float, default=30.0, metavar="SECONDS", help="how long is measured (30)")
+    add("--seconds", type=float, default=30.0, help="how long is measured (30)")
     add("--ramp", type=float, default=8.0, metavar="SECONDS", help="how long is not, behind the first record (8)")
-    add("--scale", type=float, default=1.0, help="share of the records, e.g. 0.1 for a try (1)")
+    add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
     add("--json", type=Path, default=_RESULTS, metavar="FILE", help=f"results ({_RESULTS.name})")
+    add("--profile", nargs="+", choices=loads, metavar="LOAD", help="flame graphs of these loads, nothing else")
+    add("--out", type=Path, default=_PROFILES, metavar="FOLDER", help="where flame graphs go (build/profile)")
     add("--logs", type=Path, metavar="FOLDER", help="keep the contenders' logs here")
     return parser.parse_args()
 

@@ -62,6 +62,10 @@ class Side:
     def pids(self) -> list[int]:
         return [node.pid for node in self.brokers.nodes]
 
+    @property
+    def ports(self) -> list[int]:
+        return [node.port for node in self.brokers.nodes]
+
     async def create(self, topic: str, partitions: int, replication: int) -> None:
         await make_topics(self.bootstrap, {topic: partitions}, replicas=replication)
 

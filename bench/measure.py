@@ -97,7 +97,7 @@ async def measure(
         def look() -> tuple[float, float, float]:
             return sampler.sample().cpu_s, _cpu_s(bed.source), _cpu_s(bed.target)
 
-        failure = partial(_failure, replicator)
+        failure = partial(failure_of, replicator)
         first_s, begin, end = await _steady(bed.target, topic, load, held, window, look, failure)
         copied = await bed.target.contents(topic, load.partitions)
         stopping_s = time.monotonic()
@@ -139,12 +139,7 @@ async def _steady(
 
     ``failure`` says why nothing more will come, None while there is hope.
     """
-    until_s = time.monotonic() + _FIRST_DEADLINE_S
-    while not await target.records(topic, load.partitions):
-        if time.monotonic() > until_s or failure():
-            raise BenchError(f"{load.title}: no record came: {failure() or 'it takes too long'}")
-        await asyncio.sleep(_FIRST_POLL_S)
-    first_s = time.monotonic()
+    first_s = await first_record(target, topic, load, failure)
     await asyncio.sleep(window.ramp_s)
     begin = await _seen(target, topic, load, look)
     end = begin
@@ -161,6 +156,16 @@ async def _steady(
     if end.records == begin.records:
         raise BenchError(f"{load.title}: nothing was copied in the window")
     return first_s, begin, end
+
+
+async def first_record(target: Side, topic: str, load: Load, failure: Callable[[], str | None]) -> float:
+    """Wait for the first record at the target; when it was seen (``time.monotonic()``)."""
+    until_s = time.monotonic() + _FIRST_DEADLINE_S
+    while not await target.records(topic, load.partitions):
+        if time.monotonic() > until_s or failure():
+            raise BenchError(f"{load.title}: no record came: {failure() or 'it takes too long'}")
+        await asyncio.sleep(_FIRST_POLL_S)
+    return time.monotonic()
 
 
 async def _seen(target: Side, topic: str, load: Load, look: Callable[[], Look]) -> _Seen[Look]:
@@ -192,7 +197,7 @@ def _cpu_s(side: Side) -> float:
     return sum(one.user + one.system for one in times)
 
 
-def _failure(replicator: Replicator) -> str | None:
+def failure_of(replicator: Replicator) -> str | None:
     return None if replicator.is_running else f"the replicator ended by itself: {replicator.tail()}"
 
 
