@@ -16,8 +16,9 @@ import psutil
 from bench.bed import Bed, BenchError, Contents, Side
 from bench.ceiling import Loops, Variant
 from bench.contenders import Contender, Replicator
-from bench.loads import Load
+from bench.loads import AnyLoad, Load
 from bench.processes import TreeSampler
+from bench.rows import Ceiling, Result
 
 #: Long enough that files of deleted topics (deleted after a second) are gone.
 _QUIET_LOOK_S: Final = 2.0
@@ -38,39 +39,6 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one run did in its window, and what it cost. GB are those of the source's batches."""
-
-    contender: str
-    load: str
-    round: int
-    window_s: float
-    records_per_s: float
-    wire_mb_per_s: float
-    cpu_s_per_gb: float
-    source_cpu_s_per_gb: float
-    target_cpu_s_per_gb: float
-    memory_peak_mb: float
-    first_record_s: float
-    target_batch_bytes: float
-    stop_s: float
-    #: How busy the machine was just before, with the brokers idle: what others took.
-    busy_before_percent: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the target's brokers took from loops that only produce, beside a reader of the source."""
-
-    load: str
-    round: int
-    variant: str
-    records_per_s: float
-    wire_mb_per_s: float
-    target_cpu_s_per_gb: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Seen(Generic[Look]):
     """Records at the target at one moment (``time.monotonic()``), and what the caller looked at then."""
 
@@ -84,8 +52,8 @@ async def measure(
 ) -> Result:
     """Run ``contender`` once on a target without topics. Raises BenchError if its window cannot be measured."""
     await bed.clear({load.topic})
-    busy_before_percent = await asyncio.to_thread(psutil.cpu_percent, _QUIET_LOOK_S)
-    replicator = contender.replicator(bed.source.bootstrap, bed.target.bootstrap, load, folder)
+    busy_before_percent = await quiet_look()
+    replicator = contender.replicator(bed.ways_in(load), load, folder)
     topic = f"us.{load.topic}"
     started_s = time.monotonic()
     with ExitStack() as running:
@@ -126,6 +94,11 @@ async def measure(
     )
 
 
+async def quiet_look() -> float:
+    """How busy the machine is, with the brokers idle: what others take of it, in percent."""
+    return await asyncio.to_thread(psutil.cpu_percent, _QUIET_LOOK_S)
+
+
 async def _steady(
     target: Side,
     topic: str,
@@ -158,7 +131,7 @@ async def _steady(
     return first_s, begin, end
 
 
-async def first_record(target: Side, topic: str, load: Load, failure: Callable[[], str | None]) -> float:
+async def first_record(target: Side, topic: str, load: AnyLoad, failure: Callable[[], str | None]) -> float:
     """Wait for the first record at the target; when it was seen (``time.monotonic()``)."""
     until_s = time.monotonic() + _FIRST_DEADLINE_S
     while not await target.records(topic, load.partitions):
@@ -189,7 +162,14 @@ async def measure_ceiling(
     records_per_s = (end.records - begin.records) / (end.at_s - begin.at_s)
     gigabytes = (end.records - begin.records) * held.record_bytes / 1e9
     cpu_s = (end.look - begin.look) / gigabytes
-    return Ceiling(load.name, number, variant.title, records_per_s, records_per_s * held.record_bytes / 1e6, cpu_s)
+    return Ceiling(
+        load=load.name,
+        round=number,
+        variant=variant.title,
+        records_per_s=records_per_s,
+        wire_mb_per_s=records_per_s * held.record_bytes / 1e6,
+        target_cpu_s_per_gb=cpu_s,
+    )
 
 
 def _cpu_s(side: Side) -> float:

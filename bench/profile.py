@@ -39,7 +39,7 @@ async def profile(
 ) -> Profile:
     """Raises BenchError if the load does not last, or the profiler cannot look."""
     await bed.clear({load.topic})
-    replicator = contender.replicator(bed.source.bootstrap, bed.target.bootstrap, load, logs)
+    replicator = contender.replicator(bed.ways_in(load), load, logs)
     topic = f"us.{load.topic}"
     with ExitStack() as running:
         running.enter_context(replicator)
