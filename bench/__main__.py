@@ -96,7 +96,7 @@ class Bench:
         self._console = console
         self._run: Run = this_run(asked.command())
         self._rows = Rows.read(options.json)
-        #: By topic.
+        #: What the source holds, by topic.
         self._written: dict[str, Contents] = {}
 
     async def play(self, load: AnyLoad, bed: Bed) -> None:
@@ -148,6 +148,7 @@ class Bench:
             self._not_counted(load, contender, number, error)
 
     async def _pace(self, load: Paced, bed: Bed, contenders: Sequence[Contender]) -> None:
+        self._written.clear()
         for number in range(1, self._asked.rounds_of(load) + 1):
             for contender in _turned(contenders, number):
                 logs, seconds = self._logs(load, number), self._asked.seconds_of(load)
@@ -158,7 +159,7 @@ class Bench:
 
     async def _start(self, load: Start, bed: Bed, contenders: Sequence[Contender]) -> None:
         """Round 0 warms the machine and does not count."""
-        await bed.clear(())
+        await self._clear(bed)
         await bed.source.create(load.topic, load.partitions, 1)
         few = ["--bootstrap-server", bed.source.bootstrap, "--topic", load.topic, "--num-records", str(_FEW_RECORDS)]
         await asyncio.to_thread(run_tool, _PERFORMANCE, [*few, "--record-size", "100", "--throughput", "-1"])
@@ -193,14 +194,17 @@ class Bench:
                 found.append((probe.records_per_s, variant))
         return max(found, key=lambda one: one[0])[1]
 
+    async def _clear(self, bed: Bed) -> None:
+        await bed.clear(())
+        self._written.clear()
+
     async def _write(self, load: Load, bed: Bed) -> Contents:
         """Write the load's topic, unless the load before had the same."""
         if load.topic not in self._written:
             payloads = self._folder / "payloads.jsonl"
             if not payloads.exists():
                 write_payloads(payloads)
-            await bed.clear(())
-            self._written.clear()
+            await self._clear(bed)
             source = bed.source
             await source.create(load.topic, load.partitions, 1)
             arguments = load.arguments(source.bootstrap, payloads)

@@ -25,6 +25,8 @@ _QUIET_LOOK_S: Final = 2.0
 _POLL_S: Final = 0.2
 _FIRST_POLL_S: Final = 0.025
 _FIRST_DEADLINE_S: Final = 120.0
+#: So many times smaller than its records may a compressed batch be.
+_COMPRESSED_TO: Final = 4
 _CEILING_RAMP_S: Final = 3.0
 
 Look = TypeVar("Look")
@@ -72,7 +74,7 @@ async def measure(
         await asyncio.to_thread(replicator.stop)
         stop_s = time.monotonic() - stopping_s
         samples = sampler.stop()
-    _check(contender, load, copied)
+    check_batches(contender, load, copied)
     records, window_s = end.records - begin.records, end.at_s - begin.at_s
     gigabytes = records * held.record_bytes / 1e9
     ours, source, target = ((after - before) / gigabytes for before, after in zip(begin.look, end.look, strict=True))
@@ -181,10 +183,13 @@ def failure_of(replicator: Replicator) -> str | None:
     return None if replicator.is_running else f"the replicator ended by itself: {replicator.tail()}"
 
 
-def _check(contender: Contender, load: Load, copied: Contents) -> None:
-    if copied.batch_bytes < contender.least_batch_bytes:
+def check_batches(contender: Contender, load: Load, copied: Contents) -> None:
+    """Raises BenchError if what is called tuned writes batches that are not."""
+    least = contender.least_batch_bytes
+    if "compression.type" in load.producer:
+        least //= _COMPRESSED_TO
+    if copied.batch_bytes < least:
         raise BenchError(
             f"{contender.title} on {load.title}: its batches are {copied.batch_bytes:.0f} B at the target, "
-            f"so its tuning has no effect (more than {contender.least_batch_bytes} B expected); "
-            f"look at {contender.file.name}"
+            f"so its tuning has no effect (more than {least} B expected); look at {contender.file.name}"
         )

@@ -13,13 +13,17 @@ _USUAL_S: Final = 38.0
 _COPY_S: Final = 30.0
 #: Epochs are a minute: at least one change is in it.
 _LATENCY_S: Final = 90.0
-#: Seconds beside what is measured, seen on two cores: brokers of a bed, writing a load, a contender's start and end
-#: with the clearing around it, the ceiling's, and all of its short probes.
+#: Seconds beside what is measured, seen on two cores: brokers of a bed, a contender's start and end with the clearing
+#: around it, the ceiling's, and all of its short probes.
 _BED_S: Final = 15.0
-_WRITING_S: Final = 40.0
 _CONTENDER_S: Final = 17.0
 _CEILING_S: Final = 8.0
 _PROBES_S: Final = 60.0
+#: How fast a load is written: limited by bytes, by records, or by batches of one record.
+_WRITTEN_BYTES_PER_S: Final = 150_000_000
+_WRITTEN_PER_S: Final = 600_000
+_WRITTEN_ALONE_PER_S: Final = 50_000
+_JSON_BYTES: Final = 230
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +100,11 @@ class Asked:
 
 
 def _writing_s(loads: Iterable[AnyLoad]) -> float:
-    return _WRITING_S * len({load.topic for load in loads if isinstance(load, Load)})
+    by_topic = {load.topic: load for load in loads if isinstance(load, Load)}
+    return sum(map(_topic_s, by_topic.values()))
+
+
+def _topic_s(load: Load) -> float:
+    per_s = _WRITTEN_ALONE_PER_S if load.producer.get("batch.size") == "0" else _WRITTEN_PER_S
+    size = load.records * (load.record_bytes or _JSON_BYTES)
+    return max(load.records / per_s, size / _WRITTEN_BYTES_PER_S)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.bed import BenchError, Contents
 from bench.contenders import CONTENDERS
 from bench.loads import DEFAULT, LOADS, Load, Paced
+from bench.measure import check_batches
 from bench.plan import Asked
 
 ALL = tuple(load.name for load in LOADS)
@@ -108,3 +110,11 @@ def test_contender_files_name_what_the_bench_relies_on() -> None:
         assert properties["replication.factor"] == properties["offset.storage.replication.factor"] == "3"
         recompresses = properties.get("us->eu.producer.override.compression.type") == "zstd"
         assert recompresses == contender.keeps_codec
+
+
+def test_tuning_without_effect_is_refused() -> None:
+    tuned = next(one for one in CONTENDERS if one.name == "mm2-tuned")
+    copied = Contents(records=1000, record_bytes=100, batch_bytes=40_000)
+    check_batches(tuned, load("rf3-8-16k-zstd"), copied)
+    with pytest.raises(BenchError, match="its tuning has no effect"):
+        check_batches(tuned, load("rf3-8-16k"), copied)
