@@ -67,15 +67,19 @@ async def _bench(options: argparse.Namespace, folder: Path, console: Console) ->
     bench = Bench(asked, options, contenders, folder, console)
     if not options.profile:
         console.print(f"this takes about {asked.duration_s() / 60:.0f} minutes")
-    for (replication, is_secured), loads in asked.beds():
-        with start_bed(replication, is_secured=is_secured, folder=folder) as bed:
-            try:
-                for load in loads:
-                    await bench.play(load, bed)
-            finally:
-                await bed.close()
-    if not options.profile:
-        bench.summarize()
+    try:
+        for (replication, is_secured), loads in asked.beds():
+            with start_bed(replication, is_secured=is_secured, folder=folder) as bed:
+                try:
+                    for load in loads:
+                        await bench.try_to_play(load, bed)
+                finally:
+                    await bed.close()
+    finally:
+        if not options.profile:
+            bench.summarize()
+    if bench.failed:
+        raise BenchError(f"not measured, as said above: {', '.join(bench.failed)}")
 
 
 class Bench:
@@ -96,8 +100,18 @@ class Bench:
         self._console = console
         self._run: Run = this_run(asked.command())
         self._rows = Rows.read(options.json)
+        self.failed: list[str] = []
         #: What the source holds, by topic.
         self._written: dict[str, Contents] = {}
+
+    async def try_to_play(self, load: AnyLoad, bed: Bed) -> None:
+        """A load that cannot be measured must not cost hours of the others."""
+        try:
+            await self.play(load, bed)
+        except (BenchError, HeliographError, JavaToolFailed, TimeoutError) as error:
+            self._written.clear()
+            self.failed.append(load.name)
+            self._say(f"{load.name} is given up: {str(error) or type(error).__name__}")
 
     async def play(self, load: AnyLoad, bed: Bed) -> None:
         names = self._asked.contenders_of(load)
@@ -113,7 +127,7 @@ class Bench:
                 await self._start(load, bed, contenders)
 
     def summarize(self) -> None:
-        """What the run has found, as tables, beside what was known before."""
+        """What the run has found, as tables, beside what was known before; and the page of it."""
         for title, table in (
             ("three target brokers", tables.details(self._rows, "replicated")),
             ("one target broker", tables.details(self._rows, "single")),
@@ -125,7 +139,10 @@ class Bench:
         ):
             if table is not None:
                 self._console.print(_printable(title, table))
-        self._console.print(f"kept in {self._options.json}; `python -m bench --page` makes the page of it")
+        self._console.print(f"kept in {self._options.json}")
+        if self._options.json == page.RESULTS:
+            page.write(self._rows)
+            self._console.print(f"written: {page.PAGE}")
 
     async def _copy(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> None:
         """Every contender once a round, in an order that turns from round to round, then the ceiling."""
@@ -321,8 +338,8 @@ def _arguments() -> argparse.Namespace:
     add("--ramp", type=float, default=8.0, metavar="SECONDS", help="how long is not, behind the first record (8)")
     add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
-    add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here (bench/results)")
-    add("--page", action="store_true", help="only make docs/benchmarks.md and its plots of the results")
+    add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here, and make no page")
+    add("--page", action="store_true", help="only make docs/benchmarks.md and its plots, of the results that are kept")
     add("--profile", nargs="+", choices=copying, metavar="LOAD", help="only flame graphs of Heliograph on these loads")
     add("--out", type=Path, default=_PROFILES, metavar="FOLDER", help="where flame graphs go (build/profile)")
     add("--logs", type=Path, metavar="FOLDER", help="keep the contenders' logs here")

@@ -18,7 +18,7 @@ _MARGIN: Final = 10
 _HEAD: Final = 44
 #: Narrower than this a frame is left out, and so is all above it.
 _LEAST_WIDTH: Final = 0.8
-_CHARACTER: Final = 6.3
+_CHARACTER: Final = 6.7
 _TOP: Final = 30
 _SELECT: Final = "select (selectors.py"
 
