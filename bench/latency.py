@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from bench.bed import Bed, BenchError
 from bench.contenders import Contender
 from bench.loads import Paced
-from bench.measure import failure_of, first_record, quiet_look
+from bench.measure import failure_of, first_records, quiet_look
 from bench.rows import Latency
 
 _TICK_S: Final = 0.001
@@ -51,8 +52,9 @@ async def measure_latency(
     }
     with ExitStack() as running:
         running.enter_context(replicator)
-        await _one_record(bed, load)
-        await first_record(bed.target, f"us.{load.topic}", load, lambda: failure_of(replicator))
+        await _one_each(bed, load)
+        failure = partial(failure_of, replicator)
+        await first_records(bed.target, f"us.{load.topic}", load, failure, records=load.partitions)
         if load.has_company:
             running.enter_context(_busy_loops(ramp_s + seconds + 2 * _DEADLINE_S))
         said = await _metered(told, ramp_s + seconds + 2 * _DEADLINE_S)
@@ -68,9 +70,11 @@ async def measure_latency(
     )
 
 
-async def _one_record(bed: Bed, load: Paced) -> None:
+async def _one_each(bed: Bed, load: Paced) -> None:
+    """A record into each partition: once all have arrived, all are copied."""
     async with AIOKafkaProducer(bootstrap_servers=bed.source.bootstrap) as producer:
-        await producer.send_and_wait(load.topic, _value(-1, 0), partition=0)
+        for index in range(load.partitions):
+            await producer.send_and_wait(load.topic, _value(-1, 0), partition=index)
 
 
 async def _metered(told: dict[str, object], deadline_s: float) -> dict[str, Any]:

@@ -114,7 +114,7 @@ async def _steady(
 
     ``failure`` says why nothing more will come, None while there is hope.
     """
-    first_s = await first_record(target, topic, load, failure)
+    first_s = await first_records(target, topic, load, failure)
     await asyncio.sleep(window.ramp_s)
     begin = await _seen(target, topic, load, look)
     end = begin
@@ -133,12 +133,14 @@ async def _steady(
     return first_s, begin, end
 
 
-async def first_record(target: Side, topic: str, load: AnyLoad, failure: Callable[[], str | None]) -> float:
-    """Wait for the first record at the target; when it was seen (``time.monotonic()``)."""
+async def first_records(
+    target: Side, topic: str, load: AnyLoad, failure: Callable[[], str | None], *, records: int = 1
+) -> float:
+    """Wait for the first ``records`` at the target; when they were seen (``time.monotonic()``)."""
     until_s = time.monotonic() + _FIRST_DEADLINE_S
-    while not await target.records(topic, load.partitions):
+    while (found := await target.records(topic, load.partitions)) < records:
         if time.monotonic() > until_s or failure():
-            raise BenchError(f"{load.title}: no record came: {failure() or 'it takes too long'}")
+            raise BenchError(f"{load.title}: {found} of {records} records came: {failure() or 'it takes too long'}")
         await asyncio.sleep(_FIRST_POLL_S)
     return time.monotonic()
 

@@ -17,7 +17,7 @@ from bench import flame
 from bench.bed import Bed, BenchError, Contents
 from bench.contenders import Contender
 from bench.loads import Load
-from bench.measure import Window, failure_of, first_record
+from bench.measure import Window, failure_of, first_records
 from tests.kit.processes import slices
 
 _RATE_PER_S: Final = 100
@@ -43,7 +43,7 @@ async def profile(
     topic = f"us.{load.topic}"
     with ExitStack() as running:
         running.enter_context(replicator)
-        await first_record(bed.target, topic, load, partial(failure_of, replicator))
+        await first_records(bed.target, topic, load, partial(failure_of, replicator))
         await asyncio.sleep(window.ramp_s)
         found = slices(replicator.pid, bed.target.ports)
         if not found:

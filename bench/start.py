@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.bed import Bed
 from bench.contenders import Contender
 from bench.loads import Start
-from bench.measure import failure_of, first_record, quiet_look
+from bench.measure import failure_of, first_records, quiet_look
 from bench.rows import Started
 
 
@@ -21,7 +21,7 @@ async def measure_start(contender: Contender, load: Start, number: int, bed: Bed
     replicator = contender.replicator(bed.ways_in(load), load, folder)
     began_s = time.monotonic()
     with replicator:
-        first_s = await first_record(bed.target, f"us.{load.topic}", load, partial(failure_of, replicator))
+        first_s = await first_records(bed.target, f"us.{load.topic}", load, partial(failure_of, replicator))
         stopping_s = time.monotonic()
         await asyncio.to_thread(replicator.stop)
         return Started(
