@@ -1,4 +1,4 @@
-"""``python -m bench``: the loads written once, then rounds of every contender on the same data."""
+"""``python -m bench``: each load written once, then rounds of every contender on the same data, and the page."""
 
 from __future__ import annotations
 
@@ -6,37 +6,54 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
-from bench.bed import BROKER, Bed, BenchError, Contents, Side, target_of
+from bench import page, tables
+from bench.bed import Bed, BenchError, Contents, start_bed
 from bench.ceiling import Variant, variants
+from bench.ciphers import measure_ciphers
 from bench.contenders import CONTENDERS, Contender, older
-from bench.loads import DEFAULT, LOADS, Load, write_payloads
-from bench.measure import Ceiling, Result, Window, measure, measure_ceiling
-from bench.report import Report
+from bench.latency import measure_latency
+from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced, Start, write_payloads
+from bench.machine import this_run
+from bench.measure import Window, measure, measure_ceiling
+from bench.plan import Asked
+from bench.profile import profile
+from bench.rows import Ceiling, Ciphers, Held, Latency, Result, Row, Rows, Run, Started
+from bench.start import measure_start
 from connect.core.errors import HeliographError
-from connect.embedded.brokers import KafkaCluster
 from tests.kit.java_mm2 import JavaToolFailed, run_tool
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
-_RESULTS: Final = Path(__file__).parent / "results" / "last.json"
+_PROFILES: Final = Path("build") / "profile"
 _FAILED: Final = 1
 _WIDTH: Final = 150
 _BUSY_PERCENT: Final = 15.0
 _PROBE_S: Final = 4.0
 _LOADING_S: Final = 1800.0
-_HEAP: Final = ("-Xms512m", "-Xmx1g")
+#: Of a load that only has to be there.
+_FEW_RECORDS: Final = 8000
 
 
 def main() -> None:
-    asked = _arguments()
+    options = _arguments()
     console = Console(width=max(_WIDTH, Console().width), highlight=False)
+    if options.list:
+        for load in LOADS:
+            console.print(f"{load.name:24} {load.about}", soft_wrap=True)
+        return
+    if options.page:
+        page.write(Rows.read(options.json))
+        console.print(f"written: {page.PAGE}")
+        return
     try:
         with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as folder:
-            asyncio.run(_bench(asked, Path(folder), console))
+            asyncio.run(_bench(options, Path(folder), console))
     except (BenchError, HeliographError, JavaToolFailed) as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(_FAILED)
@@ -44,100 +61,204 @@ def main() -> None:
         sys.exit("bench: stopped")
 
 
-async def _bench(asked: argparse.Namespace, folder: Path, console: Console) -> None:
-    names = [load.name for load in LOADS] if asked.all else asked.loads
-    loads = [load.scaled(asked.scale) for load in LOADS if load.name in names]
-    contenders = [contender for contender in CONTENDERS if contender.name in asked.only]
-    contenders += [older(clone) for clone in asked.older]
-    report = Report(loads, contenders)
+async def _bench(options: argparse.Namespace, folder: Path, console: Console) -> None:
+    asked = _asked(options)
+    contenders = [*CONTENDERS, *(older(clone) for clone in options.older)]
+    bench = Bench(asked, options, contenders, folder, console)
+    if not options.profile:
+        console.print(f"this takes about {asked.duration_s() / 60:.0f} minutes")
     try:
-        with KafkaCluster.start("bench-us", config=BROKER, base_dir=folder, jvm_options=_HEAP) as source:
-            for replication in sorted({load.replication for load in loads}, reverse=True):
-                with target_of(replication, base_dir=folder, jvm_options=_HEAP) as target:
-                    bed = Bed(Side(source), Side(target))
-                    try:
-                        for load in loads:
-                            if load.replication == replication:
-                                await Bench(asked, folder, console, bed, report).play(load, contenders)
-                    finally:
-                        await bed.close()
+        for (replication, is_secured), loads in asked.beds():
+            with start_bed(replication, is_secured=is_secured, folder=folder) as bed:
+                try:
+                    for load in loads:
+                        await bench.try_to_play(load, bed)
+                finally:
+                    await bed.close()
     finally:
-        report.write(asked.json)
-        report.print(console)
-    console.print(f"written to {asked.json}")
+        if not options.profile:
+            bench.summarize()
+    if bench.failed:
+        raise BenchError(f"not measured, as said above: {', '.join(bench.failed)}")
 
 
 class Bench:
-    """One load after the other: written, copied in rounds, deleted."""
+    """One load after the other: written, copied in rounds, and what was found kept after each."""
 
-    def __init__(self, asked: argparse.Namespace, folder: Path, console: Console, bed: Bed, report: Report) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        options: argparse.Namespace,
+        contenders: Sequence[Contender],
+        folder: Path,
+        console: Console,
+    ) -> None:
         self._asked = asked
+        self._options = options
+        self._contenders = contenders
         self._folder = folder
         self._console = console
-        self._bed = bed
-        self._report = report
+        self._run: Run = this_run(asked.command())
+        self._rows = Rows.read(options.json)
+        self.failed: list[str] = []
+        #: What the source holds, by topic.
+        self._written: dict[str, Contents] = {}
 
-    async def play(self, load: Load, contenders: list[Contender]) -> None:
-        """Every contender once a round, in an order that turns from round to round, then the ceiling."""
-        held = self._report.contents[load.name] = await self._write(load)
-        variant = await self._best_variant(load, held) if self._asked.ceiling else None
-        for number in range(1, self._asked.rounds + 1):
-            turn = (number - 1) % len(contenders) if contenders else 0
-            for contender in contenders[turn:] + contenders[:turn]:
-                await self._measure(contender, load, number, held)
-            if variant is not None:
-                ceiling = await self._ceiling(load, number, held, variant, self._asked.window)
-                self._report.ceilings.append(ceiling)
-                self._say(f"round {number}  {_ceiling_line(load, ceiling)}")
-
-    async def _measure(self, contender: Contender, load: Load, number: int, held: Contents) -> None:
-        logs = (self._asked.logs or self._folder / "logs") / f"{load.name}-{number}"
-        window = Window(self._asked.ramp, self._asked.window)
+    async def try_to_play(self, load: AnyLoad, bed: Bed) -> None:
+        """A load that cannot be measured must not cost hours of the others."""
         try:
-            result = await measure(contender, load, number, self._bed, held, window, logs)
-        except BenchError as error:
-            self._say(f"round {number}  {load.title:22} {contender.title:12} not counted: {error}")
-            return
-        self._report.results.append(result)
-        self._say(_line(load, contender, result))
-        if result.busy_before_percent > _BUSY_PERCENT:
-            self._say(f"         something else took {result.busy_before_percent:.0f} % of this machine just before")
+            await self.play(load, bed)
+        except (BenchError, HeliographError, JavaToolFailed, TimeoutError) as error:
+            self._written.clear()
+            self.failed.append(load.name)
+            self._say(f"{load.name} is given up: {str(error) or type(error).__name__}")
 
-    async def _best_variant(self, load: Load, held: Contents) -> Variant:
+    async def play(self, load: AnyLoad, bed: Bed) -> None:
+        names = self._asked.contenders_of(load)
+        contenders = [contender for contender in self._contenders if contender.name in names]
+        match load:
+            case Load() if self._options.profile:
+                await self._profile(load, bed, contenders)
+            case Load():
+                await self._copy(load, bed, contenders)
+            case Paced():
+                await self._pace(load, bed, contenders)
+            case Start():
+                await self._start(load, bed, contenders)
+
+    def summarize(self) -> None:
+        """What the run has found, as tables, beside what was known before; and the page of it."""
+        for title, table in (
+            ("three target brokers", tables.details(self._rows, "replicated")),
+            ("one target broker", tables.details(self._rows, "single")),
+            ("tiny batches at a distance", tables.details(self._rows, "tiny")),
+            ("distance", tables.far(self._rows)),
+            ("TLS and SCRAM", tables.secured(self._rows)),
+            ("latency", tables.latency(self._rows)),
+            ("start", tables.started(self._rows)),
+        ):
+            if table is not None:
+                self._console.print(_printable(title, table))
+        self._console.print(f"kept in {self._options.json}")
+        if self._options.json == page.RESULTS:
+            page.write(self._rows)
+            self._console.print(f"written: {page.PAGE}")
+
+    async def _copy(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> None:
+        """Every contender once a round, in an order that turns from round to round, then the ceiling."""
+        held = await self._write(load, bed)
+        variant = await self._best_variant(load, bed, held) if load.has_ceiling else None
+        for number in range(1, self._asked.rounds_of(load) + 1):
+            for contender in _turned(contenders, number):
+                await self._measure(contender, load, number, bed, held)
+            if variant is not None:
+                ceiling = await measure_ceiling(load, number, bed, held, variant, self._asked.seconds_of(load))
+                self._keep(ceiling)
+            if load.listener == "SCRAM_TLS":
+                self._keep(await asyncio.to_thread(measure_ciphers, load.name, number))
+
+    async def _measure(self, contender: Contender, load: Load, number: int, bed: Bed, held: Contents) -> None:
+        window = Window(self._asked.ramp_s, self._asked.seconds_of(load))
+        try:
+            self._keep(await measure(contender, load, number, bed, held, window, self._logs(load, number)))
+        except BenchError as error:
+            self._not_counted(load, contender, number, error)
+
+    async def _pace(self, load: Paced, bed: Bed, contenders: Sequence[Contender]) -> None:
+        self._written.clear()
+        for number in range(1, self._asked.rounds_of(load) + 1):
+            for contender in _turned(contenders, number):
+                logs, seconds = self._logs(load, number), self._asked.seconds_of(load)
+                try:
+                    self._keep(await measure_latency(contender, load, number, bed, self._asked.ramp_s, seconds, logs))
+                except BenchError as error:
+                    self._not_counted(load, contender, number, error)
+
+    async def _start(self, load: Start, bed: Bed, contenders: Sequence[Contender]) -> None:
+        """Round 0 warms the machine and does not count."""
+        await self._clear(bed)
+        await bed.source.create(load.topic, load.partitions, 1)
+        few = ["--bootstrap-server", bed.source.bootstrap, "--topic", load.topic, "--num-records", str(_FEW_RECORDS)]
+        await asyncio.to_thread(run_tool, _PERFORMANCE, [*few, "--record-size", "100", "--throughput", "-1"])
+        for number in range(self._asked.rounds_of(load) + 1):
+            for contender in _turned(contenders, number):
+                try:
+                    row = await measure_start(contender, load, number, bed, self._logs(load, number))
+                except BenchError as error:
+                    self._not_counted(load, contender, number, error)
+                    continue
+                if number:
+                    self._keep(row)
+
+    async def _profile(self, load: Load, bed: Bed, contenders: Sequence[Contender]) -> None:
+        """A flame graph of each contender that is Python."""
+        held = await self._write(load, bed)
+        window = Window(self._asked.ramp_s, self._asked.seconds_of(load))
+        for contender in (each for each in contenders if not each.java):
+            made = await profile(contender, load, bed, held, window, self._logs(load, 0), self._options.out)
+            self._say(f"{load.name:22} {contender.title:12} {made.records_per_s:11,.0f} rec/s while profiled")
+            self._say(f"flame graph {made.svg}, functions and lines {made.text}")
+
+    async def _best_variant(self, load: Load, bed: Bed, held: Contents) -> Variant:
         """Short probes, which warm the brokers as well; each step varies the best of the steps before."""
         found: list[tuple[float, Variant]] = []
         for step in variants(load):
             base = max(found, key=lambda one: one[0])[1] if found else None
             for other in step:
                 variant = other if base is None else _varied(base, other)
-                probe = await self._ceiling(load, 0, held, variant, _PROBE_S)
-                self._say(f"probe    {_ceiling_line(load, probe)}")
+                probe = await measure_ceiling(load, 0, bed, held, variant, _PROBE_S)
+                self._say(_line(probe))
                 found.append((probe.records_per_s, variant))
         return max(found, key=lambda one: one[0])[1]
 
-    async def _ceiling(self, load: Load, number: int, held: Contents, variant: Variant, length_s: float) -> Ceiling:
-        return await measure_ceiling(load, number, self._bed, held, variant, length_s)
+    async def _clear(self, bed: Bed) -> None:
+        await bed.clear(())
+        self._written.clear()
 
-    async def _write(self, load: Load) -> Contents:
-        payloads = self._folder / "payloads.jsonl"
-        if not payloads.exists():
-            write_payloads(payloads)
-        await self._bed.clear(())
-        source = self._bed.source
-        await source.create(load.topic, load.partitions, 1)
-        arguments = load.arguments(source.bootstrap, payloads)
-        await asyncio.to_thread(run_tool, _PERFORMANCE, arguments, timeout_s=_LOADING_S)
-        held = await source.contents(load.topic, load.partitions)
-        if held.records < load.records:
-            raise BenchError(f"{load.topic} holds {held.records} records, {load.records} were written")
-        size = held.records * held.record_bytes / 1e6
-        self._say(
-            f"loaded   {load.title:22} {held.records:,} records, {size:,.0f} MB, batches of {held.batch_bytes:,.0f} B"
-        )
+    async def _write(self, load: Load, bed: Bed) -> Contents:
+        """Write the load's topic, unless the load before had the same."""
+        if load.topic not in self._written:
+            payloads = self._folder / "payloads.jsonl"
+            if not payloads.exists():
+                write_payloads(payloads)
+            await self._clear(bed)
+            source = bed.source
+            await source.create(load.topic, load.partitions, 1)
+            arguments = load.arguments(source.bootstrap, payloads)
+            await asyncio.to_thread(run_tool, _PERFORMANCE, arguments, timeout_s=_LOADING_S)
+            held = await source.contents(load.topic, load.partitions)
+            if held.records < load.records:
+                raise BenchError(f"{load.topic} holds {held.records} records, {load.records} were written")
+            self._written[load.topic] = held
+        held = self._written[load.topic]
+        row = Held(load=load.name, records=held.records, record_bytes=held.record_bytes, batch_bytes=held.batch_bytes)
+        if self._options.profile:
+            self._say(_line(row))
+        else:
+            self._keep(row)
         return held
 
+    def _keep(self, row: Row) -> None:
+        """In the file at once, so that what ends early has kept what it found."""
+        self._rows.add(self._run, row)
+        self._rows.write(self._options.json)
+        self._say(_line(row))
+        if isinstance(row, Result | Latency | Started) and row.busy_before_percent > _BUSY_PERCENT:
+            self._say(f"         something else took {row.busy_before_percent:.0f} % of this machine just before")
+
+    def _not_counted(self, load: AnyLoad, contender: Contender, number: int, error: BenchError) -> None:
+        self._say(f"round {number}  {load.name:22} {contender.title:12} not counted: {error}")
+
+    def _logs(self, load: AnyLoad, number: int) -> Path:
+        return (self._options.logs or self._folder / "logs") / f"{load.name}-{number}"
+
     def _say(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
+
+
+def _turned(contenders: Sequence[Contender], number: int) -> Sequence[Contender]:
+    turn = (number - 1) % len(contenders) if contenders else 0
+    return [*contenders[turn:], *contenders[:turn]]
 
 
 def _varied(base: Variant, other: Variant) -> Variant:
@@ -147,38 +268,80 @@ def _varied(base: Variant, other: Variant) -> Variant:
     return Variant(other.connections, together=base.together, merged=base.merged)
 
 
-def _line(load: Load, contender: Contender, result: Result) -> str:
-    return (
-        f"round {result.round}  {load.title:22} {contender.title:12} "
-        f"{result.records_per_s:11,.0f} rec/s {result.wire_mb_per_s:7.1f} MB/s "
-        f"{result.cpu_s_per_gb:6.1f} CPU-s/GB, target's {result.target_cpu_s_per_gb:5.1f}, "
-        f"{result.memory_peak_mb:5.0f} MB, batches of {result.target_batch_bytes / 1000:6.1f} KB, "
-        f"first record {result.first_record_s:4.1f} s"
-    )
+def _line(row: Row) -> str:
+    head = f"{f'round {row.round}' if row.round else 'probe':8} {row.load:22} {tables.title_of(row.contender):12} "
+    match row:
+        case Held():
+            size = row.records * row.record_bytes / 1e6
+            held = f"{row.records:,} records, {size:,.0f} MB, batches of {row.batch_bytes:,.0f} B"
+            return f"{'loaded':8} {row.load:22} {held}"
+        case Result():
+            return head + (
+                f"{row.records_per_s:11,.0f} rec/s {row.wire_mb_per_s:7.1f} MB/s "
+                f"{row.cpu_s_per_gb:6.1f} CPU-s/GB, target's {row.target_cpu_s_per_gb:5.1f}, "
+                f"{row.memory_peak_mb:5.0f} MB, batches of {row.target_batch_bytes / 1000:6.1f} KB, "
+                f"first record {row.first_record_s:4.1f} s"
+            )
+        case Ceiling():
+            return f"{head}{row.records_per_s:11,.0f} rec/s {row.wire_mb_per_s:7.1f} MB/s ceiling: {row.variant}"
+        case Latency():
+            return (
+                f"{head}p50 {row.p50_ms:.1f}, p99 {row.p99_ms:.1f}, p99.9 {row.p999_ms:.1f}, "
+                f"most {row.most_ms:.0f} ms of {row.records:,} records"
+            )
+        case Started():
+            return f"{head}first record {row.first_record_s:.1f} s, stop {row.stop_s:.1f} s"
+        case Ciphers():
+            return f"{head}cipher alone {row.cpu_s_per_gb:.2f} CPU-s/GB, TLS in memory {row.tls_cpu_s_per_gb:.2f}"
+    raise AssertionError(f"no line for {row}")
 
 
-def _ceiling_line(load: Load, ceiling: Ceiling) -> str:
-    return (
-        f"{load.title:22} {'ceiling':12} {ceiling.records_per_s:11,.0f} rec/s {ceiling.wire_mb_per_s:7.1f} MB/s "
-        f"target's {ceiling.target_cpu_s_per_gb:5.1f} CPU-s/GB, {ceiling.variant}"
+def _printable(title: str, table: tables.Table) -> Table:
+    made = Table(title=title, title_justify="left")
+    for index, heading in enumerate(table.headings):
+        made.add_column(heading, justify="right" if index else "left", no_wrap=not index)
+    for row in table.rows:
+        made.add_row(*row)
+    return made
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    names = [load.name for load in LOADS] if options.all else options.profile or options.loads
+    only = options.only
+    if options.profile and only is None:
+        only = [tables.OURS]
+    return Asked(
+        loads=names,
+        only=only,
+        older=[clone.resolve().name for clone in options.older],
+        rounds=options.rounds,
+        seconds=options.seconds,
+        ramp_s=options.ramp,
+        scale=options.scale,
+        has_ceiling=options.ceiling,
     )
 
 
 def _arguments() -> argparse.Namespace:
     loads, contenders = [load.name for load in LOADS], [contender.name for contender in CONTENDERS]
+    copying = [load.name for load in LOADS if isinstance(load, Load)]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     add = parser.add_argument
-    add("--loads", nargs="+", choices=loads, default=DEFAULT, metavar="LOAD", help=f"{', '.join(loads)}")
-    add("--all", action="store_true", help="all loads, which takes hours")
-    fast = ["mm2-tuned", "heliograph"]
-    add("--only", nargs="*", choices=contenders, default=fast, help=f"which contenders ({', '.join(fast)})")
+    add("--list", action="store_true", help="every load in one line")
+    add("--loads", nargs="+", choices=loads, default=DEFAULT, metavar="LOAD", help=f"({', '.join(DEFAULT)})")
+    add("--all", action="store_true", help="all loads, which takes up to four hours")
+    who = f"which contenders of {', '.join(contenders)} (those of each load)"
+    add("--only", nargs="*", choices=contenders, metavar="CONTENDER", help=who)
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
-    add("--rounds", type=int, default=3, help="rounds (3)")
-    add("--window", type=float, default=30.0, metavar="SECONDS", help="how long is measured (30)")
+    add("--rounds", type=int, default=3, help="rounds (3; latency has one)")
+    add("--seconds", type=float, help="how long is measured (30; latency 90)")
     add("--ramp", type=float, default=8.0, metavar="SECONDS", help="how long is not, behind the first record (8)")
-    add("--scale", type=float, default=1.0, help="share of the records, e.g. 0.1 for a try (1)")
+    add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
-    add("--json", type=Path, default=_RESULTS, metavar="FILE", help=f"results ({_RESULTS.name})")
+    add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here, and make no page")
+    add("--page", action="store_true", help="only make docs/benchmarks.md and its plots, of the results that are kept")
+    add("--profile", nargs="+", choices=copying, metavar="LOAD", help="only flame graphs of Heliograph on these loads")
+    add("--out", type=Path, default=_PROFILES, metavar="FOLDER", help="where flame graphs go (build/profile)")
     add("--logs", type=Path, metavar="FOLDER", help="keep the contenders' logs here")
     return parser.parse_args()
 

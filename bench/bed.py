@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
+from bench.loads import AnyLoad, Load
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.admin import Admin
@@ -16,19 +19,19 @@ from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
 from connect.wire.batch import BatchHeader, extents, read_header
 from connectors.dataplane import reading
+from tests.kit.pipe import Direction
+from tests.kit.proxy import FaultProxy
+from tests.kit.secured import Secured, start_secured
 from tests.kit.topics import make_topics, until_gone
 
 #: Both clusters alike. Deleted topics leave the disk at once, so that one run's files do not burden the next.
 BROKER: Final = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
+_HEAP: Final = ("-Xms512m", "-Xmx1g")
+#: As brokers are often set; the kit's own is of seconds.
+_REAUTH_MS: Final = 3_600_000
 _SAMPLE_BYTES: Final = 2 * 1024 * 1024
 _DEADLINE_S: Final = 120.0
 _LIMITS: Final = reading.FetchLimits(0, 1, _SAMPLE_BYTES, _SAMPLE_BYTES, reading.READ_UNCOMMITTED)
-
-
-def target_of(replication: int, **settings: Any) -> KafkaCluster:
-    """Start a target whose topics have so many replicas; a write needs two of them, if there are two."""
-    config = {**BROKER, "min.insync.replicas": str(min(2, replication))}
-    return KafkaCluster.start("bench-eu", nodes=replication, config=config, **settings)
 
 
 class BenchError(Exception):
@@ -45,10 +48,14 @@ class Contents:
 
 
 class Side:
-    """One cluster, as the bench asks it."""
+    """One cluster, as the bench asks it. ``proxies`` stand before its brokers for clients at a distance."""
 
-    def __init__(self, brokers: KafkaCluster) -> None:
+    def __init__(
+        self, brokers: KafkaCluster, proxies: Sequence[FaultProxy] = (), secured: Secured | None = None
+    ) -> None:
         self.brokers = brokers
+        self._proxies = proxies
+        self._secured = secured
         self._settings = connection_settings(
             {"bootstrap.servers": brokers.bootstrap}, client_id="bench", where="the bench"
         )
@@ -61,6 +68,23 @@ class Side:
     @property
     def pids(self) -> list[int]:
         return [node.pid for node in self.brokers.nodes]
+
+    @property
+    def ports(self) -> list[int]:
+        """Every port at which a client may be connected, proxies' included."""
+        return [way.advertised[1] for node in self.brokers.addresses for way in node.listeners.values()]
+
+    def way_in(self, load: AnyLoad, *, is_far: bool = False) -> Mapping[str, str]:
+        """What a contender's file says to get in for this load."""
+        if self._secured is not None and isinstance(load, Load) and load.listener == "SCRAM_TLS":
+            return self._secured.properties(load.listener)
+        return {"bootstrap.servers": self.brokers.proxied_bootstrap if is_far else self.bootstrap}
+
+    def keep_away(self, round_trip_ms: float) -> None:
+        """From now on it is so far from clients that come through the proxies."""
+        for proxy in self._proxies:
+            for direction in Direction:
+                proxy.delay(direction, round_trip_ms / 2)
 
     async def create(self, topic: str, partitions: int, replication: int) -> None:
         await make_topics(self.bootstrap, {topic: partitions}, replicas=replication)
@@ -116,13 +140,51 @@ class Bed:
     source: Side
     target: Side
 
-    async def clear(self, loads: Collection[str]) -> None:
-        """Remove what earlier runs left: every topic of the target, and of the source all but the loads."""
+    async def clear(self, kept: Collection[str]) -> None:
+        """Remove what earlier runs left: every topic of the target, and of the source all but ``kept``."""
         async with asyncio.timeout(_DEADLINE_S):
             await self.target.clear(())
-            await self.source.clear(loads)
+            await self.source.clear(kept)
+
+    def ways_in(self, load: AnyLoad) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Of the source and of the target, at the load's distance from now on."""
+        far = load.far if isinstance(load, Load) else ""
+        for name, side in (("source", self.source), ("target", self.target)):
+            side.keep_away(load.round_trip_ms if isinstance(load, Load) and far == name else 0)
+        return self.source.way_in(load, is_far=far == "source"), self.target.way_in(load, is_far=far == "target")
 
     async def close(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.source.cluster.close)
             closing.push_async_callback(self.target.cluster.close)
+
+
+@contextmanager
+def start_bed(replication: int, *, is_secured: bool, folder: Path) -> Iterator[Bed]:
+    """A source of one broker and a target of as many as there are replicas; a write needs two, if there are two."""
+    in_sync = {"min.insync.replicas": str(min(2, replication))}
+    with ExitStack() as exits:
+        start = _secured_side if is_secured else _side
+        yield Bed(
+            start("bench-us", 1, BROKER, folder, exits), start("bench-eu", replication, BROKER | in_sync, folder, exits)
+        )
+
+
+def _side(name: str, nodes: int, config: Mapping[str, str], folder: Path, exits: ExitStack) -> Side:
+    proxies: list[FaultProxy] = []
+
+    def advertised(_: int, port: int) -> tuple[str, int]:
+        proxies.append(exits.enter_context(FaultProxy.start("127.0.0.1", port)))
+        return proxies[-1].address
+
+    started = KafkaCluster.start(
+        name, nodes=nodes, config=config, base_dir=folder, jvm_options=_HEAP, advertised=advertised
+    )
+    return Side(exits.enter_context(started), proxies)
+
+
+def _secured_side(name: str, nodes: int, config: Mapping[str, str], folder: Path, exits: ExitStack) -> Side:
+    stores = Path(tempfile.mkdtemp(prefix=name, dir=folder))
+    started = start_secured(name, stores, nodes=nodes, config=config, jvm_options=_HEAP, reauth_ms=_REAUTH_MS)
+    secured = exits.enter_context(started)
+    return Side(secured.cluster, secured=secured)

@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 import javaproperties
 
 from bench.bed import BenchError
-from bench.loads import Load
+from bench.loads import AnyLoad, Load, Paced
 from tests.kit.java_mm2 import JavaMirrorMaker
 from tests.kit.mirror import Mirror
 
@@ -60,23 +60,27 @@ class Contender:
     #: What runs it with its file, if not the environment that the bench runs in.
     command: Sequence[str] = ()
 
-    def replicator(self, source: str, target: str, load: Load, folder: Path) -> Replicator:
+    def replicator(
+        self, ways_in: tuple[Mapping[str, str], Mapping[str, str]], load: AnyLoad, folder: Path
+    ) -> Replicator:
         """Not yet started. ``folder`` takes its log and its completed properties."""
-        properties = self.properties(source, target, load)
+        properties = self.properties(ways_in, load)
         if self.java:
             return JavaMirrorMaker(properties, folder / f"{self.name}.log")
         folder.mkdir(parents=True, exist_ok=True)
         return _Heliograph(properties, folder, self.command)
 
-    def properties(self, source: str, target: str, load: Load) -> Mapping[str, str]:
+    def properties(self, ways_in: tuple[Mapping[str, str], Mapping[str, str]], load: AnyLoad) -> Mapping[str, str]:
         with self.file.open(encoding="utf-8") as lines:
             properties: dict[str, str] = javaproperties.load(lines)
-        properties["us.bootstrap.servers"] = source
-        properties["eu.bootstrap.servers"] = target
+        for alias, way_in in zip(("us", "eu"), ways_in, strict=True):
+            properties |= {f"{alias}.{key}": value for key, value in way_in.items()}
         properties["us->eu.topics"] = load.topic
         properties |= dict.fromkeys(_AT_TARGET, str(load.replication))
-        if self.keeps_codec and "compression.type" in load.producer:
+        if self.keeps_codec and isinstance(load, Load) and "compression.type" in load.producer:
             properties["us->eu.producer.override.compression.type"] = load.producer["compression.type"]
+        if isinstance(load, Paced) and not self.java:
+            properties["copy.epoch.ms"] = "60000"
         return properties
 
 
@@ -105,7 +109,9 @@ class _Heliograph:
     """``connect-mirror-maker <file>``, by default of the environment that the bench runs in."""
 
     def __init__(self, properties: Mapping[str, str], folder: Path, command: Sequence[str]) -> None:
-        self._mirror = Mirror(properties, folder, command)
+        # A backslash is written twice in such a file.
+        written = {key: value.replace("\\", "\\\\") for key, value in properties.items()}
+        self._mirror = Mirror(written, folder, command)
 
     @property
     def pid(self) -> int:

@@ -1,34 +1,56 @@
-"""The loads: what is written once into the source cluster, by Kafka's own ``ProducerPerformance``."""
+"""The loads: what is written into the source cluster, how the clusters are reached, and what is looked at."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 #: Distinct payloads of the JSON loads: enough that a 16 KB batch seldom holds one twice.
 _PAYLOADS: Final = 20_000
 _KB: Final = 1024
+_TUNED: Final = ("mm2-tuned", "heliograph")
+_BOTH: Final = ("mm2-default", "mm2-tuned", "heliograph")
+#: What a tuned producer gains in throughput it loses in latency.
+_AS_SHIPPED: Final = ("mm2-default", "heliograph")
+
+Far = Literal["", "source", "target"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A topic to copy. ``record_bytes`` is the size of a random value; None takes JSON lines instead."""
+    """A topic to copy. ``record_bytes`` is the size of a random value; None takes JSON lines instead.
+
+    ``data`` names the topic: loads of the same data share what was written. ``far`` names the cluster that is reached
+    through a proxy, with ``round_trip_ms``. ``listener``: of clusters that ask for TLS and SCRAM, or for neither.
+    """
 
     name: str
     title: str
+    about: str
+    group: str
     partitions: int
-    replication: int
+    replication: int = 1
     records: int
-    record_bytes: int | None
+    record_bytes: int | None = _KB
     producer: Mapping[str, str] = field(default_factory=dict)
+    data: str = ""
+    far: Far = ""
+    round_trip_ms: float = 0
+    listener: Literal["", "plain", "SCRAM_TLS"] = ""
+    contenders: Sequence[str] = _TUNED
+    has_ceiling: bool = False
 
     @property
     def topic(self) -> str:
-        return f"bench-{self.name}"
+        return f"bench-{self.data or self.name}"
+
+    @property
+    def is_secured(self) -> bool:
+        return bool(self.listener)
 
     def scaled(self, scale: float) -> Load:
         return replace(self, records=max(self.partitions * 1000, int(self.records * scale)))
@@ -46,40 +68,174 @@ class Load:
         return [*pairs, *size, "--throughput", "-1", "--command-property", *(f"{k}={v}" for k, v in properties.items())]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paced:
+    """Records at a steady rate, and how long each takes. ``has_company``: beside two busy loops."""
+
+    name: str
+    title: str
+    about: str
+    group: str = "latency"
+    replication: int
+    records_per_s: int
+    has_company: bool
+    partitions: int = 4
+    is_secured: bool = False
+    contenders: Sequence[str] = _AS_SHIPPED
+
+    @property
+    def topic(self) -> str:
+        return f"bench-{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A topic that holds some records, and how long it takes until the first is copied."""
+
+    name: str = "start"
+    title: str = "start, warm"
+    about: str = "from the start of the process to the first record at the target; a start before does not count"
+    group: str = "start"
+    replication: int = 1
+    partitions: int = 8
+    is_secured: bool = False
+    contenders: Sequence[str] = _TUNED
+
+    @property
+    def topic(self) -> str:
+        return f"bench-{self.name}"
+
+
+AnyLoad = Load | Paced | Start
+
 #: What a producer does to get batches of this size, and how many records of 1 KB a copier takes in the time of a run.
 _BATCHES: Final[Mapping[str, tuple[Mapping[str, str], int]]] = {
     "one": ({"batch.size": "0", "linger.ms": "0"}, 2_000_000),
     "16k": ({"linger.ms": "20"}, 3_000_000),
     "1m": ({"batch.size": "1000000", "linger.ms": "200", "buffer.memory": "268435456"}, 3_500_000),
 }
+#: Of JSON lines in zstd, by partitions: they are copied many times as fast, unless each comes alone.
+_COMPRESSED: Final = {1: 30_000_000, 8: 45_000_000, 64: 45_000_000}
+_IN_WORDS: Final = {"one": "one record a batch", "16k": "batches of 16 KB", "1m": "batches of 1 MB"}
+
+
+def _of(partitions: int) -> str:
+    return f"{partitions} partition{'s' * (partitions > 1)}"
 
 
 def _replicated(partitions: int, batch: str, codec: str = "none") -> Load:
     producer, records = _BATCHES[batch]
-    compression = {} if codec == "none" else {"compression.type": codec}
-    of_codec = "" if codec == "none" else f", {codec}"
+    is_plain = codec == "none"
+    if not is_plain:
+        records = 2 * records if batch == "one" else _COMPRESSED[partitions]
     return Load(
-        f"rf3-{partitions}-{batch}" + ("" if codec == "none" else f"-{codec}"),
-        f"RF 3, {partitions} partition{'s' * (partitions > 1)}, {batch}{of_codec}",
-        partitions,
-        3,
-        records if codec == "none" else 2 * records,
-        _KB if codec == "none" else None,
-        {**producer, **compression},
+        name=f"rf3-{partitions}-{batch}" + ("" if is_plain else f"-{codec}"),
+        title=f"RF 3, {_of(partitions)}, {batch}" + ("" if is_plain else f", {codec}"),
+        about=f"{_of(partitions)}, {_IN_WORDS[batch]}, "
+        + ("random values of 1 KB" if is_plain else f"JSON lines of 230 B in {codec}")
+        + ", three target brokers",
+        group="replicated",
+        partitions=partitions,
+        replication=3,
+        records=records,
+        record_bytes=_KB if is_plain else None,
+        producer=producer if is_plain else {**producer, "compression.type": codec},
+        has_ceiling=True,
     )
 
 
-#: ``one``: batches of one record.
-LOADS: Final = (
+def _single(name: str, title: str, records: int, record_bytes: int | None, **producer: str) -> Load:
+    values = "JSON lines of 230 B in zstd" if record_bytes is None else f"random values of {record_bytes} B"
+    return Load(
+        name=name,
+        title=f"RF 1, {title}",
+        about=f"8 partitions, batches of 16 KB, {values}, one target broker",
+        group="single",
+        partitions=8,
+        records=records,
+        record_bytes=record_bytes,
+        producer={key.replace("_", "."): value for key, value in producer.items()},
+        has_ceiling=True,
+    )
+
+
+def _tiny(partitions: int) -> Load:
+    return Load(
+        name=f"tiny-{partitions}-100ms",
+        title=f"1 to 5 records a batch, 100 ms to the target, {_of(partitions)}",
+        about=f"{_of(partitions)}, batches of 1 to 5 records of 100 B, a round trip of 100 ms to the target",
+        group="tiny",
+        partitions=partitions,
+        records=6_000_000,
+        record_bytes=100,
+        producer={"batch.size": "560", "linger.ms": "5"},
+        far="target",
+        round_trip_ms=100,
+        contenders=_BOTH,
+    )
+
+
+def _far(far: Far, partitions: int, round_trip_ms: int) -> Load:
+    return Load(
+        name=f"far-{far}-{partitions}-{round_trip_ms}ms",
+        title=f"{far} {round_trip_ms} ms away, {_of(partitions)}",
+        about=f"{_of(partitions)}, batches of 16 KB, values of 1 KB, a round trip of {round_trip_ms} ms to the {far} "
+        "through a proxy",
+        group="far",
+        partitions=partitions,
+        records=5_000_000 if partitions == 1 else 9_000_000,
+        producer=_BATCHES["16k"][0],
+        data=f"far-{partitions}",
+        far=far,
+        round_trip_ms=round_trip_ms,
+        contenders=("heliograph",),
+    )
+
+
+def _secured(listener: Literal["plain", "SCRAM_TLS"]) -> Load:
+    name, title = ("tls", "TLS and SCRAM") if listener == "SCRAM_TLS" else ("plaintext", "plaintext")
+    return Load(
+        name=f"secured-{name}",
+        title=f"{title} at both clusters",
+        about=f"8 partitions, batches of 16 KB, values of 1 KB, {title} to both clusters",
+        group="secured",
+        partitions=8,
+        records=9_000_000,
+        producer=_BATCHES["16k"][0],
+        data="secured",
+        listener=listener,
+        contenders=("heliograph",),
+    )
+
+
+def _paced(replication: int, records_per_s: int, has_company: bool) -> Paced:
+    company = ", two busy loops beside it" if has_company else ""
+    return Paced(
+        name=f"latency-rf{replication}-{records_per_s}" + "-busy" * has_company,
+        title=f"RF {replication}, {records_per_s:,} records/s{company}",
+        about=f"4 partitions, {records_per_s:,} records/s of 100 B, RF {replication}, epochs of 60 s{company}",
+        replication=replication,
+        records_per_s=records_per_s,
+        has_company=has_company,
+    )
+
+
+LOADS: Final[Sequence[AnyLoad]] = (
     *(_replicated(partitions, batch) for partitions in (1, 8) for batch in _BATCHES),
     _replicated(64, "16k"),
     *(_replicated(partitions, batch, "zstd") for partitions in (1, 8) for batch in _BATCHES),
     _replicated(64, "16k", "zstd"),
-    Load("rf1-small", "RF 1, 100 B", 8, 1, 80_000_000, 100),
-    Load("rf1-medium", "RF 1, 1 KB", 8, 1, 12_000_000, _KB),
-    Load("rf1-json", "RF 1, JSON zstd", 8, 1, 45_000_000, None, {"compression.type": "zstd"}),
+    _single("rf1-small", "100 B", 80_000_000, 100),
+    _single("rf1-medium", "1 KB", 12_000_000, _KB),
+    _single("rf1-json", "JSON zstd", 45_000_000, None, compression_type="zstd"),
+    *(_tiny(partitions) for partitions in (1, 8)),
+    *(_far(far, partitions, ms) for partitions in (1, 8) for far in ("source", "target") for ms in (0, 100)),
+    _secured("plain"),
+    _secured("SCRAM_TLS"),
+    *(_paced(replication, rate, busy) for replication in (1, 3) for rate in (200, 2000) for busy in (False, True)),
+    Start(),
 )
-DEFAULT: Final = ("rf3-8-one", "rf3-1-16k", "rf3-8-16k", "rf1-small")
+DEFAULT: Final = ("rf3-8-one", "rf3-8-16k", "latency-rf1-2000", "start")
 
 
 def write_payloads(path: Path, *, seed: int = 20261101) -> None:

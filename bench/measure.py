@@ -16,14 +16,17 @@ import psutil
 from bench.bed import Bed, BenchError, Contents, Side
 from bench.ceiling import Loops, Variant
 from bench.contenders import Contender, Replicator
-from bench.loads import Load
+from bench.loads import AnyLoad, Load
 from bench.processes import TreeSampler
+from bench.rows import Ceiling, Result
 
 #: Long enough that files of deleted topics (deleted after a second) are gone.
 _QUIET_LOOK_S: Final = 2.0
 _POLL_S: Final = 0.2
 _FIRST_POLL_S: Final = 0.025
 _FIRST_DEADLINE_S: Final = 120.0
+#: So many times smaller than its records may a compressed batch be.
+_COMPRESSED_TO: Final = 4
 _CEILING_RAMP_S: Final = 3.0
 
 Look = TypeVar("Look")
@@ -35,39 +38,6 @@ class Window:
 
     ramp_s: float = 8.0
     length_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one run did in its window, and what it cost. GB are those of the source's batches."""
-
-    contender: str
-    load: str
-    round: int
-    window_s: float
-    records_per_s: float
-    wire_mb_per_s: float
-    cpu_s_per_gb: float
-    source_cpu_s_per_gb: float
-    target_cpu_s_per_gb: float
-    memory_peak_mb: float
-    first_record_s: float
-    target_batch_bytes: float
-    stop_s: float
-    #: How busy the machine was just before, with the brokers idle: what others took.
-    busy_before_percent: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the target's brokers took from loops that only produce, beside a reader of the source."""
-
-    load: str
-    round: int
-    variant: str
-    records_per_s: float
-    wire_mb_per_s: float
-    target_cpu_s_per_gb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +54,8 @@ async def measure(
 ) -> Result:
     """Run ``contender`` once on a target without topics. Raises BenchError if its window cannot be measured."""
     await bed.clear({load.topic})
-    busy_before_percent = await asyncio.to_thread(psutil.cpu_percent, _QUIET_LOOK_S)
-    replicator = contender.replicator(bed.source.bootstrap, bed.target.bootstrap, load, folder)
+    busy_before_percent = await quiet_look()
+    replicator = contender.replicator(bed.ways_in(load), load, folder)
     topic = f"us.{load.topic}"
     started_s = time.monotonic()
     with ExitStack() as running:
@@ -97,14 +67,14 @@ async def measure(
         def look() -> tuple[float, float, float]:
             return sampler.sample().cpu_s, _cpu_s(bed.source), _cpu_s(bed.target)
 
-        failure = partial(_failure, replicator)
+        failure = partial(failure_of, replicator)
         first_s, begin, end = await _steady(bed.target, topic, load, held, window, look, failure)
         copied = await bed.target.contents(topic, load.partitions)
         stopping_s = time.monotonic()
         await asyncio.to_thread(replicator.stop)
         stop_s = time.monotonic() - stopping_s
         samples = sampler.stop()
-    _check(contender, load, copied)
+    check_batches(contender, load, copied)
     records, window_s = end.records - begin.records, end.at_s - begin.at_s
     gigabytes = records * held.record_bytes / 1e9
     ours, source, target = ((after - before) / gigabytes for before, after in zip(begin.look, end.look, strict=True))
@@ -126,6 +96,11 @@ async def measure(
     )
 
 
+async def quiet_look() -> float:
+    """How busy the machine is, with the brokers idle: what others take of it, in percent."""
+    return await asyncio.to_thread(psutil.cpu_percent, _QUIET_LOOK_S)
+
+
 async def _steady(
     target: Side,
     topic: str,
@@ -139,12 +114,7 @@ async def _steady(
 
     ``failure`` says why nothing more will come, None while there is hope.
     """
-    until_s = time.monotonic() + _FIRST_DEADLINE_S
-    while not await target.records(topic, load.partitions):
-        if time.monotonic() > until_s or failure():
-            raise BenchError(f"{load.title}: no record came: {failure() or 'it takes too long'}")
-        await asyncio.sleep(_FIRST_POLL_S)
-    first_s = time.monotonic()
+    first_s = await first_records(target, topic, load, failure)
     await asyncio.sleep(window.ramp_s)
     begin = await _seen(target, topic, load, look)
     end = begin
@@ -161,6 +131,18 @@ async def _steady(
     if end.records == begin.records:
         raise BenchError(f"{load.title}: nothing was copied in the window")
     return first_s, begin, end
+
+
+async def first_records(
+    target: Side, topic: str, load: AnyLoad, failure: Callable[[], str | None], *, records: int = 1
+) -> float:
+    """Wait for the first ``records`` at the target; when they were seen (``time.monotonic()``)."""
+    until_s = time.monotonic() + _FIRST_DEADLINE_S
+    while (found := await target.records(topic, load.partitions)) < records:
+        if time.monotonic() > until_s or failure():
+            raise BenchError(f"{load.title}: {found} of {records} records came: {failure() or 'it takes too long'}")
+        await asyncio.sleep(_FIRST_POLL_S)
+    return time.monotonic()
 
 
 async def _seen(target: Side, topic: str, load: Load, look: Callable[[], Look]) -> _Seen[Look]:
@@ -184,7 +166,14 @@ async def measure_ceiling(
     records_per_s = (end.records - begin.records) / (end.at_s - begin.at_s)
     gigabytes = (end.records - begin.records) * held.record_bytes / 1e9
     cpu_s = (end.look - begin.look) / gigabytes
-    return Ceiling(load.name, number, variant.title, records_per_s, records_per_s * held.record_bytes / 1e6, cpu_s)
+    return Ceiling(
+        load=load.name,
+        round=number,
+        variant=variant.title,
+        records_per_s=records_per_s,
+        wire_mb_per_s=records_per_s * held.record_bytes / 1e6,
+        target_cpu_s_per_gb=cpu_s,
+    )
 
 
 def _cpu_s(side: Side) -> float:
@@ -192,14 +181,17 @@ def _cpu_s(side: Side) -> float:
     return sum(one.user + one.system for one in times)
 
 
-def _failure(replicator: Replicator) -> str | None:
+def failure_of(replicator: Replicator) -> str | None:
     return None if replicator.is_running else f"the replicator ended by itself: {replicator.tail()}"
 
 
-def _check(contender: Contender, load: Load, copied: Contents) -> None:
-    if copied.batch_bytes < contender.least_batch_bytes:
+def check_batches(contender: Contender, load: Load, copied: Contents) -> None:
+    """Raises BenchError if what is called tuned writes batches that are not."""
+    least = contender.least_batch_bytes
+    if "compression.type" in load.producer:
+        least //= _COMPRESSED_TO
+    if copied.batch_bytes < least:
         raise BenchError(
             f"{contender.title} on {load.title}: its batches are {copied.batch_bytes:.0f} B at the target, "
-            f"so its tuning has no effect (more than {contender.least_batch_bytes} B expected); "
-            f"look at {contender.file.name}"
+            f"so its tuning has no effect (more than {least} B expected); look at {contender.file.name}"
         )

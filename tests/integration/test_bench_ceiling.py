@@ -25,7 +25,15 @@ _PARTITIONS = 2
     ids=lambda variant: variant.title,
 )
 async def test_loops_produce_the_batches_of_the_load(us: KafkaCluster, eu: KafkaCluster, variant: Variant) -> None:
-    load = Load(f"ceiling-{uuid.uuid4().hex[:8]}", "zstd", _PARTITIONS, 1, _RECORDS, None)
+    load = Load(
+        name=f"ceiling-{uuid.uuid4().hex[:8]}",
+        title="zstd",
+        about="",
+        group="",
+        partitions=_PARTITIONS,
+        records=_RECORDS,
+        record_bytes=None,
+    )
     copy = f"copy.{load.topic}"
     bed = Bed(Side(us), Side(eu))
     try:

@@ -65,7 +65,15 @@ class Answers:
 
 def measure(directory: Path, *, records: int = 30_000_000, seconds: float = 20.0) -> Answers:
     """Fill a source, start a mirror, and ask while it copies; the copy must not end before the questions do."""
-    load = Load("small", "100 B uncompressed", _PARTITIONS, 1, records, 100)
+    load = Load(
+        name="small",
+        title="100 B uncompressed",
+        about="",
+        group="",
+        partitions=_PARTITIONS,
+        records=records,
+        record_bytes=100,
+    )
     with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
         asyncio.run(make_topics(us.bootstrap, {load.topic: _PARTITIONS}))
         run_tool(_PERFORMANCE, load.arguments(us.bootstrap, directory / "none"))

@@ -1,8 +1,9 @@
 """The scale run (``python -m tests.kit.scale``): one flow of thousands of partitions, most of them idle, measured.
 
 Two brokers, the mirror as users start it, a proxy before the source that counts what passes. Times are seen from
-outside: a partition runs when the record written to it before has arrived. Exits 0 when in the end every record of
-every partition is at the target once and in order, and every take-over was exact.
+outside: a partition runs when the record written to it before has arrived. One partition in a hundred is of a topic
+that is busy at last: its backlog is copied beside the idle ones, and by a mirror that has nothing else. Exits 0 when
+in the end every record of every idle partition is at the target once and in order, and every take-over was exact.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.settings import connection_settings
 from tests.kit import marked
 from tests.kit.checker import Checker, TopicPair
+from tests.kit.java_mm2 import run_tool
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.pipe import Direction
 from tests.kit.processes import Member, slices
@@ -51,6 +53,12 @@ _IDLE_S: Final = (15.0, 60.0)
 _LATENCY_RECORDS: Final = 100
 #: Brokers take timestamps up to an hour ahead (``message.timestamp.after.max.ms``).
 _FUTURE_MS: Final = 30 * 60 * 1000
+_BUSY: Final = "scale-busy"
+_BUSY_SHARE: Final = 100
+_BUSY_BYTES: Final = 1024
+#: Of a backlog: the copy is steady between them.
+_FROM_TO: Final = (0.1, 0.9)
+_PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
 #: Topics made by one request: a broker makes all their logs before it answers.
 _MADE_AT_ONCE: Final = 5
 _VALUE_BYTES: Final = 100
@@ -82,6 +90,8 @@ class Measured:
     start_cpu_s: dict[str, float] = field(default_factory=dict)
     idle: list[Idle] = field(default_factory=list)
     latency_ms: dict[str, float] = field(default_factory=dict)
+    #: Of the busy partitions together.
+    records_per_s: dict[str, float] = field(default_factory=dict)
     resumed: dict[str, int] = field(default_factory=dict)
     comparison: str = ""
     faults: list[str] = field(default_factory=list)
@@ -97,6 +107,10 @@ class Measured:
             *(f"| {what} | {seconds:.1f} s |" for what, seconds in self.started_s.items()),
             *(f"| CPU until then, {what} | {seconds:.1f} s |" for what, seconds in self.start_cpu_s.items()),
             *(f"| partitions resumed after {what} | {count} |" for what, count in self.resumed.items()),
+            *(
+                f"| records/s of 1 KB in the busy partitions, {what} | {rate:,.0f} |"
+                for what, rate in self.records_per_s.items()
+            ),
             *(f"| latency in one active partition, {what} | {ms:.1f} ms |" for what, ms in self.latency_ms.items()),
         ]
         for idle in self.idle:
@@ -126,9 +140,18 @@ class Scene:
     A round is known by its timestamp. They lie in the future, as no broker stamps the markers of a fence.
     """
 
-    def __init__(self, us: KafkaCluster, eu: KafkaCluster, mirror: Mirror, topics: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        us: KafkaCluster,
+        eu: KafkaCluster,
+        mirror: Mirror,
+        properties: Mapping[str, str],
+        topics: Mapping[str, int],
+    ) -> None:
         self._us, self._eu = us.bootstrap, eu.bootstrap
         self.mirror = mirror
+        self.properties = properties
+        self.topics = topics
         self.partitions = [(topic, index) for topic, count in topics.items() for index in range(count)]
         self._next = dict.fromkeys(self.partitions, 0)
         self._clock_ms = int(time.time() * 1000) + _FUTURE_MS
@@ -184,6 +207,42 @@ class Scene:
                 await asyncio.sleep(_RECORD_EVERY_S)
         return found
 
+    def write_backlog(self, records: int) -> None:
+        """Into the busy partitions, as fast as they take it."""
+        named = ["--bootstrap-server", self._us, "--topic", _BUSY, "--num-records", str(records)]
+        run_tool(_PERFORMANCE, [*named, "--record-size", str(_BUSY_BYTES), "--throughput", "-1"])
+
+    async def backlog_copied(self, records: int, before: int) -> float:
+        """Records a second while the middle of a backlog was copied; ``before`` it there were so many at the target."""
+        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
+        cluster, until_s, began = Cluster(settings), time.monotonic() + _DEADLINE_S, (0.0, 0)
+        first, last = (before + int(records * share) for share in _FROM_TO)
+        try:
+            while time.monotonic() < until_s:
+                with contextlib.suppress(RetriableError):
+                    now, copied = time.monotonic(), await self._busy_records(cluster)
+                    if copied >= first and not began[0]:
+                        began = now, copied
+                    if copied >= last and copied > began[1]:
+                        return (copied - began[1]) / (now - began[0])
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            await cluster.close()
+        raise AssertionError(f"the backlog was not copied in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
+
+    async def busy_records(self) -> int:
+        """How many the busy partitions have at the target."""
+        settings = connection_settings({"bootstrap.servers": self._eu}, client_id="scale", where="scale")
+        cluster = Cluster(settings)
+        try:
+            return await self._busy_records(cluster)
+        finally:
+            await cluster.close()
+
+    async def _busy_records(self, cluster: Cluster) -> int:
+        partitions = [(f"{_ALIAS}.{_BUSY}", index) for index in range(self.topics[_BUSY])]
+        return sum((await list_offsets(cluster, partitions, LATEST)).values())
+
     def slices(self) -> list[Member]:
         """The processes that copy."""
         port = int(self._eu.rpartition(":")[2])
@@ -191,10 +250,7 @@ class Scene:
 
     async def compare(self) -> str:
         """The comparison in one line; raises AssertionError where it is not exact."""
-        counts: dict[str, int] = {}
-        for topic, _ in self.partitions:
-            counts[topic] = counts.get(topic, 0) + 1
-        pairs = [TopicPair(topic, f"{_ALIAS}.{topic}", count) for topic, count in counts.items()]
+        pairs = [TopicPair(topic, f"{_ALIAS}.{topic}", count) for topic, count in self.topics.items() if topic != _BUSY]
         async with Checker(self._us, self._eu, pairs) as checker:
             report = await checker.caught_up(_DEADLINE_S)
         assert report.is_exact, report.summary()
@@ -244,8 +300,11 @@ def _counted(proxy: FaultProxy) -> tuple[int, int, int]:
     return fetches, proxy.passed_bytes(Direction.REQUESTS), proxy.passed_bytes(Direction.ANSWERS)
 
 
-async def measure(scene: Scene, proxy: FaultProxy, found: Measured, say: Callable[[str], None]) -> None:
-    """Start, idle, one active partition, clean stop and start, the loss of a slice, of the worker; in this order."""
+async def measure(
+    scene: Scene, proxy: FaultProxy, found: Measured, busy_records: int, say: Callable[[str], None]
+) -> None:
+    """Start, idle, one active partition, clean stop and start, the loss of a slice, of the worker, and a backlog in
+    the busy partitions; in this order."""
     mirror = scene.mirror
     await scene.made()
 
@@ -283,6 +342,16 @@ async def measure(scene: Scene, proxy: FaultProxy, found: Measured, say: Callabl
     await started("SIGKILL of the worker, and a new start", kill_worker)
     mirror.stop(within_s=_DEADLINE_S)
     found.comparison = await scene.compare()
+    for what, topics in (("to warm the brokers", _BUSY), ("beside the idle ones", "scale-.*"), ("alone", _BUSY)):
+        mirror.configure({**scene.properties, f"{_ALIAS}->eu.topics": topics})
+        scene.write_backlog(busy_records)
+        before = await scene.busy_records()
+        mirror.start()
+        rate = await scene.backlog_copied(busy_records, before)
+        say(f"busy partitions {what}: {rate:,.0f} records/s")
+        found.records_per_s[what] = rate
+        mirror.stop(within_s=_DEADLINE_S)
+    del found.records_per_s["to warm the brokers"]
 
 
 @contextmanager
@@ -291,6 +360,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
     jvm = (*QUICK_JVM, _HEAP)
     proxies: list[FaultProxy] = []
     counts = {f"scale-{number:03}": partitions for number in range(topics)}
+    counts[_BUSY] = max(1, topics * partitions // _BUSY_SHARE)
     with contextlib.ExitStack() as exits:
 
         def before_source(_: int, port: int) -> tuple[str, int]:
@@ -313,7 +383,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
             "tasks.max": str(tasks),
         }
         mirror = exits.enter_context(Mirror(properties, directory))
-        yield Scene(us, eu, mirror, counts), proxies[0]
+        yield Scene(us, eu, mirror, properties, counts), proxies[0]
 
 
 def _arguments() -> argparse.Namespace:
@@ -321,6 +391,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--topics", type=int, default=40, help="default 40")
     parser.add_argument("--partitions", type=int, default=50, help="of each topic (default 50)")
     parser.add_argument("--tasks", type=int, default=2, help="tasks.max (default 2)")
+    busy = "records of 1 KB of the busy partitions' backlogs (default 2000000)"
+    parser.add_argument("--busy-records", type=int, default=2_000_000, help=busy)
     parser.add_argument("--seed", type=int, default=0, help="of the proxy (default 0)")
     parser.add_argument("--report", type=Path, default=Path("build/scale"), help="directory of the reports")
     return parser.parse_args()
@@ -334,7 +406,7 @@ def main() -> int:
     found = Measured(options.seed, options.topics, options.topics * options.partitions, options.tasks, os.getloadavg())
     with stage(directory, options.seed, options.topics, options.partitions, options.tasks) as (scene, proxy):
         try:
-            asyncio.run(measure(scene, proxy, found, lambda line: print(line, flush=True)))
+            asyncio.run(measure(scene, proxy, found, options.busy_records, lambda line: print(line, flush=True)))
         except AssertionError as error:
             found.faults.append(str(error))
     return leave(found, options.report, f"{found.partitions}-{options.tasks}", found.faults, directory)

@@ -1,0 +1,120 @@
+"""``docs/benchmarks.md``: the words of ``bench/page.md``, with the tables of what was measured in their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import plots, tables
+from bench.loads import LOADS
+from bench.rows import Latency, Result, Row, Rows, Started
+
+_REPOSITORY: Final = Path(__file__).parents[1]
+RESULTS: Final = Path(__file__).parent / "results" / "results.json"
+TEMPLATE: Final = Path(__file__).parent / "page.md"
+PAGE: Final = _REPOSITORY / "docs" / "benchmarks.md"
+IMAGES: Final = _REPOSITORY / "docs" / "images" / "benchmarks"
+_PLACE: Final = re.compile(r"^<!-- (\w+) -->$", re.MULTILINE)
+_WRITTEN: Final = "<!-- Written by `python -m bench --page` from bench/page.md and bench/results; change those. -->\n\n"
+
+
+def write(rows: Rows) -> None:
+    """The page, and its plots anew."""
+    for old in IMAGES.glob("*.png"):
+        old.unlink()
+    plots.draw(rows, IMAGES)
+    PAGE.write_text(text(TEMPLATE.read_text(), rows))
+
+
+def text(template: str, rows: Rows) -> str:
+    """The template with every place filled. Raises KeyError for a place that is not known."""
+    return _WRITTEN + _PLACE.sub(lambda place: _PLACES[place[1]](rows), template)
+
+
+def _runs(rows: Rows) -> str:
+    used = [run for run in rows.runs.values() if any(row.run == run.id for row in rows.rows)]
+    if not used:
+        return "Nothing was measured yet."
+    parts = []
+    for run in used:
+        loads = list(dict.fromkeys(row.load for row in rows.rows if row.run == run.id))
+        parts.append(
+            f"* {run.id} UTC, `{run.command}`: {_listed(loads)}.\n  {_pairs(run.machine)}.\n  {_pairs(run.versions)}."
+        )
+    return "\n".join(parts)
+
+
+def _pairs(named: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} {value}" for name, value in named.items())
+
+
+def _listed(loads: Sequence[str]) -> str:
+    """Their names, or how many there are."""
+    return ", ".join(f"`{load}`" for load in loads) if len(loads) <= 6 else f"{len(loads)} loads"
+
+
+def _disturbed(rows: Rows) -> str:
+    looked = [row.busy_before_percent for row in rows.rows if isinstance(row, Result | Latency | Started)]
+    busy = sum(percent > 15 for percent in looked)
+    return f"Before {busy} of the {len(looked)} runs of contenders something else took more than 15 % of the machine."
+
+
+def _copied(group: str) -> Callable[[Rows], str]:
+    def made(rows: Rows) -> str:
+        summary, details = tables.copied(rows, group), tables.details(rows, group)
+        if summary is None or details is None:
+            return _missing(rows, Result, group)
+        held = tables.sources(rows, [load.name for load in tables.loads_of(group)])
+        parts = [
+            f"![Throughput, {group}](images/benchmarks/{group}-throughput.png)",
+            summary.markdown(),
+            f"![CPU, {group}](images/benchmarks/{group}-cpu.png)",
+            _folded("Every contender", details.markdown() + ("" if held is None else f"\n\n{held.markdown()}")),
+            _missing(rows, Result, group),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    return made
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _single(
+    table: Callable[[Rows], tables.Table | None], kind: type[Row], group: str, image: str = ""
+) -> Callable[[Rows], str]:
+    def made(rows: Rows) -> str:
+        found = table(rows)
+        if found is None:
+            return _missing(rows, kind, group)
+        picture = f"![{image}](images/benchmarks/{image}.png)" if image else ""
+        return "\n\n".join(part for part in (picture, found.markdown(), _missing(rows, kind, group)) if part)
+
+    return made
+
+
+def _missing(rows: Rows, kind: type[Row], group: str) -> str:
+    absent = [f"`{load.name}`" for load in tables.loads_of(group) if not rows.of(kind, load.name)]
+    return f"Not measured yet: {', '.join(absent)}." if absent else ""
+
+
+def _loads(_: Rows) -> str:
+    lines = [[f"`{load.name}`", load.about] for load in LOADS]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [["load", "what"], ["---", "---"], *lines])
+
+
+_PLACES: Final[Mapping[str, Callable[[Rows], str]]] = {
+    "runs": _runs,
+    "disturbed": _disturbed,
+    "loads": _loads,
+    "replicated": _copied("replicated"),
+    "single": _copied("single"),
+    "tiny": _copied("tiny"),
+    "far": _single(tables.far, Result, "far", "far"),
+    "secured": _single(tables.secured, Result, "secured"),
+    "latency": _single(tables.latency, Latency, "latency", "latency"),
+    "start": _single(tables.started, Started, "start"),
+}

@@ -1,0 +1,110 @@
+"""What a command runs: which loads with whom, how long each is looked at, and about how long all takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced
+
+#: What loads are large enough for: a window behind a ramp.
+_USUAL_S: Final = 38.0
+_COPY_S: Final = 30.0
+#: Epochs are a minute: at least one change is in it.
+_LATENCY_S: Final = 90.0
+#: Seconds beside what is measured, seen on two cores: brokers of a bed, a contender's start and end with the clearing
+#: around it, the ceiling's, and all of its short probes.
+_BED_S: Final = 15.0
+_CONTENDER_S: Final = 17.0
+_CEILING_S: Final = 8.0
+_PROBES_S: Final = 60.0
+#: How fast a load is written: limited by bytes, by records, or by batches of one record.
+_WRITTEN_BYTES_PER_S: Final = 150_000_000
+_WRITTEN_PER_S: Final = 600_000
+_WRITTEN_ALONE_PER_S: Final = 50_000
+_JSON_BYTES: Final = 230
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options that decide; None and () leave it to the load."""
+
+    loads: Sequence[str] = DEFAULT
+    only: Sequence[str] | None = None
+    older: Sequence[str] = ()
+    rounds: int = 3
+    seconds: float | None = None
+    ramp_s: float = 8.0
+    scale: float | None = None
+    has_ceiling: bool = True
+
+    def command(self) -> str:
+        """What repeats it."""
+        parts = ["python -m bench"]
+        if set(self.loads) == {load.name for load in LOADS}:
+            parts.append("--all")
+        elif tuple(self.loads) != DEFAULT:
+            parts.append(f"--loads {' '.join(self.loads)}")
+        if self.only is not None:
+            parts.append(" ".join(["--only", *self.only]))
+        if self.older:
+            parts.append(f"--older {' '.join(self.older)}")
+        for option, value in (("--seconds", self.seconds), ("--scale", self.scale)):
+            if value is not None:
+                parts.append(f"{option} {value:g}")
+        parts += [f"--rounds {self.rounds}"] * (self.rounds != 3)
+        parts += [f"--ramp {self.ramp_s:g}"] * (self.ramp_s != 8.0)
+        parts += ["--no-ceiling"] * (not self.has_ceiling)
+        return " ".join(parts)
+
+    def seconds_of(self, load: AnyLoad) -> float:
+        if isinstance(load, Paced):
+            return self.seconds or _LATENCY_S
+        return self.seconds or _COPY_S
+
+    def rounds_of(self, load: AnyLoad) -> int:
+        """A window of latencies is long and holds several epochs: one is enough."""
+        return 1 if isinstance(load, Paced) else self.rounds
+
+    def contenders_of(self, load: AnyLoad) -> Sequence[str]:
+        return [*(load.contenders if self.only is None else self.only), *self.older]
+
+    def chosen(self) -> list[AnyLoad]:
+        """In the order of the list, as large as the window needs."""
+        found = [load for load in LOADS if load.name in self.loads]
+        return [self._sized(load) if isinstance(load, Load) else load for load in found]
+
+    def _sized(self, load: Load) -> Load:
+        sized = load.scaled(self.scale or (self.ramp_s + self.seconds_of(load)) / _USUAL_S)
+        return replace(sized, has_ceiling=load.has_ceiling and self.has_ceiling)
+
+    def beds(self) -> Iterator[tuple[tuple[int, bool], list[AnyLoad]]]:
+        """The loads by replication factor and whether clusters are secured, as each needs brokers of its own."""
+        loads = self.chosen()
+        for key in sorted({(load.replication, load.is_secured) for load in loads}, reverse=True):
+            yield key, [load for load in loads if (load.replication, load.is_secured) == key]
+
+    def duration_s(self) -> float:
+        """About how long it takes."""
+        return sum(_BED_S + sum(map(self._load_s, loads)) + _writing_s(loads) for _, loads in self.beds())
+
+    def _load_s(self, load: AnyLoad) -> float:
+        contenders, rounds, seconds = len(self.contenders_of(load)), self.rounds_of(load), self.seconds_of(load)
+        if isinstance(load, Paced):
+            return contenders * (_CONTENDER_S + self.ramp_s + seconds)
+        if not isinstance(load, Load):
+            return contenders * (rounds + 1) * _CONTENDER_S
+        ceiling_s = _PROBES_S + rounds * (_CEILING_S + seconds) if load.has_ceiling else 0.0
+        return rounds * contenders * (_CONTENDER_S + self.ramp_s + seconds) + ceiling_s
+
+
+def _writing_s(loads: Iterable[AnyLoad]) -> float:
+    by_topic = {load.topic: load for load in loads if isinstance(load, Load)}
+    return sum(map(_topic_s, by_topic.values()))
+
+
+def _topic_s(load: Load) -> float:
+    per_s = _WRITTEN_ALONE_PER_S if load.producer.get("batch.size") == "0" else _WRITTEN_PER_S
+    size = load.records * (load.record_bytes or _JSON_BYTES)
+    return max(load.records / per_s, size / _WRITTEN_BYTES_PER_S)

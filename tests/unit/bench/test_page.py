@@ -1,0 +1,142 @@
+"""The page holds what was measured, says what was not, and the committed one is made of the committed results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import page, plots, tables
+from bench.ciphers import measure_ciphers
+from bench.latency import shares
+from bench.loads import LOADS
+from bench.rows import Ceiling, Ciphers, Held, Latency, Rows, Started
+from tests.unit.bench.samples import result, run
+
+RUN = run("a", "python -m bench --all")
+
+
+@pytest.fixture
+def rows() -> Rows:
+    """Something of every kind: two rounds on two loads, distance, TLS, latency, starts."""
+    found = Rows()
+    for number, ours, tuned in ((1, 400, 100), (2, 600, 200)):
+        for load in ("rf3-8-one", "tiny-8-100ms"):
+            found.add(RUN, result(load, "heliograph", number, ours, 2.0))
+            found.add(RUN, result(load, "mm2-tuned", number, tuned, 40.0))
+        found.add(
+            RUN,
+            Ceiling(
+                load="rf3-8-one",
+                round=number,
+                variant="1 connection",
+                records_per_s=800,
+                wire_mb_per_s=0.8,
+                target_cpu_s_per_gb=1,
+            ),
+        )
+        found.add(RUN, result("far-target-8-0ms", "heliograph", number, 1000))
+        found.add(RUN, result("far-target-8-100ms", "heliograph", number, 900))
+        found.add(RUN, result("secured-plaintext", "heliograph", number, 1000, 2.0))
+        found.add(RUN, result("secured-tls", "heliograph", number, 500, 3.5))
+        found.add(RUN, Ciphers(load="secured-tls", round=number, cpu_s_per_gb=1.0, tls_cpu_s_per_gb=3.0))
+        found.add(
+            RUN,
+            Started(
+                load="start",
+                contender="heliograph",
+                round=number,
+                first_record_s=5.0 + number,
+                stop_s=1,
+                busy_before_percent=20,
+            ),
+        )
+    found.add(RUN, Held(load="rf3-8-one", records=1000, record_bytes=1100, batch_bytes=1100))
+    for who, ms in (("mm2-default", 10.0), ("heliograph", 5.0)):
+        found.add(
+            RUN,
+            Latency(
+                load="latency-rf1-200",
+                contender=who,
+                records=9,
+                p50_ms=ms,
+                p99_ms=2 * ms,
+                p999_ms=3 * ms,
+                most_ms=40,
+                busy_before_percent=0,
+            ),
+        )
+    return found
+
+
+def cells(table: tables.Table | None, row: int) -> dict[str, str]:
+    assert table is not None
+    return dict(zip(table.headings, table.rows[row], strict=True))
+
+
+def test_summary_has_the_medians_of_ratios_within_rounds(rows: Rows) -> None:
+    found = cells(tables.copied(rows, "replicated"), 0)
+    assert found["rec/s"] == "500"
+    assert found["of ceiling"] == "62%"
+    assert found["x MM2 tuned"] == "3.50"
+    assert found["CPU x MM2 tuned"] == "0.050"
+
+
+def test_details_have_every_contender_and_the_ceiling(rows: Rows) -> None:
+    table = tables.details(rows, "replicated")
+    assert table is not None
+    assert [row[1] for row in table.rows] == ["Heliograph", "MM2 tuned", "ceiling: 1 connection"]
+    assert len({len(row) for row in [table.headings, *table.rows]}) == 1
+
+
+def test_a_ratio_of_two_runs_is_marked(rows: Rows) -> None:
+    for number in (1, 2):
+        rows.add(run("b"), result("rf3-8-one", "heliograph", number, 300))
+    assert cells(tables.copied(rows, "replicated"), 0)["x MM2 tuned"] == "2.00†"
+
+
+def test_distance_security_latency_and_starts(rows: Rows) -> None:
+    assert cells(tables.far(rows), 0)["of 0 ms"] == "90%"
+    tls = cells(tables.secured(rows), 0)
+    assert (tls["added"], tls["x cipher"], tls["x TLS in memory"]) == ("1.50", "1.50", "0.50")
+    ours = cells(tables.latency(rows), 1)
+    assert (ours["p99 ms"], ours["p50 x MM2"]) == ("10.0", "0.50")
+    assert cells(tables.started(rows), 0)["first record s"] == "6.5"
+
+
+def test_page_says_what_is_missing_and_links_plots_that_are_drawn(rows: Rows, tmp_path: Path) -> None:
+    text = page.text(page.TEMPLATE.read_text(), rows)
+    assert "`python -m bench --all`" in text
+    assert "Not measured yet: `tiny-1-100ms`." in text
+    assert "2 of the" in text
+    drawn = {f"images/benchmarks/{file.name}" for file in plots.draw(rows, tmp_path)}
+    linked = {part.partition(")")[0] for part in text.split("](") if part.startswith("images/benchmarks/")}
+    assert {link for link in linked if link.endswith(".png")} == drawn
+    assert all(file.stat().st_size > 1000 for file in tmp_path.iterdir())
+
+
+def test_page_of_nothing_names_every_load(tmp_path: Path) -> None:
+    text = page.text(page.TEMPLATE.read_text(), Rows())
+    assert all(f"`{load.name}`" in text for load in LOADS)
+    assert plots.draw(Rows(), tmp_path) == []
+
+
+def test_a_place_that_is_not_known_is_refused() -> None:
+    with pytest.raises(KeyError, match="unknown"):
+        page.text("<!-- unknown -->", Rows())
+
+
+def test_the_committed_page_is_made_of_the_committed_results() -> None:
+    assert page.PAGE.read_text() == page.text(page.TEMPLATE.read_text(), Rows.read(page.RESULTS))
+
+
+def test_percentiles_are_of_records() -> None:
+    found = shares([float(number) for number in range(1000, 0, -1)])
+    assert found == {"records": 1000, "p50_ms": 501, "p99_ms": 991, "p999_ms": 1000, "most_ms": 1000}
+    assert shares([7.0])["p999_ms"] == 7.0
+
+
+def test_ciphers_cost_cpu() -> None:
+    found = measure_ciphers("secured-tls", 1, 50_000_000)
+    assert 0.01 < found.cpu_s_per_gb < 100
+    assert 0.01 < found.tls_cpu_s_per_gb < 100
