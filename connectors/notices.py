@@ -82,15 +82,19 @@ _TOP_KNOWN: Final = _names(
     """
 )
 
+_OF_CONNECTIONS: Final = _names(
+    "client.id request.timeout.ms connections.max.idle.ms send.buffer.bytes receive.buffer.bytes"
+)
 _CLIENT_SUPPORTED: Final = {
     "consumer": _names(
         """
         isolation.level auto.offset.reset fetch.max.bytes max.partition.fetch.bytes fetch.max.wait.ms fetch.min.bytes
         client.id client.rack request.timeout.ms connections.max.idle.ms check.crcs
+        send.buffer.bytes receive.buffer.bytes
         """
     ),
-    "producer": frozenset({"acks", "client.id", "request.timeout.ms", "connections.max.idle.ms", *PRODUCER.settings}),
-    "admin": frozenset({"client.id", "request.timeout.ms", "connections.max.idle.ms"}),
+    "producer": frozenset({"acks", *_OF_CONNECTIONS, *PRODUCER.settings}),
+    "admin": _OF_CONNECTIONS,
 }
 _CLIENT_KNOWN: Final = {"consumer": CONSUMER_KEYS, "producer": PRODUCER_KEYS, "admin": ADMIN_KEYS}
 _CLIENT_POINTLESS: Final = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_BUFFERS: Final = "socket buffers are left to the operating system, which grows them with the distance"
 _RECONNECT: Final = "a connection that is lost is opened again after waits of its own, which grow to a few seconds"
 _SETUP: Final = "request.timeout.ms says how long connecting may take too"
 _REBOOTSTRAP: Final = "the addresses of bootstrap.servers are tried whenever no known broker answers"
@@ -23,10 +22,8 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "metrics.num.samples": _METRICS,
     "metrics.recording.level": _METRICS,
     "metrics.sample.window.ms": _METRICS,
-    "receive.buffer.bytes": _BUFFERS,
     "reconnect.backoff.max.ms": _RECONNECT,
     "reconnect.backoff.ms": _RECONNECT,
-    "send.buffer.bytes": _BUFFERS,
     "socket.connection.setup.timeout.max.ms": _SETUP,
     "socket.connection.setup.timeout.ms": _SETUP,
 }

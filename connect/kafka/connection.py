@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import socket
 import struct
 import termios
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,7 @@ class Connection:
         # No await between here and feed(), so no byte can go to the old reader unnoticed.
         transport.set_protocol(protocol)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
+        _set_buffers(transport.get_extra_info("socket"), settings)
         opened._read_task.cancel()
         opened._writer = opened._reader = None  # its close() and __del__ see nothing left to close
         if reader.at_eof() or reader.exception() is not None or transport.is_closing():
@@ -322,3 +324,12 @@ def _unsent_bytes(transport: asyncio.WriteTransport) -> int:
         with contextlib.suppress(OSError, ValueError):
             unsent_bytes += _INT.unpack(fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))[0]
     return unsent_bytes
+
+
+def _set_buffers(connected: socket.socket, settings: ConnectionSettings) -> None:
+    for option, size in (
+        (socket.SO_SNDBUF, settings.send_buffer_bytes),
+        (socket.SO_RCVBUF, settings.receive_buffer_bytes),
+    ):
+        if size is not None:
+            connected.setsockopt(socket.SOL_SOCKET, option, size)

@@ -51,6 +51,8 @@ class ConnectionSettings:
         tls: Set exactly where the protocol has TLS.
         request_timeout_ms: How long a request may stay unanswered.
         connections_max_idle_ms: When an unused connection is closed.
+        send_buffer_bytes: Of sockets; None leaves it to the system, which grows it with rate and distance.
+        receive_buffer_bytes: The same of what is received.
     """
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -64,6 +66,8 @@ class ConnectionSettings:
     tls: TlsSettings | None = None
     request_timeout_ms: int = 40_000
     connections_max_idle_ms: int = 540_000
+    send_buffer_bytes: int | None = None
+    receive_buffer_bytes: int | None = None
 
     def with_client_id(self, client_id: str) -> Self:
         """The same settings under another client id."""
@@ -154,6 +158,8 @@ def connection_settings(properties: Mapping[str, str], *, client_id: str, where:
         tls=_tls(properties, where) if protocol.endswith("SSL") else None,
         request_timeout_ms=_milliseconds(properties, "request.timeout.ms", 40_000, where),
         connections_max_idle_ms=_milliseconds(properties, "connections.max.idle.ms", 540_000, where),
+        send_buffer_bytes=_buffer_bytes(properties, "send.buffer.bytes", where),
+        receive_buffer_bytes=_buffer_bytes(properties, "receive.buffer.bytes", where),
         **sasl,
     )
 
@@ -188,6 +194,17 @@ def _milliseconds(properties: Mapping[str, str], key: str, default: int, where: 
     if value < 0:
         raise ConfigError(f"{where}: {key} is '{text}', not a number of milliseconds", key)
     return value
+
+
+def _buffer_bytes(properties: Mapping[str, str], key: str, where: str) -> int | None:
+    text = properties.get(key, "-1")
+    try:
+        value = int(text)
+    except ValueError:
+        value = -2
+    if value < -1:
+        raise ConfigError(f"{where}: {key} is '{text}', not a number of bytes, or -1 for the system's", key)
+    return value if value > 0 else None
 
 
 def _tls(properties: Mapping[str, str], where: str) -> TlsSettings:

@@ -68,7 +68,7 @@ _NO_QUEUE: Final = (
 )
 _NO_TIMEOUT: Final = "A copy waits for records as long as it takes."
 _BATCHES: Final = "Batches keep the size that their producer gave them, or are merged up to batch.size."
-_SOCKETS: Final = "Socket buffers are left to the operating system, which grows them with the distance."
+_SOCKETS: Final = "Socket buffers grow with rate and distance unless send.buffer.bytes or receive.buffer.bytes is set."
 _HANDLER: Final = "Use --message.handler, which sees each record before it is sent."
 _BYTES: Final = "Keys and values are copied as the bytes that they are."
 _AGAIN: Final = "A leader that has moved is asked for at once, and again at short distances."
@@ -95,9 +95,7 @@ _WITHOUT_EFFECT: Final[Mapping[Side, Mapping[str, str]]] = {
         _COORDINATOR: "offsets.channel.backoff.ms offsets.channel.socket.timeout.ms",
         _IN_KAFKA: "offsets.storage dual.commit.enabled",
         _NO_TIMEOUT: "consumer.timeout.ms",
-        _SOCKETS: (
-            "socket.buffersize socket.receive.buffer.bytes socket.timeout.ms receive.buffer.bytes send.buffer.bytes"
-        ),
+        _SOCKETS: ("socket.buffersize socket.receive.buffer.bytes socket.timeout.ms"),
         _NO_QUEUE: "queuedchunks.max queued.max.message.chunks",
         _BALANCE: "rebalance.retries.max rebalance.max.retries rebalance.backoff.ms",
         _AGAIN: "refresh.leader.backoff.ms backoff.increment.ms fetcher.backoff.ms",
@@ -126,7 +124,7 @@ _WITHOUT_EFFECT: Final[Mapping[Side, Mapping[str, str]]] = {
             "max.block.ms"
         ),
         _BATCHES: "batch.num.messages linger.ms max.message.size max.request.size",
-        _SOCKETS: "buffer.size send.buffer.bytes receive.buffer.bytes connect.timeout.ms socket.timeout.ms",
+        _SOCKETS: "buffer.size connect.timeout.ms socket.timeout.ms",
         "Connections are opened anew where they are lost, and not after a number of requests.": (
             "reconnect.interval reconnect.time.interval.ms"
         ),

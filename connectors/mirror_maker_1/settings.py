@@ -56,7 +56,13 @@ PRODUCER: Final = client_defs.PRODUCER.only(
 )
 _KNOWN: Final[Mapping[Side, ConfigDef]] = {"consumer": client_defs.CONSUMER, "producer": client_defs.PRODUCER}
 #: Of both files.
-_OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {BOOTSTRAP_SERVERS, "request.timeout.ms", "connections.max.idle.ms"}
+_OF_CONNECTIONS: Final = SUPPORTED_SECURITY | {
+    BOOTSTRAP_SERVERS,
+    "request.timeout.ms",
+    "connections.max.idle.ms",
+    "send.buffer.bytes",
+    "receive.buffer.bytes",
+}
 #: What a copy heeds, or has a sentence of its own for.
 _HEEDED: Final[Mapping[Side, frozenset[str]]] = {
     "consumer": _OF_CONNECTIONS | CONSUMER.settings.keys() | {"group.instance.id", "group.protocol"},

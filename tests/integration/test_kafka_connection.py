@@ -125,6 +125,18 @@ async def test_answers_far_larger_than_the_scratch_buffer(us: KafkaCluster, plai
         assert fetched.count(value) == 3
 
 
+async def test_socket_buffers_are_as_they_are_set(us: KafkaCluster) -> None:
+    settings = replace(settings_of(us.bootstrap), send_buffer_bytes=32_000, receive_buffer_bytes=48_000)
+    connection = await Connection.open(settings, "127.0.0.1", us.nodes[0].port)
+    try:
+        opened = connection._transport.get_extra_info("socket")
+        # Linux gives twice what it is asked for.
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 64_000
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 96_000
+    finally:
+        await connection.close()
+
+
 async def test_versions_are_negotiated(plain: Connection) -> None:
     request = MetadataRequest(topics=[])
     assert plain.version_of(request) == min(MetadataRequest.max_version, plain.versions[3][1])

@@ -139,3 +139,16 @@ def test_wrong_jaas_lines_name_the_key_and_no_secret(options: str, message: str)
         )
     assert caught.value.key == "sasl.jaas.config"
     assert "s3cret" not in str(caught.value)
+
+
+def test_socket_buffers_are_the_systems_unless_they_are_set() -> None:
+    def buffers(**given: str) -> tuple[int | None, int | None]:
+        props = {"bootstrap.servers": "a:1", **{key.replace("_", "."): value for key, value in given.items()}}
+        found = connection_settings(props, client_id="c", where="cluster us")
+        return found.send_buffer_bytes, found.receive_buffer_bytes
+
+    assert buffers() == (None, None)
+    assert buffers(send_buffer_bytes="-1", receive_buffer_bytes="-1") == (None, None)
+    assert buffers(send_buffer_bytes="131072", receive_buffer_bytes="65536") == (131072, 65536)
+    with pytest.raises(ConfigError, match=r"receive\.buffer\.bytes is '-2', not a number of bytes"):
+        buffers(receive_buffer_bytes="-2")
