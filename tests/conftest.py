@@ -57,13 +57,22 @@ _LONG_TIMEOUT_S = 1800
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give long tests a longer time-out, and put files with slow tests first: none starts when the rest is done."""
+    """Give long tests a longer time-out, and put files with slow tests first, then others with real brokers: none
+    starts when the rest is done."""
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
-    slow = {_share(item.path) for item in items if item.get_closest_marker("slow")}
     order = {share: index for index, share in enumerate(dict.fromkeys(_share(item.path) for item in items))}
-    items.sort(key=lambda item: (_share(item.path) not in slow, order[_share(item.path)]))
+    slow, integration = (
+        {_share(item.path) for item in items if item.get_closest_marker(name)} for name in ("slow", "integration")
+    )
+    items.sort(
+        key=lambda item: (
+            _share(item.path) not in slow,
+            _share(item.path) not in integration,
+            order[_share(item.path)],
+        )
+    )
 
 
 @functools.cache

@@ -40,8 +40,8 @@ def spark() -> Iterator[Any]:
         for name, value in java_environment().items():
             patch.setenv(name, value)
         patch.setenv("SPARK_LOCAL_IP", ports.HOST)
-        settings = with_archive(SparkSettings(find_java().parent.parent))
-        session = SparkSession.builder.config(map=settings.merged()).getOrCreate()
+        conf: dict[str, Any] = with_archive(SparkSettings(find_java().parent.parent)).merged()
+        session = SparkSession.builder.config(map=conf).getOrCreate()
         yield session
         session.stop()
         _end(SparkContext._gateway)
