@@ -103,7 +103,7 @@ class Spark:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.folder),
             "SPARK_DAEMON_MEMORY": self.daemon_memory,
-            "SPARK_DAEMON_JAVA_OPTS": _java_options(),
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "PYSPARK_PYTHON": str(self._python),
             **(environment or {}),
         }
@@ -130,7 +130,7 @@ class Spark:
         wait_until(lambda: not self.members(), _END_DEADLINE_S, "nothing is left of Spark")
 
 
-def _java_options() -> str:
+def java_options() -> str:
     """Of JVMs that start fast: with the archive of the worker's own, where one was recorded."""
     archive = with_archive(SparkSettings(find_java().parent.parent)).java_options
     return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive}".strip()
@@ -215,7 +215,7 @@ class ConnectServer(Spark):
         conf = {
             "spark.master": f"local[{self._slots},4]",
             "spark.driver.host": HOST,
-            "spark.driver.extraJavaOptions": _java_options(),
+            "spark.driver.extraJavaOptions": java_options(),
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self._port),
