@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
+from tests.kit.mirror import Mirror
 from tests.kit.shared_mirror import LISTENERS
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -29,6 +30,8 @@ EAGER = {
     "log.cleaner.backoff.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "quota.window.num": "2",
+    # A quarter of what a broker takes of a core that has nothing to do.
+    "metadata.max.idle.interval.ms": "0",
 }
 
 
@@ -51,19 +54,33 @@ def _accept_sigint() -> None:
 _choose_ports_of_our_own()
 _accept_sigint()
 
+#: So many mirrors may `make test` start, at seven CPU-seconds and more each. A test that needs only a flow of its own
+#: joins tests/integration/flows, where one mirror has all flows.
+_MOST_MIRRORS = 13
+_MIRRORS = "mirrors"
+
 #: Seconds for a test of `make long`, unless it names its own.
 _LONG_TIMEOUT_S = 1800
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give long tests a longer time-out, and put files with slow tests first: none starts when the rest is done."""
+    """Give long tests a longer time-out, and put files with slow tests first, then others with real brokers: none
+    starts when the rest is done."""
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S))
-    slow = {_share(item.path) for item in items if item.get_closest_marker("slow")}
     order = {share: index for index, share in enumerate(dict.fromkeys(_share(item.path) for item in items))}
-    items.sort(key=lambda item: (_share(item.path) not in slow, order[_share(item.path)]))
+    slow, integration = (
+        {_share(item.path) for item in items if item.get_closest_marker(name)} for name in ("slow", "integration")
+    )
+    items.sort(
+        key=lambda item: (
+            _share(item.path) not in slow,
+            _share(item.path) not in integration,
+            order[_share(item.path)],
+        )
+    )
 
 
 @functools.cache
@@ -84,6 +101,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return str(_share(config.rootpath / nodeid.partition("::")[0]))
 
     return LoadShares(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add the mirrors that a process has started to those of all."""
+    Mirror.started += getattr(node, "workeroutput", {}).get(_MIRRORS, 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail `make test` where it has started more mirrors than it may."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_MIRRORS] = Mirror.started
+    elif session.config.getoption("markexpr") == "not long" and Mirror.started > _MOST_MIRRORS:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        assert reporter is not None
+        reporter.write_line(f"\n{Mirror.started} mirrors were started, more than {_MOST_MIRRORS}", red=True)
 
 
 @pytest.fixture(autouse=True)

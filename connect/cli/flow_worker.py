@@ -198,8 +198,12 @@ class FlowWorker:
 
     async def _put(self, connector: Connector) -> None:
         wanted = self.flow.connector_config(connector)
-        while self.worker.core.is_leader and self.worker.core.snapshot.connector_config(connector.value) != wanted:
-            self._is_replaced |= connector is Connector.SOURCE
+        while (
+            self.worker.core.is_leader
+            and (stored := self.worker.core.snapshot.connector_config(connector.value)) != wanted
+        ):
+            # Where nothing is stored yet, nothing runs that could start again under another config.
+            self._is_replaced |= connector is Connector.SOURCE and stored is not None
             try:
                 await self.herder.put_connector(connector.value, wanted, None, allow_replace=True)
             except _PASSING as error:

@@ -121,6 +121,7 @@ def world(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
         **SMALL,
         # Nothing here is about leases and epochs, and a loaded machine must not add a take-over of its own.
         **PATIENT,
+        "eu.offset.flush.interval.ms": "200",
         "refresh.topics.interval.seconds": "600",
         "copy.epoch.ms": "600000",
     }

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from connect.embedded import ports
-from connect.embedded.java import java_environment
+from connect.embedded.java import find_java, java_environment
 from connect.wire.records import Record
 from connectors.dataplane.plan import PartitionPlan, TopicPartition
 from connectors.dataplane.records_stage import outcome_by, rows_of
+from connectors.spark.class_archive import with_archive
 from connectors.spark.query_frame import STAGE_DDL, problem_of, transformed
+from connectors.spark.settings import SparkSettings
 from connectors.transforms.smt_chain import Unfit
 
 pytestmark = [pytest.mark.integration]
@@ -38,7 +40,8 @@ def spark() -> Iterator[Any]:
         for name, value in java_environment().items():
             patch.setenv(name, value)
         patch.setenv("SPARK_LOCAL_IP", ports.HOST)
-        session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        conf: dict[str, Any] = with_archive(SparkSettings(find_java().parent.parent)).merged()
+        session = SparkSession.builder.config(map=conf).getOrCreate()
         yield session
         session.stop()
         _end(SparkContext._gateway)

@@ -22,7 +22,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.mirror import SMALL, Mirror
 from tests.kit.processes import Member, Role, gone, wait_until
-from tests.kit.spark_cluster import StandaloneSpark, bare_python
+from tests.kit.spark_cluster import StandaloneSpark, bare_python, java_options
 from tests.kit.topics import make_topics
 from tests.kit.writer import Load, Writer
 
@@ -121,7 +121,7 @@ def properties(broker: KafkaCluster, spark: StandaloneSpark, events: Path) -> di
         **SMALL,
         **spark.properties,
         "spark.log.level": "INFO",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={talkative}",
+        "spark.driver.extraJavaOptions": f"{java_options()} -Dlog4j2.configurationFile={talkative}",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(events),

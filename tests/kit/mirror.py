@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import psutil
 
@@ -87,7 +87,12 @@ _LOG_POLL_S: Final = 0.1
 
 
 class Mirror:
-    """One mirror over its restarts. It never outlives the harness, and leaving the context kills what is left of it."""
+    """One mirror over its restarts. It never outlives the harness, and leaving the context kills what is left of it.
+
+    ``started`` counts the mirrors that this process has started, and no restart of one.
+    """
+
+    started: ClassVar[int] = 0
 
     def __init__(self, properties: Mapping[str, str], directory: Path, command: Sequence[str] = ()) -> None:
         self.properties_file = directory / "mm2.properties"
@@ -109,6 +114,7 @@ class Mirror:
         self.properties_file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
     def start(self) -> None:
+        Mirror.started += not self._pid
         self._pid = self._keeper.spawn(_WORKER, [*self.command, str(self.properties_file)], os.environ, self.log_file)
 
     @property

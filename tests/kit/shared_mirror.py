@@ -30,6 +30,9 @@ MASKED, MASKED_OTHER, MASKED_TARGET = "cards", "cards-other", "masked"
 ONCE_LISTENER, MASKED_LISTENER = "ONCE", "MASKED"
 LISTENERS: Final = {ONCE_LISTENER: "PLAINTEXT", MASKED_LISTENER: "PLAINTEXT"}
 
+#: A line of the file that nothing reads.
+NO_SUCH_KEY: Final = "no.such.key"
+
 SHAPES_EPOCH_MS: Final = 2000
 LIVE_TOPIC, LIVE_PARTITIONS = f"{LIVE}-a", 4
 REST_TOPIC: Final = f"{REST}-topic"
@@ -68,6 +71,7 @@ def start_shared(us: KafkaCluster, eu: KafkaCluster, directory: Path) -> Iterato
         yield SharedMirror(us, eu, racks, mirror, f"http://{HOST}:{port}")
         assert mirror.stop() == 0
         mirror.assert_gone()
+        assert not [line for line in mirror.log_lines() if "Traceback" in line]
 
 
 def _start_racks(exits: contextlib.ExitStack) -> Racks:
@@ -101,6 +105,7 @@ def _properties(us: KafkaCluster, eu: KafkaCluster, racks: Racks, port: int) -> 
         "dedicated.mode.enable.public.rest": "true",
         "listeners": f"http://{HOST}:{port}",
         "refresh.topics.interval.seconds": "1",
+        NO_SUCH_KEY: "1",
     }
     for name in (ONCE_TARGET, MASKED_TARGET):
         properties |= {key.replace("eu.", f"{name}.", 1): value for key, value in CALM.items() if key.startswith("eu.")}

@@ -26,6 +26,8 @@ import psutil
 from connect.embedded.java import find_java
 from connect.embedded.ports import HOST, choose
 from connect.embedded.processes import Keeper
+from connectors.spark.class_archive import with_archive
+from connectors.spark.settings import SparkSettings
 from tests.kit.processes import Member, Role, slices, tree, wait_until
 
 _START_DEADLINE_S: Final = 180.0
@@ -101,7 +103,7 @@ class Spark:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.folder),
             "SPARK_DAEMON_MEMORY": self.daemon_memory,
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "PYSPARK_PYTHON": str(self._python),
             **(environment or {}),
         }
@@ -126,6 +128,12 @@ class Spark:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.kill()
         wait_until(lambda: not self.members(), _END_DEADLINE_S, "nothing is left of Spark")
+
+
+def java_options() -> str:
+    """Of JVMs that start fast: with the archive of the worker's own, where one was recorded."""
+    archive = with_archive(SparkSettings(find_java().parent.parent)).java_options
+    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive}".strip()
 
 
 class StandaloneSpark(Spark):
@@ -207,7 +215,7 @@ class ConnectServer(Spark):
         conf = {
             "spark.master": f"local[{self._slots},4]",
             "spark.driver.host": HOST,
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": java_options(),
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self._port),

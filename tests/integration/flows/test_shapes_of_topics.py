@@ -27,8 +27,8 @@ from tests.kit.copies import partition_count, read, until, write
 from tests.kit.direct import Broker
 from tests.kit.map_judge import Verdict, judge_map
 from tests.kit.mirror import Mirror
+from tests.kit.shared_mirror import NO_SUCH_KEY, SHAPES_EPOCH_MS, SharedMirror
 from tests.kit.shared_mirror import SHAPES as ALIAS
-from tests.kit.shared_mirror import SHAPES_EPOCH_MS, SharedMirror
 from tests.kit.topics import make_topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -71,6 +71,10 @@ class Shapes:
 @pytest.fixture
 def shapes(shared: SharedMirror) -> Shapes:
     return Shapes(shared.us, shared.eu, shared.mirror)
+
+
+def test_a_line_of_the_file_that_nothing_reads_is_warned_of(shapes: Shapes) -> None:
+    assert NO_SUCH_KEY in shapes.mirror.await_line(0, (" WARNING ", NO_SUCH_KEY), 60)
 
 
 @pytest.mark.parametrize("codec", CODECS)

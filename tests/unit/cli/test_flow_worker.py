@@ -132,3 +132,17 @@ async def test_a_connector_that_is_refused_is_in_no_other_ones_way(caplog: pytes
     assert sorted(group.stored) == ["MirrorCheckpointConnector", "MirrorHeartbeatConnector"]
     assert len(group.refusals["MirrorSourceConnector"]) == 8, "what is wrong is said once"
     assert "MirrorSourceConnector is not configured anew: values must not be duplicated" in caplog.text
+
+
+@pytest.mark.parametrize(("stored", "is_replaced"), [({}, False), ({"MirrorSourceConnector": {"name": "old"}}, True)])
+async def test_only_a_config_that_was_stored_is_replaced(stored: dict[str, Any], is_replaced: bool) -> None:
+    """What fails in a flow's first start ends it as soon as any other failure does."""
+    group = Leading()
+    group.stored.update(stored)
+    worker = group.flow_worker()
+    seeing = asyncio.create_task(worker._see_to_connectors())
+    async with asyncio.timeout(30):
+        while group.stored.get("MirrorSourceConnector") != {"name": "MirrorSourceConnector"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    seeing.cancel()
+    assert worker._is_replaced is is_replaced

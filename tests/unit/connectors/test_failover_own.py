@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from hypothesis import given
@@ -16,7 +16,19 @@ RANGES = OVERLAPPING.map(merged)
 
 @given(RANGES, st.one_of(RANGES, OVERLAPPING))
 def test_what_is_left_of_ranges_is_what_no_other_covers(ranges: list[Range], others: list[Range]) -> None:
-    assert without(ranges, others) == [left for begin, end in ranges for left in between(begin, end, others)]
+    left = without(ranges, others)
+    assert [at for one in left for at in range(*one)] == sorted(offsets(ranges) - offsets(others))
+    assert all(begin < end for begin, end in left)
+
+
+@given(RANGES, st.integers(0, 70), st.integers(0, 70))
+def test_between_two_offsets_is_what_no_range_covers(ranges: list[Range], begin: int, end: int) -> None:
+    found = [at for one in between(begin, end, ranges) for at in range(*one)]
+    assert found == sorted(set(range(begin, end)) - offsets(ranges))
+
+
+def offsets(ranges: Iterable[Range]) -> set[int]:
+    return {at for one in ranges for at in range(*one)}
 
 
 class Counted(Sequence[Range]):

@@ -68,7 +68,8 @@ class Brokers:
     async def metadata(self, names: Collection[str]) -> ClusterMetadata:
         self.looked_up += 1
         leader = {0: PartitionMetadata(1, 0, (1,), 0)}
-        return ClusterMetadata(None, 1, {}, {name: TopicMetadata(name, None, 0, leader) for name in self._topics})
+        there = [name for name in self._topics if name in names]
+        return ClusterMetadata(None, 1, {}, {name: TopicMetadata(name, None, 0, leader) for name in there})
 
     async def connection(self, node_id: int, purpose: str) -> Broker:
         return self.probed if purpose == "probe" else self.broker

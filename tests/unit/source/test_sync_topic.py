@@ -53,10 +53,11 @@ async def test_it_is_made_and_made_anew(caplog: pytest.LogCaptureFixture) -> Non
     assert "us->eu: topic syncs is gone and is made anew" in caplog.text
 
 
-async def test_somebody_else_was_faster() -> None:
+async def test_a_topic_that_another_worker_makes_first_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     cluster.refusal = TopicExists("is there")
     await topic(cluster).ensure()
+    assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_what_is_in_the_way_is_said_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
