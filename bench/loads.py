@@ -110,9 +110,9 @@ AnyLoad = Load | Paced | Start
 
 #: What a producer does to get batches of this size, and how many records of 1 KB a copier takes in the time of a run.
 _BATCHES: Final[Mapping[str, tuple[Mapping[str, str], int]]] = {
-    "one": ({"batch.size": "0", "linger.ms": "0"}, 2_000_000),
-    "16k": ({"linger.ms": "20"}, 3_000_000),
-    "1m": ({"batch.size": "1000000", "linger.ms": "200", "buffer.memory": "268435456"}, 3_500_000),
+    "one": ({"batch.size": "0", "linger.ms": "0"}, 4_000_000),
+    "16k": ({"linger.ms": "20"}, 4_500_000),
+    "1m": ({"batch.size": "1000000", "linger.ms": "200", "buffer.memory": "268435456"}, 4_500_000),
 }
 #: Of JSON lines in zstd, by partitions: they are copied many times as fast, unless each comes alone.
 _COMPRESSED: Final = {1: 30_000_000, 8: 45_000_000, 64: 45_000_000}
@@ -127,7 +127,7 @@ def _replicated(partitions: int, batch: str, codec: str = "none") -> Load:
     producer, records = _BATCHES[batch]
     is_plain = codec == "none"
     if not is_plain:
-        records = 2 * records if batch == "one" else _COMPRESSED[partitions]
+        records = 6_000_000 if batch == "one" else _COMPRESSED[partitions]
     return Load(
         name=f"rf3-{partitions}-{batch}" + ("" if is_plain else f"-{codec}"),
         title=f"RF 3, {_of(partitions)}, {batch}" + ("" if is_plain else f", {codec}"),
@@ -225,9 +225,9 @@ LOADS: Final[Sequence[AnyLoad]] = (
     _replicated(64, "16k"),
     *(_replicated(partitions, batch, "zstd") for partitions in (1, 8) for batch in _BATCHES),
     _replicated(64, "16k", "zstd"),
-    _single("rf1-small", "100 B", 80_000_000, 100),
+    _single("rf1-small", "100 B", 60_000_000, 100),
     _single("rf1-medium", "1 KB", 12_000_000, _KB),
-    _single("rf1-json", "JSON zstd", 45_000_000, None, compression_type="zstd"),
+    _single("rf1-json", "JSON zstd", 40_000_000, None, compression_type="zstd"),
     *(_tiny(partitions) for partitions in (1, 8)),
     *(_far(far, partitions, ms) for partitions in (1, 8) for far in ("source", "target") for ms in (0, 100)),
     _secured("plain"),

@@ -18,11 +18,11 @@ _LATENCY_S: Final = 90.0
 _BED_S: Final = 15.0
 _CONTENDER_S: Final = 17.0
 _CEILING_S: Final = 8.0
-_PROBES_S: Final = 60.0
+_PROBES_S: Final = 58.0
 #: How fast a load is written: limited by bytes, by records, or by batches of one record.
 _WRITTEN_BYTES_PER_S: Final = 150_000_000
 _WRITTEN_PER_S: Final = 600_000
-_WRITTEN_ALONE_PER_S: Final = 50_000
+_WRITTEN_ALONE_PER_S: Final = 70_000
 _JSON_BYTES: Final = 230
 
 
