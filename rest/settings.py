@@ -29,7 +29,7 @@ class RestSettings:
         topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
     """
 
-    listeners: tuple[Listener, ...] = (Listener("http", "", 8083),)
+    listeners: tuple[Listener, ...] = (Listener("http", "localhost", 8083),)
     admin_listeners: tuple[Listener, ...] | None = None
     advertised_host: str | None = None
     advertised_port: int | None = None

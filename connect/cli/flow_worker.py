@@ -111,7 +111,7 @@ class FlowWorker:
         self.flow = flow
         config = worker_config(flow)
         self.host = MirrorHost(config.props, spark, self._find_plugin)
-        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host))
+        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         try:
             check_worker(config, plugins)
         except ConfigError as error:

@@ -123,7 +123,13 @@ class _Scheme:
 
 #: Of a server that only other workers talk to.
 REST_INTERNAL: Final = ConfigDef.of(
-    Setting("listeners", Type.LIST, ("http://:8083",), "Where the REST API listens.", _Listeners(may_be_empty=False)),
+    Setting(
+        "listeners",
+        Type.LIST,
+        ("http://localhost:8083",),
+        "Where the REST API listens; http://:8083 is port 8083 of all interfaces. It asks for no password.",
+        _Listeners(may_be_empty=False),
+    ),
     _text("rest.advertised.host.name", None, "Host under which other workers reach this one."),
     Setting("rest.advertised.port", Type.INT, None, "Port under which other workers reach this one."),
     Setting("rest.advertised.listener", Type.STRING, None, "Listener that other workers use.", _Scheme()),

@@ -75,9 +75,9 @@ def row(name: str, info: ConfigKeyInfo) -> list[str]:
 @pytest.mark.parametrize("name", list(DECLARED))
 def test_every_setting_is_declared_as_in_java(name: str) -> None:
     left_out = DECLARED[name][1]
-    # Java prints a list of classes as such.
+    # Java prints a list of classes as such. It listens on all interfaces, which docs/differences.md says of ours.
     java = [
-        [cell.replace("class org.", "org.") for cell in each]
+        [cell.replace("class org.", "org.").replace("=http://:8083", "=http://localhost:8083") for cell in each]
         for each in ROWS
         if each[0] == name and each[1] not in left_out
     ]
