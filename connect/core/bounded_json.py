@@ -21,8 +21,8 @@ _BRACKET: Final = re.compile(r"[\[\]{}]")
 _DECODER: Final = json.JSONDecoder()
 
 
-class TooComplex(ValueError):
-    """A text has too many elements or levels to be read."""
+class TooManyElements(ValueError):
+    """A text has more elements than its reader takes."""
 
 
 def decode_json(data: bytes | str, *, max_elements: int = MAX_ELEMENTS, decoder: json.JSONDecoder = _DECODER) -> Any:
@@ -34,25 +34,24 @@ def decode_json(data: bytes | str, *, max_elements: int = MAX_ELEMENTS, decoder:
         decoder: Makes the value.
 
     Raises:
-        TooComplex: It has more elements, or more than MAX_DEPTH levels.
-        ValueError: It is not JSON.
+        TooManyElements: It has more.
+        ValueError: It is not JSON, or has more than MAX_DEPTH levels.
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
-    check_complexity(text, max_elements)
+    _check(text, max_elements)
     return decoder.decode(text)
 
 
-def check_complexity(text: str, max_elements: int = MAX_ELEMENTS) -> None:
-    """Raise TooComplex if the value of a JSON text had more elements, or more than MAX_DEPTH levels."""
+def _check(text: str, max_elements: int) -> None:
     opened = text.count("[") + text.count("{")
     if opened <= MAX_DEPTH and opened + text.count(",") <= max_elements:
         return  # because what strings hold only adds to these counts
     structure = _STRING.sub("", text)
     opened = structure.count("[") + structure.count("{")
     if opened + structure.count(",") > max_elements:
-        raise TooComplex(f"it has more than {max_elements} elements")
+        raise TooManyElements(f"it has more than {max_elements} elements")
     depth = 0
     for bracket in _BRACKET.findall(structure):
         depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
-            raise TooComplex(f"it has more than {MAX_DEPTH} levels")
+            raise ValueError(f"it has more than {MAX_DEPTH} levels")

@@ -5,7 +5,7 @@ REST knows this protocol and nothing behind it; the command line hands it the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -94,6 +94,10 @@ class Signature:
     signature: str | None
     algorithm: str | None
     body: bytes
+
+
+#: Makes the task configs of the body of an internal request.
+ReadConfigs = Callable[[], Sequence[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,9 @@ class Herder(Protocol):
 
     # internal requests between workers
 
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None: ...
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
+        """Store configs; ``read`` makes them of the signed body, once the signature is right, and may refuse it."""
+        ...
 
     async def fence_zombies(self, name: str, signature: Signature) -> None: ...
 

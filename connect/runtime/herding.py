@@ -23,6 +23,7 @@ from connect.core.herding import (
     NotLeader,
     PluginInfo,
     Put,
+    ReadConfigs,
     RebalanceExpected,
     Signature,
     SourceOffset,
@@ -205,10 +206,10 @@ class RuntimeHerder:
 
     # -- requests of other workers ---------------------------------------------------------------------
 
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None:
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         await self._parts.started()
         self._core.check_signature(signature)
-        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(configs)))
+        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(read())))
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._parts.started()
