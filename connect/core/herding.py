@@ -40,6 +40,10 @@ class NotReady(RequestRefused):
     """The worker cannot check the request yet: it has read no session key."""
 
 
+class Unhealthy(RequestRefused):
+    """The worker does not do its part in its group now, and cannot say when it will."""
+
+
 class RebalanceExpected(RequestRefused):
     """A rebalance that a changed config caused has not ended yet."""
 
@@ -186,7 +190,7 @@ class Herder(Protocol):
         ...
 
     async def health(self) -> None:
-        """Returns once the worker's own loop has handled the question."""
+        """Return once the worker's own loop has handled the question. Raises Unhealthy if its group is not reached."""
         ...
 
     # connectors

@@ -264,6 +264,7 @@ class DistributedWorker:
             loggers=self._loggers,
             stages=self._stages,
             started=self._has_started,
+            silent_s=lambda: self._group.silent_s,
         )
 
     def _opened(self, role: ClientRole) -> Cluster:

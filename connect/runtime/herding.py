@@ -27,6 +27,7 @@ from connect.core.herding import (
     RebalanceExpected,
     Signature,
     SourceOffset,
+    Unhealthy,
     WorkerInfo,
 )
 from connect.core.model import (
@@ -53,7 +54,12 @@ from connect.runtime.validation import error_message, validate_connector
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a worker's door to REST leads to. ``started`` returns once the worker has joined its group."""
+    """What a worker's door to REST leads to.
+
+    Args:
+        started: Returns once the worker has joined its group.
+        silent_s: For how long the group's coordinator has not answered.
+    """
 
     core: Herder
     driver: Driver
@@ -67,6 +73,7 @@ class Parts:
     loggers: Loggers
     stages: Stages
     started: Callable[[], Awaitable[None]]
+    silent_s: Callable[[], float]
 
 
 class RuntimeHerder:
@@ -92,6 +99,13 @@ class RuntimeHerder:
     async def health(self) -> None:
         await self._parts.started()
         await self._parts.driver.turn()
+        # Whether source clusters answer is no matter of this worker: a restart of it would not help them (KIP-1017).
+        config, silent_s = self._parts.config, self._parts.silent_s()
+        if silent_s * 1000 > config.session_timeout_ms:
+            raise Unhealthy(
+                f"Worker has not reached its group {config.group_id} for {silent_s:.0f} s, which is longer than "
+                f"session.timeout.ms ({config.session_timeout_ms})."
+            )
 
     # -- reading ---------------------------------------------------------------------------------------
 
