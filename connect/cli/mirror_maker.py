@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -27,7 +28,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, flow_line
+from connect.cli.rates import RateMeter, flow_line, idle_text
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import unless
@@ -150,6 +151,24 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+    """One line for whoever reads the log from its beginning, or is sent it."""
+    rest = "no REST"
+    if config.public_rest or config.internal_rest:
+        from connect.core.rest_defs import REST_INTERNAL
+
+        listeners = REST_INTERNAL.parse(config.top_level_properties()).strings("listeners")
+        rest = f"REST for {'users' if config.public_rest else 'other nodes'} at {', '.join(listeners)}"
+    logger.info(
+        "Heliograph %s: %s, flows %s, %s, %s",
+        version("heliograph"),
+        config.file,
+        ", ".join(map(str, flows)),
+        "no Spark" if engine is None else f"Spark {engine.settings.place}",
+        rest,
+    )
+
+
 class NotStarted(PermanentError):
     """Starting failed for a reason that waiting does not mend."""
 
@@ -165,6 +184,7 @@ class StopTimedOut(HeliographError):
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) -> None:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         engines = [_spark(flows)]
+        _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
             engines[0].begin()
             # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
@@ -259,5 +279,5 @@ async def _log_summaries(maker: MirrorMaker) -> None:
     clock = asyncio.get_running_loop().time
     while True:
         for rates in meter.observe(clock(), maker.progress()):
-            logger.info("%s", flow_line(rates))
+            logger.log(logging.INFO if idle_text(rates) is None else logging.WARNING, "%s", flow_line(rates))
         await asyncio.sleep(SUMMARY_INTERVAL_S)

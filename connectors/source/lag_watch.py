@@ -22,6 +22,7 @@ from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
+from connectors.source.contact_watch import ContactWatch
 from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
 from connectors.source.plugin import settings_of
 from connectors.source.progress import Resting, Seen
@@ -50,6 +51,7 @@ class _Watched:
     parts: FlowParts
     closing: AsyncExitStack
     reader: LagReader
+    watch: ContactWatch
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     stored_s: float = float("-inf")
 
@@ -97,7 +99,9 @@ class LagWatch:
             watched = await self._watch(name, found)
             began_s = time.monotonic()
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
-            if interval_s < float("inf"):
+            if not watched.watch.contact.knows_lag:
+                interval_s = _TICK_S  # the watch has said why; once the source answers, the next look is due
+            elif interval_s < float("inf"):
                 await self._look_at(name, watched, found)
             self._said.pop(name, None)
         except HeliographError as error:
@@ -157,11 +161,14 @@ class LagWatch:
             looked_at_parts(clients, settings.source_alias, settings.target_alias)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
-        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader)
+        watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
+        closing.push_async_callback(watch.stop)
+        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader, watch)
         return watched
 
     async def _forget(self, name: str) -> None:
         self._host.seen.pop(name, None)
+        self._host.watches.pop(name, None)
         self._due_s.pop(name, None)
         self._ran.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
