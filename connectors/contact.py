@@ -42,7 +42,7 @@ class Contact:
 
     @property
     def knows_lag(self) -> bool:
-        """Whether the lag of the flow is known: not while nobody can ask the source for its ends."""
+        """Whether the lag of the flow is known: not while the source cannot be asked for its ends."""
         return self.source.answers is not False
 
     def to_json(self, now_ms: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class UnknownFormat(UnreadableRecord):
 
 
 class LaterFormat(PermanentError):
-    """A record that a later Heliograph has written. Without it records would be copied twice, so nobody goes on."""
+    """A record that a later Heliograph has written. Without it records would be copied twice, so the copy ends."""
 
 
 class PositionKey(NamedTuple):

@@ -46,6 +46,8 @@ LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 EXIT_WITHIN_S: Final = 9.8
 STOP_TIMEOUT_S: Final = 9.3
 SUMMARY_INTERVAL_S: Final = 10.0
+#: That a flow copies nothing is a warning once in so long; its line comes with the others.
+IDLE_WARNING_S: Final = 60.0
 #: Waits between attempts to start while a cluster does not answer; the last one repeats.
 START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
 
@@ -152,7 +154,7 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
 
 
 def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
-    """One line for whoever reads the log from its beginning, or is sent it."""
+    """Say in one line what the log is of."""
     rest = "no REST"
     if config.public_rest or config.internal_rest:
         from connect.core.rest_defs import REST_INTERNAL
@@ -277,7 +279,12 @@ async def _stop(maker: MirrorMaker) -> None:
 async def _log_summaries(maker: MirrorMaker) -> None:
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
+    warned_s: dict[str, float] = {}  # by what is said of a flow that copies nothing
     while True:
         for rates in meter.observe(clock(), maker.progress()):
-            logger.log(logging.INFO if idle_text(rates) is None else logging.WARNING, "%s", flow_line(rates))
+            idle, line = idle_text(rates), flow_line(rates)
+            is_new = idle is not None and clock() - warned_s.get(line, float("-inf")) >= IDLE_WARNING_S
+            if is_new:
+                warned_s[line] = clock()
+            logger.log(logging.WARNING if is_new else logging.INFO, "%s", line)
         await asyncio.sleep(SUMMARY_INTERVAL_S)

@@ -171,7 +171,7 @@ def idle_text(rates: FlowRates) -> str | None:
 
 
 def lag_text(rates: FlowRates) -> str:
-    """How far it is behind, or since when nobody knows."""
+    """How far it is behind, or since when that is unknown."""
     source = rates.contact.source
     if not rates.contact.knows_lag:
         return f"lag unknown {since_text(source.answered_ms)}: the source does not answer"

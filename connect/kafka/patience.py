@@ -8,7 +8,7 @@ import random
 from collections import OrderedDict
 from typing import Final
 
-#: One cause is said once in so long, whoever meets it: an outage has one, and a process has many who wait.
+#: A warning of one cause is given once in so long: an outage has one cause, and a process many parts that wait.
 _SAY_EVERY_S: Final = 60.0
 _MOST_CAUSES: Final = 1_000
 #: What has not worked for so long is worth a warning; before, it is a leader that is just being elected.

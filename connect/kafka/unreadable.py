@@ -1,6 +1,6 @@
 """Records of internal topics that cannot be read: each is named in the log once, and passed over.
 
-Anybody who may write to such a topic can put one there. Whoever reads it must go on: a worker that fails of a record
+Every client that may write to such a topic can put one there. Its readers must go on: a worker that fails of a record
 fails again at each start, and so do all others of its group.
 """
 

@@ -1,4 +1,4 @@
-"""Records that nobody can read, in every internal topic of a running mirror: named once, and passed over."""
+"""Records that cannot be read, in every internal topic of a running mirror: named once, and passed over."""
 
 from __future__ import annotations
 
