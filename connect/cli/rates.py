@@ -175,6 +175,8 @@ def lag_text(rates: FlowRates) -> str:
     source = rates.contact.source
     if not rates.contact.knows_lag:
         return f"lag unknown {since_text(source.answered_ms)}: the source does not answer"
+    if not rates.topics:
+        return "lag unknown"
     return f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind"
 
 

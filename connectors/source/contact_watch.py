@@ -15,9 +15,10 @@ from connectors.contact import SOURCE, TARGET, Contact, Side, since_text
 
 log = logging.getLogger(__name__)
 
-#: Together below ten seconds, within which a cluster that is stuck shows.
 _EVERY_S: Final = 2.0
 _WITHIN_S: Final = 5.0
+#: Within so long a cluster that is stuck is known to be.
+NOTICED_WITHIN_S: Final = 10.0
 #: The log says again that a cluster does not answer.
 _SAY_EVERY_S: Final = 60.0
 

@@ -22,7 +22,7 @@ from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
-from connectors.source.contact_watch import ContactWatch
+from connectors.source.contact_watch import NOTICED_WITHIN_S, ContactWatch
 from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
 from connectors.source.plugin import settings_of
 from connectors.source.progress import Resting, Seen
@@ -67,6 +67,8 @@ class LagWatch:
         self._said: dict[str, str] = {}
         #: Tasks that ran at the last look: where others do, the next is due.
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
+        #: Since when connectors that were watched have no tasks here.
+        self._absent_s: dict[str, float] = {}
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -84,13 +86,25 @@ class LagWatch:
         while True:
             here = self._tasks_here()
             for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
-                await self._forget(name)
+                if self._is_over(name):
+                    await self._forget(name)
+            self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, tasks in here.items():
                 running = frozenset(key for key in self._host.running if key[0] == name)
                 if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
                     await self._look(name, tasks)
                     self._ran[name] = running
             await asyncio.sleep(_TICK_S)
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a connector without tasks here is no matter of this worker any more: not if the worker has lost its
+        tasks because a cluster does not answer, which has to be seen as long as that lasts."""
+        absent_s = time.monotonic() - self._absent_s.setdefault(name, time.monotonic())
+        watched = self._watched.get(name)
+        if watched is None:
+            return True
+        contact = watched.watch.contact
+        return absent_s > NOTICED_WITHIN_S and False not in (contact.source.answers, contact.target.answers)
 
     async def _look(self, name: str, tasks: Callable[[], Sequence[TaskReport]]) -> None:
         interval_s, began_s = _AFTER_ERROR_S, time.monotonic()
@@ -171,5 +185,6 @@ class LagWatch:
         self._host.watches.pop(name, None)
         self._due_s.pop(name, None)
         self._ran.pop(name, None)
+        self._absent_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()

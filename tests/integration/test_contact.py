@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
-from tests.kit.mirror import CALM, SMALL, Mirror
+from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until
 from tests.kit.workers import PROGRAMS
 
@@ -35,6 +36,13 @@ def still() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def stuck() -> Iterator[KafkaCluster]:
+    """The target, to be frozen too."""
+    with KafkaCluster.start("stuck") as cluster:
+        yield cluster
+
+
 def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, str]:
     return {
         "clusters": "still, bare, eu",
@@ -46,17 +54,17 @@ def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, s
         "bare->eu.enabled": "true",
         "bare->eu.topics": "bare-.*",
         **SMALL,
-        **CALM,
+        **PATIENT,
         "dedicated.mode.enable.public.rest": "true",
         "listeners": f"http://{ports.HOST}:{port}",
     }
 
 
-def test_nothing_looks_green_that_is_not(still: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> None:
-    source, target = Broker(still, 0), Broker(eu, 0)
+def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluster, tmp_path: Path) -> None:
+    source, target = Broker(still, 0), Broker(stuck, 0)
     source.make_topic(_TOPIC, [[1]])
     (port,) = ports.choose(1)
-    with Mirror(_properties(still, eu, port), tmp_path) as mirror:
+    with Mirror(_properties(still, stuck, port), tmp_path) as mirror:
         seen = _Seen(mirror, f"http://{ports.HOST}:{port}")
         mirror.start()
         source.produce(_TOPIC, 0, 100)
@@ -71,6 +79,7 @@ def test_nothing_looks_green_that_is_not(still: KafkaCluster, eu: KafkaCluster, 
         _source_stands_still(still, seen)
         _connector_is_stopped(seen)
         _nothing_to_mirror(seen)
+        _target_stands_still(stuck, seen)
         assert mirror.stop() == 0
         mirror.assert_gone()
 
@@ -130,6 +139,22 @@ def _nothing_to_mirror(seen: _Seen) -> None:
     assert code == 1 and "bare->eu: nothing to copy" in text and "no topic of the source is selected" in text
 
 
+def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
+    begin = seen.mirror.log_end()
+    seen.until(lambda: seen.metric("target_answers") == 1, "the resumed flow is seen")
+    stuck.freeze(0)
+    try:
+        seen.until(lambda: seen.metric("target_answers") == 0, "the target does not answer", _SOON_S)
+        seen.until(lambda: seen.status("/still/eu/health") == 500, "the worker does not reach its group")
+        # The worker has given up its tasks by now, and with them goes nothing that users have to see.
+        assert (seen.metric("target_answers"), seen.metric("source_answers")) == (0, 1)
+        line = ["still->eu", "lag unknown", "the target does not answer since 2"]
+        seen.mirror.await_line(begin, line, _SOON_S)
+    finally:
+        stuck.thaw(0)
+    seen.until(lambda: seen.status("/still/eu/health") == 200 and seen.metric("target_answers") == 1, "it is back")
+
+
 class _Seen:
     """What a running mirror shows."""
 
@@ -141,6 +166,13 @@ class _Seen:
         with urllib.request.urlopen(urllib.request.Request(self.url + path, method=method), timeout=60) as answer:
             body = answer.read()
         return json.loads(body) if body else None
+
+    def status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def metric(self, name: str) -> float:
         """The value of the flow that copies; NaN while there is none."""
