@@ -24,7 +24,7 @@ from connect.kafka.known_topic import known_topic
 from connect.kafka.settings import connection_settings
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.clients import properties_with_prefix
-from connectors.mirror_records import Checkpoint, MalformedRecord
+from connectors.mirror_records import Checkpoint
 from connectors.policies import make_policy
 
 log = logging.getLogger(__name__)
@@ -127,11 +127,7 @@ class MirrorClient:
         found: dict[str, Offsets] = {}
 
         def take(record: LogRecord) -> None:
-            try:
-                one = Checkpoint.decode(record.key, record.value)
-            except MalformedRecord as error:
-                log.info("%s, offset %d: passed over: %s", topic, record.offset, error)
-                return
+            one = Checkpoint.decode(record.key, record.value)
             if takes(one.group):
                 place = TopicPartition(one.topic, one.partition)
                 found.setdefault(one.group, {})[place] = OffsetAndMetadata(one.downstream_offset, one.metadata)

@@ -297,7 +297,7 @@ class MirrorMakerConfig:
         """See :meth:`Flow.worker_config`."""
         props = self.cluster_properties(flow.target)
         props |= {key: value for key, value in self._raw.items() if key.startswith(_WORKER_BEGINNINGS)}
-        props = self.resolved(props) | self._providers()
+        props = self.resolved(props) | self._providers(flow)
         return {
             "client.id": str(flow),
             "group.id": f"{flow.source}-mm2",
@@ -314,7 +314,7 @@ class MirrorMakerConfig:
     def connector_config(self, flow: Flow, connector: Connector) -> dict[str, str]:
         """See :meth:`Flow.connector_config`."""
         props = {key: value for key, value in self._raw.items() if key in _CONNECTOR_KEYS}
-        props |= self._providers()
+        props |= self._providers(flow)
         # Ours beside Java's: spark.* reaches every flow, as there is one Spark for all.
         props |= {key: value for key, value in self._raw.items() if key.startswith(("replication.policy", "spark."))}
         for side, alias in (("source", flow.source), ("target", flow.target)):
@@ -333,7 +333,9 @@ class MirrorMakerConfig:
 
     def resolved(self, props: Mapping[str, str]) -> dict[str, str]:
         """``props`` with references to config providers resolved."""
-        return self._transformer.transform(props)
+        # A cluster may have declarations of its own, for its worker: they are of this file too.
+        declared = {key: value for key, value in props.items() if key.startswith("config.providers")}
+        return self._transformer.transform({key: props[key] for key in props if key not in declared}) | declared
 
     def top_level_properties(self) -> dict[str, str]:
         """What a node's REST server is configured by: the keys of the file that are no cluster's and no flow's."""
@@ -398,8 +400,10 @@ class MirrorMakerConfig:
         found = next((place for place in places if place in self._raw), missing)
         return found, self._raw.line(found)
 
-    def _providers(self) -> dict[str, str]:
-        return {key: value for key, value in self._raw.items() if key.startswith("config.providers")}
+    def _providers(self, flow: Flow) -> dict[str, str]:
+        """Return the declarations of config providers; a flow's own reach its worker too, which resolves its config."""
+        props = {**self._raw, **properties_with_prefix(self._raw, f"{flow}.")}
+        return {key: value for key, value in props.items() if key.startswith("config.providers")}
 
     def _no_flow(self, targets: Sequence[str]) -> ConfigError:
         strangers = [alias for alias in targets if alias not in self.clusters]

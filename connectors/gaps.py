@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from connectors.positions import VERSION, Kind, Reader, check_version, front, text, topic_id
+from connectors.positions import VERSION, Kind, Reader, UnknownFormat, check_version, front, text, topic_id
 
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -156,6 +156,8 @@ def unpack_gap(reader: Reader) -> Gap:
     """The reverse. Raises UnknownFormat."""
     kind, first, last, target_first, target_last, leader_epoch, go_on_at = reader.fixed(_VALUE)
     ids = reader.topic_id(), reader.topic_id()
+    if kind not in tuple(GapKind):
+        raise UnknownFormat(f"gap of kind {kind} in the offset map")
     return Gap(GapKind(kind), first, last, target_first, target_last, go_on_at, leader_epoch, *ids)
 
 

@@ -11,7 +11,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.offsets import EARLIEST, LATEST, list_offset
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.flow_health import Told
-from connectors.mirror_records import Heartbeat, MalformedRecord
+from connectors.mirror_records import Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,7 @@ async def _read(cluster: Cluster, topic: str, timeout_s: float, most: int) -> To
     read_from_ms: list[int] = []
 
     def take(record: LogRecord) -> None:
-        try:
-            one = Heartbeat.decode(record.key, record.value)
-        except MalformedRecord as error:
-            log.info("%s, offset %d: passed over: %s", topic, record.offset, error)
-            return
+        one = Heartbeat.decode(record.key, record.value)
         if not read_from_ms:
             read_from_ms.append(one.timestamp_ms)
         flow = (one.source_alias, one.target_alias)

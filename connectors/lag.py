@@ -36,6 +36,10 @@ class PartitionLag:
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in PartitionLag.__dataclass_fields__ if name != "offset_bytes"}
 
+    def lost_sight(self) -> PartitionLag:
+        """The same if its source does not answer."""
+        return replace(self, records=-1, bytes=-1, ms=-1)
+
     def at(self, position: int, end: int, ms: int) -> PartitionLag:
         """The same where the copy has come to ``position`` since, and the source to ``end``."""
         begin = max(position, self.end - self.records) if self.lost else position
@@ -46,15 +50,36 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class FlowLag:
-    """Of all partitions of a flow that are looked at; ``unknown`` are those that could not be, and why."""
+    """Of all partitions of a flow that are looked at.
+
+    Args:
+        unknown: Those that could not be, and why.
+        known_ms: When it was looked at, in milliseconds since 1970; -1 never.
+        is_known: False if nothing could be looked at now, so that all is as unknown as it was at ``known_ms``.
+    """
 
     partitions: tuple[PartitionLag, ...]
     unknown: Mapping[str, str] = field(default_factory=dict)
+    known_ms: int = -1
+    is_known: bool = True
+
+    def lost(self, flow: str, why: str, known_ms: int = -1) -> FlowLag:
+        """What is left of it if a cluster does not answer any more; ``known_ms``: it was known then too."""
+        return FlowLag(
+            tuple(one.lost_sight() for one in self.partitions),
+            {flow: why},
+            max(self.known_ms, known_ms),
+            is_known=False,
+        )
 
     def to_json(self, most: int) -> dict[str, Any]:
         """With the ``most`` partitions that are furthest behind; see docs/operations.md."""
+        whole = together(self.partitions)
+        if not self.is_known:
+            whole = replace(whole, records=-1, bytes=-1, ms=-1)
         return {
-            **asdict(together(self.partitions)),
+            **asdict(whole),
+            "unknown_since_ms": None if self.is_known or self.known_ms < 0 else self.known_ms,
             "topics": {topic: asdict(lag) for topic, lag in by_topic(self.partitions).items()},
             "furthest": [one.to_json() for one in furthest(self.partitions, most)],
             "unknown": dict(self.unknown),
@@ -63,7 +88,8 @@ class FlowLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of several partitions together: sums, and the greatest age; -1 where nothing of it is known."""
+    """Of several partitions together: sums, and the greatest age; -1 where it is not known, of records and age if it
+    is not known of one."""
 
     partitions: int
     records: int
@@ -98,11 +124,12 @@ def lag_of(
 def together(lags: Iterable[PartitionLag]) -> Lag:
     each = list(lags)
     known = [one.bytes for one in each if one.bytes >= 0]
+    is_known = all(one.records >= 0 for one in each)
     return Lag(
         len(each),
-        sum(one.records for one in each),
+        sum(one.records for one in each) if is_known else -1,
         sum(known) if known or not each else -1,
-        max((one.ms for one in each), default=0),
+        max((one.ms for one in each), default=0) if is_known else -1,
         sum(one.lost for one in each),
     )
 
@@ -116,5 +143,5 @@ def by_topic(lags: Iterable[PartitionLag]) -> dict[str, Lag]:
 
 def furthest(lags: Sequence[PartitionLag], most: int) -> list[PartitionLag]:
     """The ``most`` partitions that are furthest behind: by records, then by age; those that are not are left out."""
-    behind = [one for one in lags if one.records or one.lost]
+    behind = [one for one in lags if one.records > 0 or one.lost]
     return sorted(behind, key=lambda one: (-one.records, -one.ms, one.topic, one.partition))[:most]

@@ -13,13 +13,14 @@ from uuid import UUID
 
 from kafka.protocol.admin import DescribeLogDirsRequest
 
-from connect.core.errors import HeliographError, PermanentError
+from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
 from connectors.clients import FlowClients
+from connectors.contact import NOTHING_KNOWN, Contact
 from connectors.dataplane import reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
@@ -33,8 +34,12 @@ _SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
 _FRESH_S: Final = 1.0
 _V2: Final = 2
+_ANSWERS_WITHIN_S: Final = 5.0
 #: Partitions whose oldest waiting record is looked up at a time: what stands still is looked up once.
 _MOST_STAMPS: Final = 1000
+
+
+NOTHING: Final = FlowLag(())
 
 
 class LagReader:
@@ -51,6 +56,11 @@ class LagReader:
         """The cluster that is asked for ends."""
         return self._source
 
+    @property
+    def store(self) -> Cluster:
+        """The cluster that positions are stored on."""
+        return self._store
+
     async def all(self) -> FlowLag:
         """Every partition that the flow selects, in order, by what is stored. Errors as those of the clusters."""
         settings, source = self._settings, self._source
@@ -63,6 +73,23 @@ class LagReader:
         fresh = [one for one in partitions if one not in stored]
         stored |= await first_offsets(source, fresh, begin_of(settings))
         return await self.of(stored, _MOST_STAMPS)
+
+    async def look(self, last: FlowLag = NOTHING) -> FlowLag:
+        """As :meth:`all`; if a cluster does not answer, ``last`` as far as it is known still.
+
+        Raises:
+            HeliographError: What does not pass, such as rights that are missing.
+        """
+        try:
+            async with asyncio.timeout(_ANSWERS_WITHIN_S):
+                await asyncio.gather(self._source.metadata(()), self._store.metadata(()))
+            found = await self.all()
+        except TimeoutError:
+            why = f"{self._source.name} or {self._store.name} did not answer within {_ANSWERS_WITHIN_S:.0f} s"
+            return last.lost(self._settings.flow, why)
+        except RetriableError as error:
+            return last.lost(self._settings.flow, str(error))
+        return replace(found, known_ms=wall_ms())
 
     async def stored(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of partitions that have one."""
@@ -126,15 +153,19 @@ class SharedLag:
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
-        self._last = FlowLag(())
+        self._last = NOTHING
         self._fresh_until_s = 0.0
 
-    async def read(self, settings: MirrorSourceSettings, source: Cluster, store: Cluster) -> FlowLag:
-        """No older than a second. Errors as those of the clusters."""
+    async def read(
+        self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, contact: Contact = NOTHING_KNOWN
+    ) -> FlowLag:
+        """No older than a second. Raises as :meth:`LagReader.look`."""
         async with self._reading:
             began_s = time.monotonic()
-            if began_s > self._fresh_until_s:
-                self._last = await LagReader(settings, source, store).all()
+            if not contact.knows_lag:
+                self._last = self._last.lost(settings.flow, contact.source.reason, contact.source.answered_ms)
+            elif began_s > self._fresh_until_s:
+                self._last = await LagReader(settings, source, store).look(self._last)
                 self._fresh_until_s = began_s + _FRESH_S
             return self._last
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import PermanentError, RetriableError, UnreadableRecord
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offsets
 from connect.kafka.producer import partition_of
 from connect.kafka.topiclog import LogRecord, read_to_end
+from connect.kafka.unreadable import pass_over
 from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import codes, reading
@@ -149,7 +150,13 @@ class MapReader:
         known = self._cache.get(pair, chunk)
         if known is None:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
-            known = cut_chunk(chunk, await self._value(self._partition_of(pair), chunk.offset, key))
+            index = self._partition_of(pair)
+            value = await self._value(index, chunk.offset, key)
+            try:
+                known = cut_chunk(chunk, value)
+            except UnreadableRecord as error:
+                pass_over(f"cluster {self._cluster.name}: topic {self._topic}", index, chunk.offset, str(error))
+                known = RunList()
             self._cache.put(pair, chunk, known)
         if chunk.limit is None:
             for stored in self._positions.get(_source_of(pair), {}).values():
@@ -182,7 +189,7 @@ class MapReader:
         Raises:
             RetriableError: the cluster does not answer, or not in time.
             SecurityError: READ or DESCRIBE on the topic is missing.
-            UnknownFormat: a later version, or something else, wrote into the topic.
+            LaterFormat: a later version wrote into the topic.
         """
         self.is_whole = False
         known = await self._known()
@@ -224,7 +231,7 @@ class MapReader:
 
     def _fold(self, record: LogRecord) -> None:
         self._fold_kind(decode_kind(record.key), record)
-        # A record that cannot be read is met again, and not passed over.
+        # One of a later version is met again, and not passed over.
         self._next[record.partition] = record.offset + 1
 
     def _fold_kind(self, kind: Kind | None, record: LogRecord) -> None:
@@ -234,8 +241,10 @@ class MapReader:
             source = TopicPartition(key.source_topic, key.source_partition)
             if self._connector not in (None, key.connector) or not self._wants(source):
                 return
+            before = self._positions.get(source, {}).get(key.connector)
+            stored = fold_position(before, kind, key, record.value, record.headers)
             known = self._positions.setdefault(source, {})
-            stored = fold_position(known.pop(key.connector, None), kind, key, record.value, record.headers)
+            known.pop(key.connector, None)
             if stored is not None:
                 known[key.connector] = stored
             elif not known:

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from connect.core.errors import PermanentError
+from connect.core.errors import UnreadableRecord
 
 _VERSION: Final = 0
 _LONGEST: Final = 0x7FFF
@@ -19,7 +19,7 @@ _LONG: Final = struct.Struct(">q")
 _TWO_LONGS: Final = struct.Struct(">qq")
 
 
-class MalformedRecord(PermanentError):
+class MalformedRecord(UnreadableRecord):
     """Bytes are no record of this kind, or a field does not fit into one."""
 
 
@@ -133,6 +133,6 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size] if size >= 0 else b""
         if len(taken) != size:
-            raise MalformedRecord(f"the record ends within a field: {self._data!r}")
+            raise MalformedRecord(f"the record ends within a field: {self._data[:80]!r}")
         self._at += size
         return taken

@@ -77,7 +77,7 @@ _TOP_KNOWN: Final = _names(
     """
     dedicated.mode.enable.internal.rest dedicated.mode.enable.public.rest listeners rest.advertised.host.name
     rest.advertised.port rest.advertised.listener access.control.allow.origin access.control.allow.methods
-    response.http.headers.config
+    response.http.headers.config rest.max.request.bytes
     ssl.client.auth
     """
 )

@@ -20,7 +20,18 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from connect.wire.hot import uvarint
-from connectors.positions import VERSION, Kind, LastRun, Position, Reader, check_version, front, text, topic_id
+from connectors.positions import (
+    VERSION,
+    Kind,
+    LastRun,
+    Position,
+    Reader,
+    UnknownFormat,
+    check_version,
+    front,
+    text,
+    topic_id,
+)
 
 MAX_RUNS_PER_CHUNK: Final = 4096
 #: Of one pair with a compacted target, because its log has no start below which the map could be trimmed: some 200 MB
@@ -252,10 +263,14 @@ def decode_chunk(first_upstream: int, value: bytes) -> list[Run]:
     check_version(value, "chunk")
     reader = Reader(value, 0)
     _, downstream, count = reader.fixed(_CHUNK_FRONT)
+    if not 0 < count <= MAX_RUNS_PER_CHUNK:
+        raise UnknownFormat(f"chunk of {count} runs in the offset map")
     upstream = first_upstream
     runs: list[Run] = []
     for _ in range(count):
         run = Run(upstream + reader.uvarint(), downstream + reader.uvarint(), reader.uvarint())
+        if run.length <= 0:
+            raise UnknownFormat("chunk with an empty run in the offset map")
         runs.append(run)
         upstream, downstream = run.upstream_end, run.downstream_end
     reader.end()

@@ -18,9 +18,12 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from connect.core.errors import PermanentError
+from connect.core.errors import PermanentError, UnreadableRecord
 
 VERSION: Final = 1
+#: What later versions may write first; whatever else stands there is not of Heliograph.
+_LATER_VERSIONS: Final = range(VERSION + 1, 10)
+_LATER_KINDS: Final = range(1, 32)
 _FRONT: Final = struct.Struct(">bb")  # version, kind
 _POSITION: Final = struct.Struct(">qiiqqhi")  # S, leader epoch, target partition, T, producer id, epoch, Q
 _PROGRESS: Final = struct.Struct(">bqiqqhiqq")  # version, S, leader epoch, T, producer id, epoch, Q, last run
@@ -52,8 +55,12 @@ class Kind(IntEnum):
     PROGRESS = 9
 
 
-class UnknownFormat(PermanentError):
-    """A record that a later Heliograph, or something else, wrote."""
+class UnknownFormat(UnreadableRecord):
+    """A record that Heliograph has not written."""
+
+
+class LaterFormat(PermanentError):
+    """A record that a later Heliograph has written. Without it records would be copied twice, so the copy ends."""
 
 
 class PositionKey(NamedTuple):
@@ -209,8 +216,9 @@ def fold_position(
         if value is None:
             return None
         full, given = decode_position(key, value), dict(headers)
-        run, claimant = given.get(_RUN_HEADER), given.get(_CLAIMANT_HEADER, b"").decode()
-        return StoredPosition(full, full, None if run is None else LastRun(*_RUN.unpack(run)), claimant)
+        run, claimant = given.get(_RUN_HEADER), given.get(_CLAIMANT_HEADER, b"")
+        last_run = None if run is None else LastRun(*Reader(run, 0).fixed(_RUN))
+        return StoredPosition(full, full, last_run, decode_text(claimant))
     if known is None or value is None:
         return known
     check_version(value, "progress")
@@ -233,16 +241,19 @@ def fold_position(
 
 def decode_kind(key: bytes | None) -> Kind | None:
     """What a record's key is about; None for a kind that a later Heliograph has added, which is passed over: nodes of
-    both may share a topic while they are upgraded one by one. Raises UnknownFormat where the key is of another version.
+    both may share a topic while they are upgraded one by one.
+
+    Raises:
+        LaterFormat: The key is of a later version.
+        UnknownFormat: It is none of Heliograph's.
     """
     if key is None or len(key) < _FRONT.size:
-        raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's; delete it")
+        raise UnknownFormat(f"offset map record with the key {key!r}: not one of Heliograph's")
     version, kind = _FRONT.unpack_from(key)
+    if version in _LATER_VERSIONS and kind in _LATER_KINDS:
+        raise _later(f"offset map record of kind {kind}", version)
     if version != VERSION:
-        raise UnknownFormat(
-            f"offset map record of version {version}, kind {kind}: this Heliograph knows version {VERSION} only; "
-            "run the version that wrote it, or a later one"
-        )
+        raise UnknownFormat(f"offset map record with the key {key[:80]!r}: not one of Heliograph's")
     return Kind(kind) if kind in tuple(Kind) else None
 
 
@@ -283,13 +294,18 @@ def decode_position(key: PositionKey, value: bytes) -> Position:
 
 
 def check_version(value: bytes, what: str) -> None:
-    """Raises UnknownFormat unless the value's first byte is the version known here."""
+    """Raise LaterFormat or UnknownFormat unless the value's first byte is the version known here."""
+    if value and value[0] in _LATER_VERSIONS:
+        raise _later(f"{what} in the offset map", value[0])
     if not value or value[0] != VERSION:
-        version = value[0] if value else "none"
-        raise UnknownFormat(
-            f"{what} in the offset map of version {version}: this Heliograph knows version {VERSION} only; "
-            "run the version that wrote it, or a later one"
-        )
+        raise UnknownFormat(f"{what} in the offset map of version {value[0] if value else 'none'}")
+
+
+def _later(what: str, version: int) -> LaterFormat:
+    return LaterFormat(
+        f"{what} of version {version}: this Heliograph knows version {VERSION} only; run the version that wrote it, or "
+        "a later one"
+    )
 
 
 def front(kind: Kind) -> bytes:
@@ -305,6 +321,14 @@ def text(value: str) -> bytes:
     return _INT16.pack(len(raw)) + raw
 
 
+def decode_text(raw: bytes) -> str:
+    """Raises UnknownFormat."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UnknownFormat(f"offset map record holds a text that is not UTF-8: {error.reason}") from None
+
+
 class Reader:
     """Takes fields from the front of a record, one after the other."""
 
@@ -315,7 +339,7 @@ class Reader:
     def fixed(self, layout: struct.Struct) -> tuple[int, ...]:
         at, self._at = self._at, self._at + layout.size
         if self._at > len(self._data):
-            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short; delete it")
+            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short")
         return layout.unpack_from(self._data, at)
 
     def int32(self) -> int:
@@ -324,11 +348,11 @@ class Reader:
     def take(self, size: int) -> bytes:
         at, self._at = self._at, self._at + size
         if size < 0 or self._at > len(self._data):
-            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short; delete it")
+            raise UnknownFormat(f"offset map record of {len(self._data)} bytes is cut short")
         return self._data[at : self._at]
 
     def text(self) -> str:
-        return self.take(self.fixed(_INT16)[0]).decode()
+        return decode_text(self.take(self.fixed(_INT16)[0]))
 
     def topic_id(self) -> UUID | None:
         value = UUID(bytes=self.take(16))
@@ -343,8 +367,8 @@ class Reader:
                 return value
             shift += 7
             if shift > 63:
-                raise UnknownFormat("offset map record holds a number of more than 64 bits; delete it")
+                raise UnknownFormat("offset map record holds a number of more than 64 bits")
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise UnknownFormat(f"offset map record has {len(self._data) - self._at} bytes too many; delete it")
+            raise UnknownFormat(f"offset map record has {len(self._data) - self._at} bytes too many")

@@ -100,7 +100,7 @@ async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -
     Raises:
         RetriableError: the cluster does not answer, or not in time.
         SecurityError: READ or DESCRIBE on the topic is missing.
-        UnknownFormat: a later version wrote a record of this kind.
+        LaterFormat: a later version wrote a record of this kind.
     """
     found: dict[tuple[str, K], V] = {}
     if await known_topic(cluster, topic) is None:

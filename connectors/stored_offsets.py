@@ -89,7 +89,8 @@ async def _read_positions(
         if not wanted(key.connector):
             return
         of = key.connector, TopicPartition(key.source_topic, key.source_partition)
-        stored = fold_position(found.pop(of, None), kind, key, record.value, record.headers)
+        stored = fold_position(found.get(of), kind, key, record.value, record.headers)
+        found.pop(of, None)
         if stored is not None:
             found[of] = stored
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
+from connect.core.bounded_json import MAX_ELEMENTS, TooManyElements, decode_json
 from connect.core.herding import SourceOffset
 from connect.core.model import TargetState
-from rest.errors import RestError
+from rest.errors import TOO_LARGE, RestError
 
 T = TypeVar("T")
 
@@ -99,14 +100,14 @@ OFFSETS: Final = TypeAdapter(ConnectorOffsets)
 TASK_CONFIGS: Final[TypeAdapter[list[dict[str, str]]]] = TypeAdapter(list[dict[str, Text]])
 
 
-def read(body: bytes, shape: TypeAdapter[T]) -> T:
+def read(body: bytes, shape: TypeAdapter[T], max_elements: int = MAX_ELEMENTS) -> T:
     """The value of a body; an empty one, and ``null``, is refused like one of another shape.
 
     Raises:
-        RestError: 500, with the place of the first mistake.
+        RestError: 500, with the place of the first mistake; 413, it has more than ``max_elements``.
     """
     try:
-        return shape.validate_python(_parse(body))
+        return shape.validate_python(_parse(body, max_elements))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = _place(first["loc"])
@@ -145,16 +146,18 @@ def _place(location: Sequence[str | int]) -> str:
     return ".".join(str(each) for each in location if each != "[key]")
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytes, max_elements: int) -> Any:
     try:
         text = body.decode(json.detect_encoding(body))
         if not text.strip(" \t\r\n"):
             return None
-        value = _DECODER.decode(text)
+        value = decode_json(text, max_elements=max_elements, decoder=_DECODER)
         _refuse_lone_surrogates(text, value)
     except json.JSONDecodeError as error:
         raise RestError(500, f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
-    except (UnicodeError, RecursionError, ValueError) as error:
+    except TooManyElements as error:
+        raise RestError(TOO_LARGE, f"The body is too large: {error}.") from None
+    except (UnicodeError, ValueError) as error:
         raise RestError(500, f"The body is not JSON: {type(error).__name__}") from None
     return value
 

@@ -17,23 +17,34 @@ from connect.core.herding import ElsewhereError, Herder
 from rest import bodies
 from rest.errors import JSON, TOO_LARGE, RestError, TimedOut, not_acceptable, unsupported_media_type
 from rest.forward import Forwarder, join
+from rest.settings import RestSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: The key of an ASGI scope under which the herder of a request stands.
 HERDER: Final = "heliograph.herder"
-BODY_LIMIT_BYTES: Final = 10 << 20
+#: Of requests between workers. A connector of a thousand tasks has 2 MB of configs.
+WORKERS_BODY_BYTES: Final = 10 << 20
+WORKERS_BODY_ELEMENTS: Final = 1_000_000
 REQUEST_TIMEOUT_S: Final = 90.0
 _MAX_INT: Final = 2**31 - 1
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class Call:
-    """A request as the endpoints see it."""
+    """A request as the endpoints see it.
 
-    def __init__(self, request: Request) -> None:
+    Raises:
+        RestError: 413, it says that its body is longer than ``limit_bytes``.
+    """
+
+    def __init__(self, request: Request, limit_bytes: int) -> None:
         self.request = request
+        self._limit_bytes = limit_bytes
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > limit_bytes:
+            raise self._too_large()
         self.herder: Herder = request.scope[HERDER]
         self._forwarder: Forwarder = request.app.state.forwarder
         self._timeout_s: float = request.app.state.request_timeout_s
@@ -62,15 +73,15 @@ class Call:
         return bodies.read(body, shape)
 
     async def _read(self) -> bytes:
-        length = self.request.headers.get("content-length", "0")
-        if length.isdigit() and int(length) > BODY_LIMIT_BYTES:
-            raise _too_large()
         body = bytearray()
         async for chunk in self.request.stream():
             body += chunk
-            if len(body) > BODY_LIMIT_BYTES:
-                raise _too_large()
+            if len(body) > self._limit_bytes:
+                raise self._too_large()
         return bytes(body)
+
+    def _too_large(self) -> RestError:
+        return RestError(TOO_LARGE, f"The body of a request may have {self._limit_bytes} bytes at most.")
 
     async def within_time(self, operation: Awaitable[T]) -> T:
         """Wait for the herder as long as a request may take.
@@ -137,12 +148,14 @@ class Call:
 _PATH_SAFE: Final = "!$&'()*+,=:@~"
 
 
-def _too_large() -> RestError:
-    return RestError(TOO_LARGE, f"The body of a request may have {BODY_LIMIT_BYTES} bytes at most.")
-
-
 async def _call(request: Request) -> Call:
-    return Call(request)
+    settings: RestSettings = request.app.state.settings
+    return Call(request, settings.max_request_bytes)
+
+
+async def _workers_call(request: Request) -> Call:
+    settings: RestSettings = request.app.state.settings
+    return Call(request, max(settings.max_request_bytes, WORKERS_BODY_BYTES))
 
 
 # -- what endpoints take -----------------------------------------------------------------------------------------------
@@ -169,6 +182,8 @@ def _is_true_or_blank(value: object) -> bool:
 
 
 Calling = Annotated[Call, Depends(_call)]
+#: Of a request between workers.
+WorkersCalling = Annotated[Call, Depends(_workers_call)]
 #: Paths are matched before they are decoded, so that a name may hold a slash.
 Name = Annotated[str, Path(), BeforeValidator(_decoded)]
 TaskNumber = Annotated[int, Path(), BeforeValidator(_task_number)]

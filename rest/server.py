@@ -97,6 +97,12 @@ class RestServer:
             await self.stop()
             raise
         log.info("REST server listening at %s, advertised as %s", _listed(self._main), self.advertised_url)
+        if all(_is_loopback(each.host) for each in self._settings.listeners):
+            log.info(
+                "REST is served on this machine only; if workers or users of other machines need it, set "
+                "listeners = http://:%s in the worker's file",
+                self._main[0].port,
+            )
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
 
@@ -258,6 +264,10 @@ async def _own_host() -> str:
         return str(found[0][4][0])
     except OSError:
         return "127.0.0.1"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _listed(running: Sequence[_Running]) -> str:

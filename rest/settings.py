@@ -27,9 +27,10 @@ class RestSettings:
         allowed_origins, allowed_methods: For browsers on other sites; no origins: no such calls.
         header_rules: For every answer of the main listeners.
         topic_tracking, topic_tracking_reset: ``topic.tracking.*``.
+        max_request_bytes: Longest body of a user's request.
     """
 
-    listeners: tuple[Listener, ...] = (Listener("http", "", 8083),)
+    listeners: tuple[Listener, ...] = (Listener("http", "localhost", 8083),)
     admin_listeners: tuple[Listener, ...] | None = None
     advertised_host: str | None = None
     advertised_port: int | None = None
@@ -39,6 +40,7 @@ class RestSettings:
     header_rules: tuple[HeaderRule, ...] = ()
     topic_tracking: bool = True
     topic_tracking_reset: bool = True
+    max_request_bytes: int = 1 << 20
 
     @classmethod
     def of(cls, values: Values) -> Self:
@@ -57,6 +59,7 @@ class RestSettings:
             header_rules=parse_header_rules(values.string("response.http.headers.config")),
             topic_tracking=values.get("topic.tracking.enable", True) is True,
             topic_tracking_reset=values.get("topic.tracking.allow.reset", True) is True,
+            max_request_bytes=values.integer("rest.max.request.bytes"),
         )
 
 

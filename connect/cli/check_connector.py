@@ -79,7 +79,7 @@ async def check_connector(file: ConnectorFile, report: Report, *, offline: bool)
     props = {key: value for key, value in file.config.items() if value is not None}
     try:
         # The worker's own providers are not known here.
-        transformer = ConfigTransformer({}, config_providers()).for_connector(props)
+        transformer = ConfigTransformer({}, config_providers())
         resolved, secrets = transformer.transform(props), secrets_of(transformer, props)
     except ConfigError as error:
         return report.with_findings([file.finding(Level.ERROR, error.message, error.key or "")])
@@ -99,7 +99,7 @@ async def _look(
 ) -> None:
     """As a worker would that is sent it, and then at its clusters. Raises ConfigError, SecurityError."""
     worker = _sample_worker({key: value for key, value in props.items() if key not in hidden})
-    async with plugins_of(worker.props) as plugins:
+    async with plugins_of(worker) as plugins:
         refused = await objections_of(file.config, plugins, worker, worker.transformer)
         java_class = plugins.full_name(file.config.get("connector.class") or "") or ""
     looked.findings += [file.finding(Level.ERROR, reason, key) for key, reason in refused]
@@ -136,6 +136,7 @@ def _sample_worker(props: Mapping[str, str]) -> WorkerConfig:
                 "key.converter": _BYTES,
                 "value.converter": _BYTES,
                 # Whether the worker can is not this file's to say.
+                "file.stream.source.enable": "true",
                 "exactly.once.source.support": "enabled" if _requires_exactly_once(props) else "disabled",
             },
             config_providers(),

@@ -25,14 +25,16 @@ _SAMPLE: Final = "orders"
 
 
 @asynccontextmanager
-async def plugins_of(worker: Mapping[str, str]) -> AsyncIterator[Plugins]:
-    """Those of a worker with these properties. Spark begins where a query is to be checked, and nowhere else."""
-    spark = SharedSpark(lambda: spark_of_worker(worker, frozenset()), LinkSettings())
+async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
+    """Those of a worker. Spark begins where a query is to be checked, and nowhere else."""
+    spark = SharedSpark(lambda: spark_of_worker(worker.props, frozenset()), LinkSettings())
 
     def find(kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
         return plugins.find(kinds, name, version)
 
-    plugins = Plugins.discover(mirror_plugins(MirrorHost(worker, spark, find)))
+    plugins = Plugins.discover(
+        mirror_plugins(MirrorHost(worker.props, spark, find)), may_read_files=worker.may_read_files
+    )
     try:
         yield plugins
     finally:

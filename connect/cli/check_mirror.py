@@ -83,7 +83,7 @@ async def _refusals(flow: Flow) -> list[Finding]:
     told: list[Finding] = []
     try:
         worker = worker_config(flow)
-        async with plugins_of(worker.props) as plugins:
+        async with plugins_of(worker) as plugins:
             try:
                 check_worker(worker, plugins)
             except ConfigError as error:

@@ -86,7 +86,7 @@ def _of_worker(found: Translation, text: str) -> Finding:
 
 
 async def _refusals(found: Translation, wanted: Wanted, worker: WorkerConfig) -> list[Finding]:
-    async with plugins_of(worker.props) as plugins:
+    async with plugins_of(worker) as plugins:
         refused = await objections_of(wanted.config, plugins, worker, worker.transformer)
     return [of_error(found.located(ConfigError(reason, key), wanted)) for key, reason in refused]
 
@@ -121,7 +121,7 @@ def _mirror_of(node: Node, wanted: Wanted) -> Mirror:
 
 async def _look(part: _Part, looked: Looked, *, offline: bool) -> None:
     config, worker = part.wanted.config, part.worker
-    transformer = worker.transformer.for_connector(config)
+    transformer = worker.transformer
     hiding = secrets_of(transformer, config, worker.raw)
     props = transformer.transform(config)
     missing = not_asked(part.found, props, part.secrets)

@@ -56,7 +56,7 @@ async def _parsed(props: Properties) -> WorkerConfig:
     try:
         RestSettings.of(config.values)
         link_settings(config.props)
-        async with plugins_of(config.props) as plugins:
+        async with plugins_of(config) as plugins:
             check_worker(config, plugins)
     except ConfigError as error:
         raise config.located(error) if error.line is None else error from None

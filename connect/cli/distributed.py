@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -79,6 +80,14 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     from connect.runtime.discovery import config_providers
 
     config = WorkerConfig.parse(load_properties(parsed.file), config_providers())
+    log.info(
+        "Heliograph %s: %s, group %s on %s, REST at %s",
+        version("heliograph"),
+        parsed.file,
+        config.group_id,
+        ", ".join(config.values.strings("bootstrap.servers")),
+        ", ".join(config.values.strings("listeners")),
+    )
     for warning in config.warnings:
         log.warning("%s: %s", parsed.file, warning)
     return asyncio.run(_work(program, config))

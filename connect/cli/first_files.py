@@ -109,8 +109,9 @@ def _worker(answers: Answers) -> str:
         "# Records are copied as they are.",
         *_pairs({"key.converter": _BYTES, "value.converter": _BYTES}),
         "",
-        "# Where its REST API listens.",
-        *_pairs({"listeners": "http://:8083"}),
+        "# Where its REST API listens, which asks for no password: on this machine only. Workers and users of other",
+        "# machines need http://:8083.",
+        *_pairs({"listeners": "http://localhost:8083"}),
     ]
     return "\n".join(lines) + "\n"
 

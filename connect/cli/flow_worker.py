@@ -9,15 +9,16 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
+from connect.cli.rates import NO_TOPICS
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
-from connect.core.model import State, Status
+from connect.core.model import State, Status, TargetState
 from connect.core.worker_config import WorkerConfig
 from connect.runtime.around import InternalRequests, Sign
 from connect.runtime.distributed import DistributedWorker
@@ -111,7 +112,7 @@ class FlowWorker:
         self.flow = flow
         config = worker_config(flow)
         self.host = MirrorHost(config.props, spark, self._find_plugin)
-        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host))
+        plugins = self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         try:
             check_worker(config, plugins)
         except ConfigError as error:
@@ -158,7 +159,16 @@ class FlowWorker:
 
     def progress(self, now_ms: int) -> FlowProgress:
         """A picture of what this node copies of the flow."""
-        return self.host.progress(Connector.SOURCE.value, str(self.flow), now_ms)
+        name, snapshot = Connector.SOURCE.value, self.worker.core.snapshot
+        found = self.host.progress(name, str(self.flow), now_ms)
+        if found.partitions or name not in snapshot.connectors():
+            return found
+        state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)
+        if state is not TargetState.STARTED:
+            return replace(found, state=state.value)
+        # Its connector has looked, and has found nothing to copy, on this node or another.
+        has_looked = status is not None and status.state is State.RUNNING and not snapshot.task_ids(name)
+        return replace(found, state=NO_TOPICS) if has_looked else found
 
     def failure(self) -> str | None:
         """Why nothing of the flow goes on, if that is so: its connector or all its tasks have failed.

@@ -15,11 +15,15 @@ from connect.cli.console import EXIT_OK
 from connect.cli.lag_view import live, show_lags
 from connect.cli.rest_client import RestClient, connector_path
 from connect.core.errors import ConfigError
-from connectors.flows import chosen_flows
-from connectors.lag_reader import LagReader, lag_reader
+from connect.core.model import State
+from connectors.flows import Connector, Flow, chosen_flows
+from connectors.lag import FlowLag
+from connectors.lag_reader import NOTHING, LagReader, lag_reader
+from connectors.target_states import read_target_state
 
 #: Not all could be looked at, as with ``heliograph plan``.
 EXIT_UNKNOWN: Final = 1
+_NO_TOPICS: Final = "no topic of the source is selected, so nothing is copied; see the flow's topics and topics.exclude"
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
 #: What is printed of each flow, as JSON has it.
 Told = list[dict[str, Any]]
@@ -35,7 +39,8 @@ def run_lag(
     watch: bool = False,
     every_s: float = 2.0,
 ) -> int:
-    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at.
+    """Print it, with ``watch`` again and again; the exit code: 0, or 1 where not all could be looked at, or a flow
+    copies nothing because it has no topics or its connector is stopped.
 
     Raises ConfigError for a file that is wrong, and what the clusters or the worker raise.
     """
@@ -50,10 +55,17 @@ def run_lag(
 
 
 async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, every_s: float | None) -> int:
+    flows = {str(one): one for one in chosen_flows(file, flow)}
+    last = dict.fromkeys(flows, NOTHING)
     async with readers_of(file, flow) as readers:
 
         async def read() -> Told:
-            return [{"flow": name, **(await reader.all()).to_json(top)} for name, reader in readers.items()]
+            told = []
+            for name, reader in readers.items():
+                last[name] = lag = await reader.look(last[name])
+                problem = await _problem(flows[name], reader, lag)
+                told.append({"flow": name, **lag.to_json(top), "problem": problem})
+            return told
 
         if every_s is None:
             return _show(await read(), as_json=as_json)
@@ -61,6 +73,21 @@ async def _of_file(file: Path, flow: str | None, top: int, *, as_json: bool, eve
             while True:
                 show(await read(), time.monotonic())
                 await asyncio.sleep(every_s)
+
+
+async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
+    """Why the flow copies nothing, if that is so and can be seen."""
+    if not lag.is_known:
+        return None
+    name = Connector.SOURCE.value
+    state = await read_target_state(reader.store, flow.worker_config()["config.storage.topic"], name)
+    return _stopped(name, state) or (None if lag.partitions else _NO_TOPICS)
+
+
+def _stopped(connector: str, state: str) -> str | None:
+    if state not in (State.STOPPED, State.PAUSED):
+        return None
+    return f"connector {connector} is {state} and copies nothing; resume it (heliograph connectors resume {connector})"
 
 
 @asynccontextmanager
@@ -84,9 +111,14 @@ def _of_worker(url: str, flow: str | None, top: int, *, as_json: bool, every_s: 
 
 def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Told]:
     def read() -> Told:
-        known = worker.ask("GET", "/connectors?expand=info")
+        known = worker.ask("GET", "/connectors?expand=info&expand=status")
         names = [name for name, each in sorted(known.items()) if _is_mirror(each["info"]["config"])]
-        told = [worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}") for name in names]
+        told = []
+        for name in names:
+            one = worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}")
+            state = known[name].get("status", {}).get("connector", {}).get("state", "")
+            no_topics = _NO_TOPICS if one["unknown_since_ms"] is None and not one["partitions"] else None
+            told.append({**one, "problem": _stopped(name, state) or no_topics})
         wanted = [one for one in told if flow in (None, one["flow"])]
         if not wanted:
             raise ConfigError(f"the worker at {worker.shown_url} mirrors no flow {flow or ''}".rstrip())
@@ -104,4 +136,4 @@ def _show(told: Told, *, as_json: bool) -> int:
         show_json(told)
     else:
         show_lags(told)
-    return EXIT_UNKNOWN if any(one["unknown"] for one in told) else EXIT_OK
+    return EXIT_UNKNOWN if any(one["unknown"] or one["problem"] for one in told) else EXIT_OK

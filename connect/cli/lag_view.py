@@ -13,6 +13,7 @@ from rich.text import Text
 
 from connect.cli.connectors_view import console, new_table, printable
 from connect.cli.console import counted
+from connectors.contact import since_text
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 #: Below it offsets are left out.
@@ -49,13 +50,17 @@ def live() -> Iterator[Callable[[Sequence[Mapping[str, Any]], float], None]]:
 
 def _speed(before: tuple[float, int] | None, now_s: float, records: int) -> float | None:
     """By how many records a second the lag grows."""
-    if before is None or now_s <= before[0]:
+    if before is None or now_s <= before[0] or min(records, before[1]) < 0:
         return None
     return (records - before[1]) / (now_s - before[0])
 
 
 def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iterator[RenderableType]:
     yield Text(printable(f"{one['flow']}: {_headline(one)}{_trend(speed)}"))
+    if one.get("problem"):
+        yield Text(printable(f"  {one['problem']}"), style="bold red")
+    if "source_answers" in one:
+        yield Text(f"  {_contact(one)}")
     if one["furthest"]:
         yield _table(one["furthest"], is_wide=is_wide)
     unknown = list(one["unknown"].items())
@@ -68,10 +73,27 @@ def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iter
 def _headline(one: Mapping[str, Any]) -> str:
     lost = f", {one['lost']:,} lost" if one["lost"] else ""
     count = counted(one["partitions"], "partition")
+    if one["records"] < 0:
+        since_ms = one["unknown_since_ms"]
+        return f"lag unknown {since_text(-1 if since_ms is None else since_ms)} in {count}{lost}"
+    if not one["partitions"]:
+        return "nothing to copy: 0 partitions"
     if not one["records"]:
         return f"all is copied in {count}{lost}"
     size, age = bytes_text(one["bytes"]), age_text(one["ms"])
     return f"{one['records']:,} records behind in {count}, about {size}, the oldest {age} old{lost}"
+
+
+def _contact(one: Mapping[str, Any]) -> str:
+    """Whether the clusters answer the worker, and when records last moved."""
+    said = {True: "answers", False: "does not answer", None: "not asked by this worker"}
+    ages = [
+        f"last {what} {age_text(one[key])} ago"
+        for what, key in (("fetch", "last_fetch_age_ms"), ("produce", "last_produce_age_ms"))
+        if one[key] is not None
+    ]
+    sides = [f"{side}: {said[one[f'{side}_answers']]}" for side in ("source", "target")]
+    return ", ".join([*sides, *ages])
 
 
 def _trend(speed: float | None) -> str:

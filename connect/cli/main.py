@@ -112,7 +112,8 @@ def lag(
 ) -> None:
     """Print how far each flow is behind: asked of its clusters, so that no worker has to run, or of a worker.
 
-    Exit codes: 0 it was told, 1 an error, or a partition that could not be looked at."""
+    Exit codes: 0 it was told, 1 an error, a partition that could not be looked at, or a flow that copies nothing, as no
+    topic is selected or its connector is stopped or paused."""
     from connect.cli.lag import EXIT_UNKNOWN, run_lag
 
     configure_logging("CRITICAL")

@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -27,7 +28,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, flow_line
+from connect.cli.rates import RateMeter, flow_line, idle_text
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import unless
@@ -45,6 +46,8 @@ LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 EXIT_WITHIN_S: Final = 9.8
 STOP_TIMEOUT_S: Final = 9.3
 SUMMARY_INTERVAL_S: Final = 10.0
+#: That a flow copies nothing is a warning once in so long; its line comes with the others.
+IDLE_WARNING_S: Final = 60.0
 #: Waits between attempts to start while a cluster does not answer; the last one repeats.
 START_DELAYS_S: Final = (1.0, 2.0, 3.0, 5.0)
 
@@ -150,6 +153,24 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _tell_what_starts(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
+    """Say in one line what the log is of."""
+    rest = "no REST"
+    if config.public_rest or config.internal_rest:
+        from connect.core.rest_defs import REST_INTERNAL
+
+        listeners = REST_INTERNAL.parse(config.top_level_properties()).strings("listeners")
+        rest = f"REST for {'users' if config.public_rest else 'other nodes'} at {', '.join(listeners)}"
+    logger.info(
+        "Heliograph %s: %s, flows %s, %s, %s",
+        version("heliograph"),
+        config.file,
+        ", ".join(map(str, flows)),
+        "no Spark" if engine is None else f"Spark {engine.settings.place}",
+        rest,
+    )
+
+
 class NotStarted(PermanentError):
     """Starting failed for a reason that waiting does not mend."""
 
@@ -165,6 +186,7 @@ class StopTimedOut(HeliographError):
 async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) -> None:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         engines = [_spark(flows)]
+        _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
             engines[0].begin()
             # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
@@ -257,7 +279,12 @@ async def _stop(maker: MirrorMaker) -> None:
 async def _log_summaries(maker: MirrorMaker) -> None:
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
+    warned_s: dict[str, float] = {}  # by what is said of a flow that copies nothing
     while True:
         for rates in meter.observe(clock(), maker.progress()):
-            logger.info("%s", flow_line(rates))
+            idle, line = idle_text(rates), flow_line(rates)
+            is_new = idle is not None and clock() - warned_s.get(line, float("-inf")) >= IDLE_WARNING_S
+            if is_new:
+                warned_s[line] = clock()
+            logger.log(logging.WARNING if is_new else logging.INFO, "%s", line)
         await asyncio.sleep(SUMMARY_INTERVAL_S)

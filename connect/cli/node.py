@@ -40,7 +40,7 @@ class WorkerNode:
             link_settings(config.props),
         )
         self.host = MirrorHost(config.props, self._spark, self._find_plugin)
-        self._plugins = Plugins.discover(mirror_plugins(self.host))
+        self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         check_worker(config, self._plugins)
         self._worker: DistributedWorker | None = None
         self._lag: LagWatch | None = None

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.console import counted
+from connectors.contact import NOTHING_KNOWN, Contact, since_text
 
 if TYPE_CHECKING:
     from connectors.source.progress import FlowProgress, PartitionView
 
+#: State of a flow whose connector has found nothing to copy.
+NO_TOPICS: Final = "without topics"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
 
 
@@ -46,6 +49,7 @@ class FlowRates:
     state: str
     spark_epoch: int
     topics: tuple[TopicRates, ...]
+    contact: Contact = NOTHING_KNOWN
 
     @property
     def records(self) -> int:
@@ -109,6 +113,7 @@ class RateMeter:
                 flow.state,
                 flow.spark_epoch,
                 tuple(self._topic(flow.flow, topic, topics[topic]) for topic in sorted(topics)),
+                flow.contact,
             )
             for flow, topics in grouped
         ]
@@ -137,23 +142,50 @@ class RateMeter:
 
 
 def flow_line(rates: FlowRates) -> str:
-    """One flow as a line of a log.
+    """One flow as a line of a log; one that copies nothing has a sentence of its own (:func:`idle_text`).
 
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
+    if (idle := idle_text(rates)) is not None:
+        return f"{rates.flow}: {idle}"
     return (
         f"{rates.flow} {rates.state}: {counted(len(rates.topics), 'topic')}, "
         f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
         f"{rates.records_per_s:,.0f} records/s, {bytes_text(rates.bytes_per_s)}/s, "
-        f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind, "
+        f"{lag_text(rates)}, "
         f"batches {' '.join(f'{kind} {rates.batches(kind):,}' for kind in BATCH_KINDS)}, "
         f"Spark epoch {rates.spark_epoch}{troubles(rates)}"
     )
 
 
+def idle_text(rates: FlowRates) -> str | None:
+    """Why a flow copies nothing, if its connector is the reason."""
+    if rates.state == NO_TOPICS:
+        return "no topic of the source is selected, so nothing is copied; see the flow's topics and topics.exclude"
+    if rates.state in ("STOPPED", "PAUSED"):
+        return (
+            f"its connector MirrorSourceConnector is {rates.state}, so nothing is copied; resume it over REST: "
+            f"PUT {'/'.join(('', *rates.flow.split('->'), 'connectors/MirrorSourceConnector/resume'))}"
+        )
+    return None
+
+
+def lag_text(rates: FlowRates) -> str:
+    """How far it is behind, or since when that is unknown."""
+    source = rates.contact.source
+    if not rates.contact.knows_lag:
+        return f"lag unknown {since_text(source.answered_ms)}: the source does not answer"
+    if not rates.topics:
+        return "lag unknown"
+    return f"{rates.lag_records:,} records and {rates.lag_ms:,} ms behind"
+
+
 def troubles(rates: FlowRates) -> str:
     """What is not as it should be, behind a comma; nothing where all is well."""
     stopped = f", {counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
+    target = rates.contact.target
+    if target.answers is False:
+        stopped += f", the target does not answer {since_text(target.answered_ms)}"
     return stopped + (f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else "")
 
 

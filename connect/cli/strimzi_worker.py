@@ -40,7 +40,7 @@ def checked_connectors(found: Translation, worker: WorkerConfig) -> None:
     """
     for wanted in found.connectors:
         try:
-            config = worker.transformer.for_connector(wanted.config).transform(wanted.config)
+            config = worker.transformer.transform(wanted.config)
             if wanted.config["connector.class"].endswith("MirrorSourceConnector"):
                 settings = source_settings(config, worker.props)
                 flow_clients(

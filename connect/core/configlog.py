@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connect.core.bounded_json import decode_json
 from connect.core.config_changes import (
     Change,
     ConnectorChanged,
@@ -58,7 +58,14 @@ _INT64: Final = range(-(2**63), 2**63)
 Record = tuple[str, bytes | None]
 Config = Mapping[str, str]
 
+#: What the log shows of a key.
+_SHOWN_CHARS: Final = 80
+
 # -- the fold ----------------------------------------------------------------------------------------------------------
+
+
+def _shown(key: str | None) -> str:
+    return "without a key" if key is None else key[:_SHOWN_CHARS]
 
 
 class _WrongValue(ValueError):
@@ -157,15 +164,15 @@ class ConfigLog:
         Nothing is raised: a record that makes no sense is passed over and said to be :class:`Unreadable`.
         """
         try:
-            content = None if value is None else json.loads(value)
-        except (ValueError, RecursionError):
+            content = None if value is None else decode_json(value)
+        except ValueError as error:
             # As Java does, without moving on: members of a group compare their offsets.
-            return (Unreadable(f"record {offset} ({key}) is not JSON"),)
+            return (Unreadable(f"record {offset} ({_shown(key)}) cannot be read: {error}"),)
         self.offset = offset + 1
         try:
             return tuple(self._fold(key, content))
         except _WrongValue as error:
-            return (Unreadable(f"record {offset} ({key}): {error}"),)
+            return (Unreadable(f"record {offset} ({_shown(key)}): {error}"),)
 
     def _fold(self, key: str | None, content: object) -> Iterator[Change]:
         for prefix, fold in _FOLDS.items():

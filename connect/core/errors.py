@@ -18,6 +18,10 @@ class PermanentError(HeliographError):
     """Only a changed setting, file or machine helps."""
 
 
+class UnreadableRecord(PermanentError):
+    """A record of an internal topic is not what its readers know; they name it and go on without it."""
+
+
 class ConfigError(PermanentError):
     """A setting is missing or wrong.
 

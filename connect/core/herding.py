@@ -5,7 +5,7 @@ REST knows this protocol and nothing behind it; the command line hands it the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +38,10 @@ class Forbidden(RequestRefused):
 
 class NotReady(RequestRefused):
     """The worker cannot check the request yet: it has read no session key."""
+
+
+class Unhealthy(RequestRefused):
+    """The worker does not do its part in its group now, and cannot say when it will."""
 
 
 class RebalanceExpected(RequestRefused):
@@ -94,6 +98,10 @@ class Signature:
     signature: str | None
     algorithm: str | None
     body: bytes
+
+
+#: Makes the task configs of the body of an internal request.
+ReadConfigs = Callable[[], Sequence[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,7 @@ class Herder(Protocol):
         ...
 
     async def health(self) -> None:
-        """Returns once the worker's own loop has handled the question."""
+        """Return once the worker's own loop has handled the question. Raises Unhealthy if its group is not reached."""
         ...
 
     # connectors
@@ -243,7 +251,9 @@ class Herder(Protocol):
 
     # internal requests between workers
 
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None: ...
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
+        """Store configs; ``read`` makes them of the signed body, once the signature is right, and may refuse it."""
+        ...
 
     async def fence_zombies(self, name: str, signature: Signature) -> None: ...
 

@@ -7,11 +7,11 @@ the format.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connect.core.bounded_json import decode_json
 from connect.core.jackson import json_text, string_text
 
 #: Java allows the primitive types.
@@ -20,6 +20,8 @@ Scalar = str | int | float | bool | None
 #: The first table of a ``java.util.HashMap``, and how full one gets before it is doubled.
 _FIRST_BUCKETS: Final = 16
 _LOAD: Final = 0.75
+#: What the log shows of a key or a value that cannot be read.
+_SHOWN_BYTES: Final = 80
 
 
 @dataclass(slots=True)
@@ -41,26 +43,30 @@ class SourceOffsets:
 def apply(state: SourceOffsets, key: bytes | None, value: bytes | None) -> str | None:
     """Fold one record into ``state``. Returns why it was passed over, for the log, else None."""
     try:
-        parsed = json.loads(key) if key is not None else None
-    except ValueError:
-        return f"its key is not JSON: {key!r}"
+        parsed = decode_json(key) if key is not None else None
+    except ValueError as error:
+        return f"its key cannot be read, {error}: {_shown(key)}"
     named = _named(parsed)
     if key is None or named is None:
-        return f"its key is not an array of a connector's name and a source partition: {key!r}"
+        return f"its key is not an array of a connector's name and a source partition: {_shown(key)}"
     connector, partition = named
     if value is None:
         state.offsets.pop(key, None)
         state.partitions.get(connector, {}).pop(key, None)
         return None
     try:
-        offset = json.loads(value)
-    except ValueError:
-        return f"its value is not JSON: {value!r} (key {key!r})"
+        offset = decode_json(value)
+    except ValueError as error:
+        return f"its value cannot be read, {error}: {_shown(value)} (key {_shown(key)})"
     if not isinstance(offset, dict):
-        return f"its value is not an object: {value!r} (key {key!r})"
+        return f"its value is not an object: {_shown(value)} (key {_shown(key)})"
     state.offsets[key] = offset
     state.partitions.setdefault(connector, {})[key] = partition
     return None
+
+
+def _shown(data: bytes | None) -> str:
+    return repr(data if data is None else data[:_SHOWN_BYTES])
 
 
 def encode_key(connector: str, partition: Mapping[str, Scalar]) -> bytes:

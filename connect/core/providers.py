@@ -31,6 +31,10 @@ _NAMES: Final = "config.providers"
 NOTHING: Final[Mapping[str, ProviderFactory]] = {}
 
 
+class ProvidersDeclared(ConfigError):
+    """A config that is not the worker's file declares config providers: its author could read every file."""
+
+
 class ConfigTransformer:
     """Replaces references in settings by what the declared providers hold.
 
@@ -43,7 +47,7 @@ class ConfigTransformer:
     """
 
     def __init__(self, props: Mapping[str, str], others: Mapping[str, ProviderFactory] = NOTHING) -> None:
-        self._others = others
+        self._declared = _declarations(props)
         self._providers: dict[str, Provider] = {}
         self._of_environment: set[str] = set()
         for name in split_list(props.get(_NAMES, "")):
@@ -62,27 +66,19 @@ class ConfigTransformer:
             if factory is _environment:
                 self._of_environment.add(name)
 
-    def for_connector(self, props: Mapping[str, str]) -> ConfigTransformer:
-        """One that also knows the providers that a connector's raw ``props`` declare; of two by one name the worker's
-        is heeded, as Java resolves its references first.
-
-        Raises:
-            ConfigError: They are declared wrongly.
-        """
-        if _NAMES not in props:
-            return self
-        declared = {key: value for key, value in props.items() if key.startswith(_NAMES)}
-        found = ConfigTransformer(self.transform(declared), self._others)
-        found._providers |= self._providers
-        found._of_environment |= self._of_environment
-        return found
-
     def transform(self, props: Mapping[str, str]) -> dict[str, str]:
-        """``props`` with references resolved, each path of a provider read once.
+        """Return ``props`` with references resolved; each path of a provider is read once.
 
         Raises:
             ConfigError: A provider cannot read what a reference names; the key that holds it is named.
+            ProvidersDeclared: ``props``, such as a connector config, declares what this transformer was not made of.
         """
+        own = _declarations(props).items() - self._declared.items()
+        if own:
+            key = min(own)[0]
+            raise ProvidersDeclared(
+                f"{key}: config providers are taken from the worker's file only; declare them there", key
+            )
         if not self._providers:
             return dict(props)
         read: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -107,6 +103,10 @@ class ConfigTransformer:
                 raise ConfigError(f"{key}: {match.group()} cannot be resolved: {reason}", key) from None
 
         return _REFERENCE.sub(replacement, value)
+
+
+def _declarations(props: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in props.items() if key == _NAMES or key.startswith(f"{_NAMES}.")}
 
 
 class ClientProperties(Properties):

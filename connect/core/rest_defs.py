@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from connect.core.config import ConfigDef, InvalidValue, OneOf, Setting, Type, ValidList, Value
+from connect.core.config import AtLeast, ConfigDef, InvalidValue, OneOf, Setting, Type, ValidList, Value
 from connect.core.config_values import invalid
 from connect.core.setting_makers import text as _text
 
@@ -121,9 +121,26 @@ class _Scheme:
         return "[http, https]"
 
 
+#: Keys that Java does not have.
+OWN_REST: Final = ConfigDef.of(
+    Setting(
+        "rest.max.request.bytes",
+        Type.INT,
+        1 << 20,
+        "Longest body of a request; a longer one is answered 413. Requests between workers may have 10 MiB.",
+        AtLeast(1024),
+    ),
+)
+
 #: Of a server that only other workers talk to.
-REST_INTERNAL: Final = ConfigDef.of(
-    Setting("listeners", Type.LIST, ("http://:8083",), "Where the REST API listens.", _Listeners(may_be_empty=False)),
+REST_INTERNAL: Final = OWN_REST | ConfigDef.of(
+    Setting(
+        "listeners",
+        Type.LIST,
+        ("http://localhost:8083",),
+        "Where the REST API listens; http://:8083 is port 8083 of all interfaces. It asks for no password.",
+        _Listeners(may_be_empty=False),
+    ),
     _text("rest.advertised.host.name", None, "Host under which other workers reach this one."),
     Setting("rest.advertised.port", Type.INT, None, "Port under which other workers reach this one."),
     Setting("rest.advertised.listener", Type.STRING, None, "Listener that other workers use.", _Scheme()),

@@ -13,11 +13,11 @@ anew would lose, at a worker's start, what its new tasks have said. (Java's read
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connect.core.bounded_json import decode_json
 from connect.core.jackson import json_text
 from connect.core.model import State, Status, TaskId
 
@@ -25,6 +25,8 @@ CONNECTOR_PREFIX: Final = "status-connector-"
 TASK_PREFIX: Final = "status-task-"
 TOPIC_PREFIX: Final = "status-topic-"
 _TOPIC_SEPARATOR: Final = ":connector-"
+#: What the log shows of a key.
+_SHOWN_CHARS: Final = 80
 
 #: Key and value to append; value None is a tombstone.
 Record = tuple[str, bytes | None]
@@ -89,9 +91,9 @@ class StatusLog:
     def apply(self, key: str | None, value: bytes | None) -> str | None:
         """Fold one record. Returns why it was passed over, for the log, else None."""
         try:
-            content = None if value is None else json.loads(value)
-        except (ValueError, RecursionError):
-            return f"the value of {key} is not JSON"
+            content = None if value is None else decode_json(value)
+        except ValueError as error:
+            return f"the value of {_shown(key)} cannot be read: {error}"
         try:
             if key is not None and key.startswith(CONNECTOR_PREFIX):
                 self._fold_connector(key.removeprefix(CONNECTOR_PREFIX), content)
@@ -100,9 +102,9 @@ class StatusLog:
             elif key is not None and key.startswith(TOPIC_PREFIX):
                 self._fold_topic(key.removeprefix(TOPIC_PREFIX), content)
             else:
-                return f"nothing that workers write has the key {key}"
+                return f"nothing that workers write has the key {_shown(key)}"
         except (KeyError, TypeError, ValueError):
-            return f"the record of {key} is not what its key promises"
+            return f"the record of {_shown(key)} is not what its key promises"
         return None
 
     def _fold_connector(self, name: str, content: object) -> None:
@@ -161,6 +163,10 @@ class StatusLog:
                 self._topics.pop(connector, None)
         else:
             self._topics.setdefault(connector, {})[topic] = _topic_use(content)
+
+
+def _shown(key: str | None) -> str:
+    return "none" if key is None else key[:_SHOWN_CHARS]
 
 
 def may_write_safely(known: Status | None, new: Status) -> bool:

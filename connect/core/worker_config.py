@@ -71,6 +71,11 @@ class WorkerConfig:
         """The same error with file and line of its key, where there is a file, and without resolved secrets."""
         return _told(error, self.raw, self.props)
 
+    @property
+    def may_read_files(self) -> bool:
+        """Whether FileStreamSource is among the plugins."""
+        return self.values.boolean("file.stream.source.enable")
+
     # the group
 
     @property

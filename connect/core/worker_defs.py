@@ -242,6 +242,13 @@ OWN: Final = ConfigDef.of(
         "5000.",
         AtLeast(1000, _DAY_MS, nullable=True),
     ),
+    # Java's distribution leaves the class out of the worker's plugins for the same reason (KAFKA-13748).
+    Setting(
+        "file.stream.source.enable",
+        Type.BOOLEAN,
+        False,
+        "Whether connectors may be made of FileStreamSource, which reads any file that the worker can read.",
+    ),
 )
 
 #: Every setting of a distributed worker.

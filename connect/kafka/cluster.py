@@ -216,6 +216,11 @@ class Cluster:
         current = self._connections.get((node_id, purpose))
         return current if current is not None and self._usable(current) else None
 
+    def answered_s(self, purpose: str) -> float | None:
+        """When a broker last answered on a connection of this purpose that is still known, in the loop's time."""
+        known = (connection for (_, each), connection in self._connections.items() if each == purpose)
+        return max((at for one in known if (at := one.answered_s) is not None), default=None)
+
     async def disconnect(self, node_id: int, purpose: str) -> None:
         """Close the connection for a purpose, if it is open; what is in flight on it fails with ConnectionLost."""
         if current := self._connections.pop((node_id, purpose), None):

@@ -146,6 +146,11 @@ class Connection:
         return asyncio.get_running_loop().time() - self._protocol.last_answer_s
 
     @property
+    def answered_s(self) -> float | None:
+        """When it last answered a request, in the loop's time."""
+        return self._protocol.last_answer_s if self._protocol.has_answered else None
+
+    @property
     def stalled_s(self) -> float:
         """Seconds for which the oldest unanswered request has waited without a byte moving in either direction.
 

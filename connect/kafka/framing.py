@@ -39,6 +39,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_lost = False
         self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
+        self.has_answered = False
         self.is_write_paused = False
         self._transport = transport
         self._max_frame_bytes = max_frame_bytes
@@ -141,6 +142,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             return
         _, tagged_header, answer = self._pending.popleft()
         self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
+        self.has_answered = True
         if not answer.done():  # who asked may have stopped waiting
             answer.set_result(frame[skip_tags(frame, 4) if tagged_header else 4 :])
 

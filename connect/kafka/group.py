@@ -85,6 +85,14 @@ class GroupMember:
         """The newest one that we belong to, -1 for none."""
         return self._standing.generation
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the coordinator last answered, without those for which a first join may wait for others."""
+        standing = self._standing
+        is_outside = standing.joining and standing.generation < 0  # then there are no heartbeats to be answered
+        allowed_s = self._settings.rebalance_timeout_ms / 1000 if is_outside else 0.0
+        return asyncio.get_running_loop().time() - self._heart.answered_s - allowed_s
+
     async def join(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
         """Take part in a round, the first one or another; returns when it has ended, however long that takes, and under
         a lease that has not.
@@ -196,6 +204,7 @@ class GroupMember:
             standing.member = answer.member_id
         self._check("JoinGroup", answer.error_code)
         self.meters.joined(asyncio.get_running_loop().time() - sent_s)
+        self._heart.answered_s = asyncio.get_running_loop().time()
         standing.member, standing.generation, standing.rebalance_said = answer.member_id, answer.generation_id, False
         self._heart.start()  # our session runs from now on, also while the leader thinks
         return answer

@@ -74,6 +74,8 @@ class Heart:
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
         self._beating: asyncio.Task[None] | None = None
         self._renewed_s = float("-inf")
+        #: When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership.
+        self.answered_s = float("-inf")
         self._lease: asyncio.TimerHandle | None = None
 
     @property
@@ -96,6 +98,7 @@ class Heart:
 
     def renew(self, sent_s: float) -> None:
         """The coordinator has answered, as to a member, what was sent at ``sent_s`` of the loop's clock."""
+        self.answered_s = max(self.answered_s, sent_s)
         if sent_s <= self._renewed_s:
             return
         self._renewed_s = sent_s

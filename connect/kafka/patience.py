@@ -5,13 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import OrderedDict
 from typing import Final
 
-_SAY_EVERY_S: Final = 5.0
+#: A warning of one cause is given once in so long: an outage has one cause, and a process many parts that wait.
+_SAY_EVERY_S: Final = 60.0
+_MOST_CAUSES: Final = 1_000
 #: What has not worked for so long is worth a warning; before, it is a leader that is just being elected.
 _WARN_AFTER_S: Final = 2.0
 #: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): many clients do not come again at the same time.
 _JITTER: Final = 0.2
+
+
+#: When a warning of each cause was given last, in the loop's time.
+_said_s: OrderedDict[str, float] = OrderedDict()
+
+
+def _is_said(cause: str, now_s: float) -> bool:
+    """Whether a warning of this cause was given just now; if not, it is from now on."""
+    said_s = _said_s.get(cause)
+    if said_s is not None and said_s <= now_s < said_s + _SAY_EVERY_S:  # each loop begins at a time of its own
+        return True
+    _said_s[cause] = now_s
+    _said_s.move_to_end(cause)
+    if len(_said_s) > _MOST_CAUSES:
+        _said_s.popitem(last=False)
+    return False
 
 
 class Patience:
@@ -23,22 +42,20 @@ class Patience:
         self._first_ms = first_ms
         self._last_ms = max(first_ms, last_ms)
         self._pause_ms = first_ms
-        self._said_s: float | None = None
         self._began_s: float | None = None
 
     def over(self) -> None:
-        """It has worked: the next failure begins with the first pause and is said at once."""
+        """It has worked: the next failure begins with the first pause."""
         self._pause_ms = self._first_ms
-        self._said_s = self._began_s = None
+        self._began_s = None
 
     async def after(self, error: Exception) -> None:
-        """Say why it did not work, unless that was done within seconds, and wait for the next attempt."""
+        """Say why it did not work, unless that cause was said within a minute, and wait for the next attempt."""
         now_s = asyncio.get_running_loop().time()
         self._began_s = now_s if self._began_s is None else self._began_s
         if now_s - self._began_s < _WARN_AFTER_S:
             self._log.info("%s: %s; trying again", self._what, error)
-        elif self._said_s is None or now_s - self._said_s >= _SAY_EVERY_S:
-            self._said_s = now_s
+        elif not _is_said(str(error), now_s):
             self._log.warning("%s: %s; trying again", self._what, error)
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, self._last_ms)
         await asyncio.sleep(pause_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER))

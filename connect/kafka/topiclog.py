@@ -21,6 +21,7 @@ from connect.core.errors import (
     PermanentError,
     RetriableError,
     SecurityError,
+    UnreadableRecord,
 )
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin, ConfigsRefused, TopicExists
@@ -29,6 +30,7 @@ from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.transactions import active_producers
+from connect.kafka.unreadable import pass_over
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,8 @@ async def read_to_end(
     read_committed: bool = False,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[int, int]:
-    """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now.
+    """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now. One of which it
+    raises UnreadableRecord is named in the log and passed over.
 
     ``partitions`` None reads all. ``after``: where to begin in partitions that were read before.
 
@@ -92,6 +95,14 @@ async def read_to_end(
         SecurityError: READ on the topic is missing.
         PermanentError: a record is damaged.
     """
+    where = f"cluster {cluster.name}: topic {topic}"
+
+    def take(record: LogRecord) -> None:
+        try:
+            apply(record)
+        except UnreadableRecord as error:
+            pass_over(where, record.partition, record.offset, str(error))
+
     try:
         with reading(cluster, topic):
             async with asyncio.timeout(timeout_s) as limit:
@@ -100,9 +111,9 @@ async def read_to_end(
                     limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
                 wanted = (partitions, dict(after or {}))
-                return await _read(cluster, topic, apply, wanted, read_committed, progressed)
+                return await _read(cluster, topic, take, wanted, read_committed, progressed)
     except TimeoutError as error:
-        line = f"cluster {cluster.name}: topic {topic} could not be read to its end: nothing came for {timeout_s:g} s"
+        line = f"{where} could not be read to its end: nothing came for {timeout_s:g} s"
         raise RetriableError(f"{line}; {await open_in(cluster, topic)}" if read_committed else line) from error
 
 

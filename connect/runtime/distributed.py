@@ -153,15 +153,14 @@ class DistributedWorker:
         names = {task.connector for task in self.worker.tasks}
         configs = {name: self.core.snapshot.connector_config(name) or {} for name in sorted(names)}
         return {
-            name: partial(self._tasks_of, name, config)
+            name: partial(self._tasks_of, name)
             for name, config in configs.items()
             if is_of(config.get("connector.class", ""))
         }
 
-    def _tasks_of(self, name: str, config: Mapping[str, str]) -> list[TaskReport]:
-        transformer = self.config.transformer.for_connector(config)
+    def _tasks_of(self, name: str) -> list[TaskReport]:
         return [
-            TaskReport(task.task, runner.state.value, "", transformer.transform(raw))
+            TaskReport(task.task, runner.state.value, "", self.config.transformer.transform(raw))
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
             if task.connector == name and (raw := self.core.snapshot.task_config(task)) is not None
         ]
@@ -265,6 +264,7 @@ class DistributedWorker:
             loggers=self._loggers,
             stages=self._stages,
             started=self._has_started,
+            silent_s=lambda: self._group.silent_s,
         )
 
     def _opened(self, role: ClientRole) -> Cluster:
@@ -289,8 +289,7 @@ class DistributedWorker:
         return LeaderWriter(self._opened("configs-leader"), self.config.transactional_id)
 
     def _fencing_connection(self, name: str, props: Mapping[str, str]) -> ConnectionSettings:
-        transformer = self.config.transformer.for_connector(props)
-        return client_connection(self.config, transformer.transform(props), "admin", name)
+        return client_connection(self.config, self.config.transformer.transform(props), "admin", name)
 
     def _is_source(self, props: Mapping[str, str]) -> bool:
         return self._plugins.connector_type(props.get("connector.class")) == "source"

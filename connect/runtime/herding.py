@@ -23,9 +23,11 @@ from connect.core.herding import (
     NotLeader,
     PluginInfo,
     Put,
+    ReadConfigs,
     RebalanceExpected,
     Signature,
     SourceOffset,
+    Unhealthy,
     WorkerInfo,
 )
 from connect.core.model import (
@@ -52,7 +54,12 @@ from connect.runtime.validation import error_message, validate_connector
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a worker's door to REST leads to. ``started`` returns once the worker has joined its group."""
+    """What a worker's door to REST leads to.
+
+    Args:
+        started: Returns once the worker has joined its group.
+        silent_s: For how long the group's coordinator has not answered.
+    """
 
     core: Herder
     driver: Driver
@@ -66,6 +73,7 @@ class Parts:
     loggers: Loggers
     stages: Stages
     started: Callable[[], Awaitable[None]]
+    silent_s: Callable[[], float]
 
 
 class RuntimeHerder:
@@ -91,6 +99,13 @@ class RuntimeHerder:
     async def health(self) -> None:
         await self._parts.started()
         await self._parts.driver.turn()
+        # Whether source clusters answer is no matter of this worker: a restart of it would not help them (KIP-1017).
+        config, silent_s = self._parts.config, self._parts.silent_s()
+        if silent_s * 1000 > config.session_timeout_ms:
+            raise Unhealthy(
+                f"Worker has not reached its group {config.group_id} for {silent_s:.0f} s, which is longer than "
+                f"session.timeout.ms ({config.session_timeout_ms})."
+            )
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -205,10 +220,10 @@ class RuntimeHerder:
 
     # -- requests of other workers ---------------------------------------------------------------------
 
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None:
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         await self._parts.started()
         self._core.check_signature(signature)
-        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(configs)))
+        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(read())))
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._parts.started()

@@ -116,9 +116,8 @@ class Maker:
     async def connector(self, name: str, raw: Mapping[str, str], known: Known) -> Instance:
         """An instance that was not started. Raises what stands in its way."""
         await self._turn()
-        transformer = self._transformer.for_connector(raw)
-        known.secrets = secrets_of(transformer, raw)
-        props = transformer.transform(raw)
+        known.secrets = secrets_of(self._transformer, raw)
+        props = self._transformer.transform(raw)
         connector = self._new(props, known)
         settings = source_settings(props)
         offsets = await self._stores.open(name, props)
@@ -126,18 +125,16 @@ class Maker:
 
     def task_props(self, order: TaskOrder) -> Mapping[str, str]:
         """What a task that is to be made, or runs, is configured with. Raises what stands in its way."""
-        transformer = self._transformer.for_connector(order.connector)
-        settings = source_settings(transformer.transform(order.connector))
+        settings = source_settings(self._transformer.transform(order.connector))
         name = order.task.connector
         check_task_count(name, order.task_count, settings.tasks_max, enforced=settings.tasks_max_enforced)
-        return transformer.transform(order.config)
+        return self._transformer.transform(order.config)
 
     async def task(self, order: TaskOrder, runner: TaskRunner) -> Work:
         """A task that was not started. Raises what stands in its way."""
         await self._turn()
-        transformer = self._transformer.for_connector(order.connector)
-        runner.known.secrets = secrets_of(transformer, order.connector, order.config)
-        connector_props = transformer.transform(order.connector)
+        runner.known.secrets = secrets_of(self._transformer, order.connector, order.config)
+        connector_props = self._transformer.transform(order.connector)
         connector = self._new(connector_props, runner.known)
         settings = source_settings(connector_props)
         name = order.task.connector

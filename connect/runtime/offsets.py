@@ -19,6 +19,7 @@ from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.producer import OutRecord
 from connect.kafka.topiclog import LogRecord
+from connect.kafka.unreadable import pass_over
 
 log = logging.getLogger(__name__)
 
@@ -184,13 +185,7 @@ class OffsetTopic:
     def _apply(self, record: LogRecord) -> None:
         passed_over = offsetlog.apply(self._state, record.key, record.value)
         if passed_over is not None:
-            log.warning(
-                "topic %s, partition %d, offset %d is passed over: %s",
-                self.topic,
-                record.partition,
-                record.offset,
-                passed_over,
-            )
+            pass_over(f"topic {self.topic}", record.partition, record.offset, passed_over)
 
 
 class ConnectorOffsets:

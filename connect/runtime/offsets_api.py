@@ -80,10 +80,10 @@ class OffsetsApi:
         return _message("reset" if offsets is None else "altered", vouches)
 
     def _resolved(self, raw: Mapping[str, str]) -> dict[str, str]:
-        return self._config.transformer.for_connector(raw).transform(raw)
+        return self._config.transformer.transform(raw)
 
     def _secrets(self, connector: SourceConnector, raw: Mapping[str, str], props: Mapping[str, str]) -> Secrets:
-        found = secrets_of(self._config.transformer.for_connector(raw), raw)
+        found = secrets_of(self._config.transformer, raw)
         return found.with_more(passwords(connector.config_def(), props))
 
 

@@ -33,6 +33,10 @@ _ORDER: Final = (
     PluginKind.HEADER_CONVERTER,
 )
 CONNECTORS: Final = (PluginKind.SOURCE, PluginKind.SINK)
+_READS_FILES: Final = {
+    "org.apache.kafka.connect.file.FileStreamSourceConnector": "FileStreamSource reads any file that the worker can "
+    "read, so it is off by default; set file.stream.source.enable = true in the worker's file"
+}
 #: The interface behind a kind: the word that an alias may leave out, and that messages name.
 INTERFACES: Final = {
     PluginKind.SINK: "Connector",
@@ -73,13 +77,25 @@ def is_sink(name: str) -> bool:
 
 
 class Plugins:
-    """All plugins of this process; ``policies`` are override policies beside Java's, by name."""
+    """All plugins of this process.
+
+    Args:
+        descriptions: Of two by the same name and version the first one counts.
+        policies: Override policies beside Java's, by name.
+        refused: Classes of ``descriptions`` that this worker does not have, each with the sentence that says why.
+    """
 
     def __init__(
-        self, descriptions: Iterable[PluginDescription], policies: Mapping[str, OverridePolicy] = MappingProxyType({})
+        self,
+        descriptions: Iterable[PluginDescription],
+        policies: Mapping[str, OverridePolicy] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._policies = policies
         unique = {(each.kind, each.name, each.version): each for each in reversed(list(descriptions))}
+        aliases = _aliases(each for each in unique.values() if each.name in refused)
+        self._refused = {**refused, **{alias: refused[name] for alias, name in aliases.items()}}
+        unique = {key: each for key, each in unique.items() if each.name not in refused}
         self._all = sorted(
             unique.values(), key=lambda each: (_ORDER.index(each.kind), each.name, version_key(each.version))
         )
@@ -87,9 +103,10 @@ class Plugins:
         self._aliases = _aliases(self._all)
 
     @classmethod
-    def discover(cls, extra: Iterable[PluginDescription] = ()) -> Self:
-        """Those of installed packages by their entry points, and ``extra``. One that cannot be loaded is logged."""
-        return cls([*extra, *discovered()], override_policies())
+    def discover(cls, extra: Iterable[PluginDescription] = (), *, may_read_files: bool = False) -> Self:
+        """Those of installed packages by their entry points, and ``extra``. One that cannot be loaded is logged.
+        FileStreamSource is among them if connectors ``may_read_files``."""
+        return cls([*extra, *discovered()], override_policies(), {} if may_read_files else _READS_FILES)
 
     # finding and making
 
@@ -114,6 +131,8 @@ class Plugins:
         full_name = self.full_name(name.strip())
         found = [each for each in self._all if each.name == full_name and each.kind in kinds]
         if not found:
+            if name.strip() in self._refused:
+                raise PluginNotFound(self._refused[name.strip()])
             interface = INTERFACES[kinds[0]]
             known = ", ".join(each.name for each in self._all if each.kind in kinds)
             raise PluginNotFound(

@@ -38,7 +38,7 @@ class Reports:
         BadRequest: The ``query`` is wrong.
         RetriableError: It cannot be told now, or not in time.
         """
-        transformer = self._config.transformer.for_connector(raw)
+        transformer = self._config.transformer
         props = transformer.transform(raw)
         connector = self._plugins.new_connector(props["connector.class"], props.get("connector.plugin.version"))
         secrets = secrets_of(transformer, raw).with_more(passwords(connector.config_def(), props))

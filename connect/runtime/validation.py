@@ -15,7 +15,7 @@ from connect.core.config_infos import key_info, value_info
 from connect.core.connector_defs import CONNECTOR, SOURCE_CONNECTOR
 from connect.core.errors import HeliographError
 from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
-from connect.core.providers import ConfigTransformer
+from connect.core.providers import ConfigTransformer, ProvidersDeclared
 from connect.core.versions import InvalidRange, parse_range
 from connect.core.worker_config import ClientKind, WorkerConfig
 from connect.runtime.client_overrides import client_overrides
@@ -52,8 +52,10 @@ async def validate_connector(
     nulls = [key for key, value in config.items() if value is None]
     if _CLASS not in raw:
         raise BadRequest(f"Connector config {{{', '.join(_shown(config))}}} contains no connector type")
-    transformer = transformer.for_connector(raw)
-    props = transformer.transform(raw)
+    try:
+        props = transformer.transform(raw)
+    except ProvidersDeclared as error:
+        raise BadRequest(str(error)) from None
     secrets = secrets_of(transformer, raw).with_more(passwords(_declared(plugins, props), props))
     try:
         with plugin_call(f"the validation of {props[_CLASS]}"):

@@ -17,7 +17,7 @@ from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapReader
-from connectors.mirror_records import Checkpoint, MalformedRecord
+from connectors.mirror_records import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +109,4 @@ class GroupLook:
         return True
 
     def _take(self, record: LogRecord) -> None:
-        try:
-            self.checkpoints.take(Checkpoint.decode(record.key, record.value))
-        except MalformedRecord as error:
-            where = f"{self._settings.checkpoints_topic}, offset {record.offset}"
-            log.debug("%s: %s: passed over: %s", self._settings.flow, where, error)
+        self.checkpoints.take(Checkpoint.decode(record.key, record.value))

@@ -9,7 +9,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.topiclog import LogRecord, read_to_end
-from connectors.mirror_records import MalformedRecord, OffsetSync
+from connectors.mirror_records import OffsetSync
 from connectors.offset_sync_store import OffsetSyncStore
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,4 @@ class OffsetSyncs:
 
     def _take(self, record: LogRecord) -> None:
         self._next = record.offset + 1
-        try:
-            self.store.take(OffsetSync.decode(record.key, record.value))
-        except MalformedRecord as error:
-            log.warning("%s, offset %d: passed over: %s", self._topic, record.offset, error)
+        self.store.take(OffsetSync.decode(record.key, record.value))

@@ -203,7 +203,7 @@ class Slice:
         kind = message["type"]
         if kind == "lease":
             self._renew()
-            self._link.send({"type": "alive"})
+            self._link.send({"type": "alive", "answered_ago_s": [_ago_s(self._source), _ago_s(self._target)]})
         elif kind == "config":
             self._settings = SliceSettings.from_wire(message["settings"])
             if self._settings.chain is not None:
@@ -441,6 +441,12 @@ class Slice:
     def _collect(self) -> list[Any]:
         copiers: list[PartitionCopier | KeyedPartition] = [*self._copiers, *self._keyed]
         return [report.to_wire() for copier in copiers if (report := copier.report()) is not None]
+
+
+def _ago_s(cluster: Cluster | None) -> float | None:
+    """Seconds since a leader answered a request that copies; None if none has."""
+    at_s = None if cluster is None else cluster.answered_s("copy")
+    return None if at_s is None else round(asyncio.get_running_loop().time() - at_s, 3)
 
 
 def _unanswered(copiers: Iterable[PartitionCopier | KeyedPartition]) -> list[PartitionCopier | KeyedPartition]:

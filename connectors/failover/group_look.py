@@ -26,7 +26,7 @@ from connectors.failover.by_time import unseen
 from connectors.failover.log_starts import readable, without_empty_steps
 from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Place, move_of
 from connectors.failover.places import Places
-from connectors.mirror_records import Checkpoint, MalformedRecord
+from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
 log = logging.getLogger(__name__)
@@ -207,11 +207,7 @@ class GroupsLook:
             return found
 
         def take(record: LogRecord) -> None:
-            try:
-                one = Checkpoint.decode(record.key, record.value)
-            except MalformedRecord as error:
-                log.info("%s, offset %d: passed over: %s", topic, record.offset, error)
-                return
+            one = Checkpoint.decode(record.key, record.value)
             if self._takes(one.group):
                 found[one.group, (one.topic, one.partition)] = one
                 self.seen_at_ms[one.group] = max(record.timestamp_ms, self.seen_at_ms.get(one.group, 0))

@@ -16,11 +16,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.bounded_json import decode_json
+from connect.core.errors import HeliographError, PermanentError, RetriableError, UnreadableRecord
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
@@ -83,12 +84,23 @@ def encode(record: Record) -> bytes:
 
 def decode(value: bytes) -> Record:
     """Raises PermanentError for what a later version wrote."""
-    document = json.loads(value)
+    document = decode_object(value)
     if document.pop("format", None) != 1:
         raise PermanentError("a later Heliograph has worked on this failover: use that one")
     known = {name: document[name] for name in Record.__dataclass_fields__ if name in document}
     lists = {name: tuple(known.get(name, ())) for name in ("denied", "undo_files")}
     return Record(**{**known, **lists})
+
+
+def decode_object(value: bytes) -> dict[str, Any]:
+    """Return the JSON object in a record. Raises UnreadableRecord."""
+    try:
+        document = decode_json(value)
+    except ValueError as error:
+        raise UnreadableRecord(f"it cannot be read: {error}") from None
+    if not isinstance(document, dict):
+        raise UnreadableRecord("it holds no JSON object")
+    return document
 
 
 async def look(target: Cluster, map_topic: str, flow: str) -> Record | None:
@@ -111,6 +123,7 @@ async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, byte
         if record.value is None:
             found.pop(record.key, None)
         else:
+            decode_object(record.value)
             found[record.key] = record.value
 
     _, index = await log_of(target, map_topic)

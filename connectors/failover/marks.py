@@ -14,7 +14,7 @@ from uuid import UUID
 from connect.core.errors import PermanentError
 from connect.kafka.cluster import Cluster
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.lease import decode, encode_key, stored
+from connectors.failover.lease import decode, decode_object, encode_key, stored
 from connectors.failover.site import Site
 from connectors.positions import Position, text
 from connectors.stored_offsets import read_positions
@@ -116,7 +116,7 @@ def encode_mark(flow: str, mark: Mark) -> tuple[bytes, bytes]:
 
 
 def _decode(value: bytes) -> Mark:
-    found = json.loads(value)
+    found = decode_object(value)
     if found["format"] != 1:
         raise PermanentError("a later version of Heliograph has appended records of this flow: use that one")
     source_id, target_id = (

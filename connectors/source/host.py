@@ -13,9 +13,11 @@ from typing import Final
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connectors.clients import FlowClients
+from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.lag_reader import SharedLag
 from connectors.latencies import Written
 from connectors.source.chain_plan import FindPlugin
+from connectors.source.contact_watch import ContactWatch
 from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.progress import FlowProgress, Seen
 from connectors.source.takeover import Clusters
@@ -107,6 +109,8 @@ class MirrorHost:
     _shared: list[_Shared] = field(default_factory=list)
     #: What was seen of each connector's partitions, whether their tasks run or not.
     seen: dict[str, Seen] = field(default_factory=dict)
+    #: Whether the clusters of each connector's flow answer.
+    watches: dict[str, ContactWatch] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     written: Written = field(default_factory=Written)
 
@@ -138,6 +142,16 @@ class MirrorHost:
             state=_state([task.state for task in tasks]),
             spark_epoch=max((task.epoch for task in tasks), default=0),
             partitions=tuple(view for task in tasks for view in task.view(now_ms)),
+            contact=self.contact(name),
+        )
+
+    def contact(self, name: str) -> Contact:
+        """What is known here of the clusters of the connector ``name``."""
+        tasks = [task for (connector, _), task in self.running.items() if connector == name]
+        found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
+        return found.moved(
+            max((task.meters.fetched_ms for task in tasks), default=UNKNOWN),
+            max((task.meters.produced_ms for task in tasks), default=UNKNOWN),
         )
 
     def lag_of(self, name: str) -> SharedLag:

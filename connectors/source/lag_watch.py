@@ -22,6 +22,7 @@ from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
+from connectors.source.contact_watch import NOTICED_WITHIN_S, ContactWatch
 from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
 from connectors.source.plugin import settings_of
 from connectors.source.progress import Resting, Seen
@@ -50,6 +51,7 @@ class _Watched:
     parts: FlowParts
     closing: AsyncExitStack
     reader: LagReader
+    watch: ContactWatch
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     stored_s: float = float("-inf")
 
@@ -65,6 +67,8 @@ class LagWatch:
         self._said: dict[str, str] = {}
         #: Tasks that ran at the last look: where others do, the next is due.
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
+        #: Since when connectors that were watched have no tasks here.
+        self._absent_s: dict[str, float] = {}
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -82,13 +86,25 @@ class LagWatch:
         while True:
             here = self._tasks_here()
             for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
-                await self._forget(name)
+                if self._is_over(name):
+                    await self._forget(name)
+            self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, tasks in here.items():
                 running = frozenset(key for key in self._host.running if key[0] == name)
                 if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
                     await self._look(name, tasks)
                     self._ran[name] = running
             await asyncio.sleep(_TICK_S)
+
+    def _is_over(self, name: str) -> bool:
+        """Whether a connector without tasks here is no matter of this worker any more: not if the worker has lost its
+        tasks because a cluster does not answer, which has to be seen as long as that lasts."""
+        absent_s = time.monotonic() - self._absent_s.setdefault(name, time.monotonic())
+        watched = self._watched.get(name)
+        if watched is None:
+            return True
+        contact = watched.watch.contact
+        return absent_s > NOTICED_WITHIN_S and False not in (contact.source.answers, contact.target.answers)
 
     async def _look(self, name: str, tasks: Callable[[], Sequence[TaskReport]]) -> None:
         interval_s, began_s = _AFTER_ERROR_S, time.monotonic()
@@ -97,7 +113,9 @@ class LagWatch:
             watched = await self._watch(name, found)
             began_s = time.monotonic()
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
-            if interval_s < float("inf"):
+            if not watched.watch.contact.knows_lag:
+                interval_s = _TICK_S  # the watch has said why; once the source answers, the next look is due
+            elif interval_s < float("inf"):
                 await self._look_at(name, watched, found)
             self._said.pop(name, None)
         except HeliographError as error:
@@ -157,12 +175,16 @@ class LagWatch:
             looked_at_parts(clients, settings.source_alias, settings.target_alias)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
-        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader)
+        watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
+        closing.push_async_callback(watch.stop)
+        watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader, watch)
         return watched
 
     async def _forget(self, name: str) -> None:
         self._host.seen.pop(name, None)
+        self._host.watches.pop(name, None)
         self._due_s.pop(name, None)
         self._ran.pop(name, None)
+        self._absent_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()

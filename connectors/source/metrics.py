@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from connect.core.gauges import Gauges, Rows
+from connectors.contact import UNKNOWN, Contact, Side, age_ms
 from connectors.lag import Lag, PartitionLag, together
 from connectors.source.host import MirrorHost
 from connectors.source.progress import PartitionMeter, PartitionView, Seen, is_stopped
@@ -53,6 +54,26 @@ _BEHIND: Final[Rows[PartitionLag]] = (
 _STOPPED: Final[Rows[str]] = (
     ("stopped", "1 where the partition has stopped and waits for somebody.", lambda state, _: is_stopped(state)),
 )
+#: Whether its clusters answer, as this worker finds every few seconds.
+_CONTACT: Final[Rows[Contact]] = (
+    ("source_answers", "1 if the source cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.source)),
+    ("target_answers", "1 if the target cluster answers, 0 if not, -1 if not known.", lambda one, _: _told(one.target)),
+    (
+        "last_fetch_age_ms",
+        "Time since a fetch was answered; -1 if none was.",
+        lambda one, now_ms: age_ms(one.source.moved_ms, now_ms),
+    ),
+    (
+        "last_produce_age_ms",
+        "Time since a produce request was answered; -1 if none was.",
+        lambda one, now_ms: age_ms(one.target.moved_ms, now_ms),
+    ),
+    (
+        "lag_unknown_ms",
+        "Time since the lag was known last, 0 while it is known; -1 if it never was.",
+        lambda one, now_ms: 0 if one.knows_lag else age_ms(one.source.answered_ms, now_ms),
+    ),
+)
 #: The same of flows: sums, and the greatest age.
 _OF_FLOWS: Final[Rows[Lag]] = (
     ("flow_lag_records", "Offsets that are not copied yet, of all partitions here.", lambda lag, _: lag.records),
@@ -62,26 +83,33 @@ _OF_FLOWS: Final[Rows[Lag]] = (
 )
 
 
+def _told(side: Side) -> int:
+    return UNKNOWN if side.answers is None else int(side.answers)
+
+
 def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> Iterator[Metric]:
     """Of all partitions that tasks of this process have; a value per partition in each family."""
     measured, standing = Gauges(_PREFIX, _LABELS, _MEASURED), Gauges(_PREFIX, _LABELS, _STANDING)
     behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
-    flows = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS)
+    flows, contacted = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS), Gauges(_PREFIX, _LABELS[:2], _CONTACT)
     states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
     counted: Counter[tuple[str, str, str]] = Counter()
     lags: dict[tuple[str, str], list[PartitionLag]] = {}
+    contacts: dict[tuple[str, str], Contact] = {}
 
     def stands(labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
         source, target, *_ = labels
         counted[source, target, state] += 1
         stopped.add(labels, state, now_ms)
         if lag is not None:
+            lag = lag if contacts[source, target].knows_lag else lag.lost_sight()
             behind.add(labels, lag, now_ms)
             lags.setdefault((source, target), []).append(lag)
 
     for host in hosts:
         for (connector, _), task in host.running.items():
             source, _, target = task.flow.partition("->")
+            contacts[source, target] = host.contact(connector)
             for partition, meter in task.meters.partitions.items():
                 labels = (source, target, task.target_topic(partition), str(partition.partition))
                 measured.add(labels, meter, now_ms)
@@ -91,6 +119,7 @@ def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> Iterator[Metric]
                 stands(labels, view.state, _lag(host.seen.get(connector), view, now_ms))
         for connector, seen in host.seen.items():
             source, _, target = seen.flow.partition("->")
+            contacts[source, target] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
             for one in seen.resting:
                 if one.task not in running:
@@ -98,7 +127,9 @@ def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> Iterator[Metric]
                     stands(labels, one.state, seen.resting_lag(one, now_ms))
     for flow, of_flow in lags.items():
         flows.add(flow, together(of_flow), now_ms)
-    for family in (measured, standing, behind, stopped, flows):
+    for flow, known in contacts.items():
+        contacted.add(flow, known, now_ms)
+    for family in (measured, standing, behind, stopped, flows, contacted):
         yield from family
     for state, count in counted.items():
         states.add_metric(state, count)

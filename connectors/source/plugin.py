@@ -16,6 +16,7 @@ from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, TaskReport
 from connect.core.config import ConfigDef, ConfigValue
 from connect.core.errors import ConfigError, PermanentError, RetriableError
+from connect.kafka.clock import wall_ms
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.shared_transactions import SharedTransactions
 from connect.kafka.transactions import Superseded
@@ -172,11 +173,9 @@ class MirrorSource(SourceConnector):
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:
                 return await partitions_report(settings, parts, tasks, query)
-            return lag_report(
-                settings,
-                await self._host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store),
-                query,
-            )
+            contact = self._host.contact(settings.name)
+            lag = await self._host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, contact)
+            return lag_report(settings, lag, contact.to_json(wall_ms()), query)
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from connect.core.measures import Windowed
+from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, TopicPartition
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
@@ -54,6 +56,7 @@ class FlowProgress:
     state: str
     spark_epoch: int
     partitions: tuple[PartitionView, ...]
+    contact: Contact = NOTHING_KNOWN
 
     @property
     def records(self) -> int:
@@ -128,6 +131,16 @@ class Meters:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionMeter] = {}
+        #: When the source last answered a fetch, and the target a produce request, in ms since 1970; -1 for never.
+        self.fetched_ms = self.produced_ms = UNKNOWN
+
+    def answered(self, source_ago_s: float | None, target_ago_s: float | None) -> None:
+        """Take in what a slice tells of its clusters."""
+        now_ms = time.time_ns() // 1_000_000
+        if source_ago_s is not None:
+            self.fetched_ms = max(self.fetched_ms, now_ms - round(source_ago_s * 1000))
+        if target_ago_s is not None:
+            self.produced_ms = max(self.produced_ms, now_ms - round(target_ago_s * 1000))
 
     def apply(self, progress: PartitionProgress, now_ms: int) -> None:
         """Take in what a slice reports; ``now_ms`` since 1970, as record timestamps are."""

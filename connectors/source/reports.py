@@ -24,12 +24,14 @@ _RUNNING: Final = "running"
 _MOST_NAMED: Final = 1000
 
 
-def lag_report(settings: MirrorSourceSettings, lag: FlowLag, query: Mapping[str, str]) -> dict[str, Any]:
-    """Raises ConfigError for a ``top`` that is no count."""
+def lag_report(
+    settings: MirrorSourceSettings, lag: FlowLag, contact: Mapping[str, Any], query: Mapping[str, str]
+) -> dict[str, Any]:
+    """``contact`` as its JSON. Raises ConfigError for a ``top`` that is no count."""
     top = query.get("top", "")
     if not (top.isascii() and top.isdigit()):
         raise ConfigError(f"top is '{top}'; it is how many partitions are named, such as 10", "top")
-    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED))}
+    return {"connector": settings.name, "flow": settings.flow, **lag.to_json(min(int(top), _MOST_NAMED)), **contact}
 
 
 async def partitions_report(

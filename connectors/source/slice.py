@@ -98,6 +98,8 @@ class SliceHandle:
         self._tasks: list[asyncio.Task[None]] = []
         #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
         self.on_transaction: Callable[[Message], None] | None = None
+        #: Gets how many seconds ago the source answered a fetch and the target a produce request; None for never.
+        self.on_answered: Callable[[float | None, float | None], None] | None = None
         #: Called once if Spark seems to have no free slot for the slice.
         self.on_no_slot: Callable[[], None] | None = None
 
@@ -314,6 +316,9 @@ class SliceHandle:
         if kind == "progress":
             for partition in message["partitions"]:
                 self._on_progress(PartitionProgress.from_wire(partition))
+        elif kind == "alive":
+            if self.on_answered is not None:
+                self.on_answered(*message["answered_ago_s"])
         elif kind in ("drained", "enlist"):
             if self.on_transaction is not None:
                 self.on_transaction(message)

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
+from connect.core.errors import UnreadableRecord
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -438,8 +439,8 @@ class MirrorPositionStore:
         partition = TopicPartition(key.source_topic, key.source_partition)
         if key.connector != self._settings.connector or partition not in wanted:
             return
-        known = stored.positions.pop(partition, None)
-        found = fold_position(known, kind, key, record.value, record.headers)
+        found = fold_position(stored.positions.get(partition), kind, key, record.value, record.headers)
+        stored.positions.pop(partition, None)
         if found is not None:
             stored.positions[partition] = found
 
@@ -525,13 +526,20 @@ class MirrorPositionStore:
             del self._stored.chunks[pair]
             newest = self._stored.newest.pop(pair, None)
             open_chunk = newest[1] if newest and chunks and newest[0] == max(chunks) else None
-            writer = self._maps[pair] = MapWriter.load(
+            load = partial(
+                MapWriter.load,
                 pair,
                 chunks,
-                open_chunk,
                 last_run=self._stored.last_run_of(pair),
                 max_runs=self._settings.max_runs_per_chunk,
             )
+            try:
+                writer = load(last_chunk=open_chunk)
+            except UnreadableRecord as error:
+                topic = self._settings.map_topic
+                log.warning("topic %s: the last chunk of %s is left as it is: %s", topic, pair, error)
+                writer = load(last_chunk=None)
+            self._maps[pair] = writer
         return writer
 
 
@@ -543,8 +551,8 @@ async def read_offsets(cluster: Cluster, topic: str) -> tuple[offsetlog.SourceOf
     def fold(record: LogRecord) -> None:
         passed_over = offsetlog.apply(state, record.key, record.value)
         if passed_over:
-            log.warning("%s-%d, offset %d: passed over, %s", topic, record.partition, record.offset, passed_over)
-        elif record.key is not None and _WRITTEN_PLAINLY in record.headers:
+            raise UnreadableRecord(passed_over)
+        if record.key is not None and _WRITTEN_PLAINLY in record.headers:
             plain.add(record.key)
         elif record.key is not None:
             plain.discard(record.key)

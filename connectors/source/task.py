@@ -315,7 +315,9 @@ class MirrorSourceTask:
 
     def _new_slice(self) -> SliceHandle:
         services = self._services
-        return SliceHandle(services.engine, services.links, self._settings.slice, self.epoch + 1, self._progressed)
+        handle = SliceHandle(services.engine, services.links, self._settings.slice, self.epoch + 1, self._progressed)
+        handle.on_answered = self.meters.answered
+        return handle
 
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
         known = {entry.pair.source: entry for entry in self._ledger.going()}

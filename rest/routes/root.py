@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from connect.core.herding import Herder, WorkerInfo
+from connect.core.herding import Herder, Unhealthy, WorkerInfo
 from rest.calls import Calling, json_answered
 from rest.schemas import WorkerStatus, json_response
 from rest.settings import Metrics
@@ -56,5 +56,7 @@ async def health_of(herder: Herder, timeout_s: float) -> tuple[int, WorkerStatus
             return 503, {"status": "starting", "message": f"Worker is still starting up.{details}"}
         text = "Worker was unable to handle this request and may be unable to handle other requests."
         return 500, {"status": "unhealthy", "message": f"{text}{details}"}
+    except Unhealthy as error:
+        return 500, {"status": "unhealthy", "message": str(error)}
     text = "Worker has completed startup and is ready to handle requests."
     return 200, {"status": "healthy", "message": text}

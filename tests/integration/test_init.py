@@ -60,7 +60,7 @@ def test_a_connect_group_begins_with_its_files(us: KafkaCluster, eu: KafkaCluste
     written = (tmp_path / "worker.properties").read_text()
     url = f"http://{ports.HOST}:{ports.choose(1)[0]}"
     with Mirror({}, tmp_path, [str(_BIN / "connect-distributed")]) as worker:
-        worker.properties_file.write_text(written.replace("listeners = http://:8083", f"listeners = {url}"))
+        worker.properties_file.write_text(written.replace("listeners = http://localhost:8083", f"listeners = {url}"))
         worker.start()
         worker.await_line(0, ["REST server listening at"], _DEADLINE_S)
         for name in ("source", "checkpoint", "heartbeat"):

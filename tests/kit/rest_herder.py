@@ -17,6 +17,7 @@ from connect.core.herding import (
     NotFound,
     PluginInfo,
     Put,
+    ReadConfigs,
     Signature,
     SourceOffset,
     WorkerInfo,
@@ -176,8 +177,10 @@ class DictHerder:
         self._config(name)
         return {"kind": kind, **query}
 
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]], signature: Signature) -> None:
-        await self._asked("put_task_configs", name, [dict(each) for each in configs], signature)
+    async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
+        if "put_task_configs" in self.refusals:
+            raise self.refusals["put_task_configs"]
+        await self._asked("put_task_configs", name, [dict(each) for each in read()], signature)
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._asked("fence_zombies", name, signature)

@@ -49,6 +49,7 @@ def worker_properties(bootstrap: str, group: str, changes: Mapping[str, str] | N
         "value.converter": "org.apache.kafka.connect.storage.StringConverter",
         "offset.flush.interval.ms": "500",
         "scheduled.rebalance.max.delay.ms": "0",
+        "file.stream.source.enable": "true",
         **(changes or {}),
     }
 

@@ -31,6 +31,7 @@ from connect.kafka.compacted import CompactedLog
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
+from connect.kafka.unreadable import pass_over
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class StatusStore:
             del self._waiting[key]
         why = self.log.apply(key, record.value)
         if why is not None:
-            log.warning("%s-%d, offset %d is passed over: %s", self._topic.name, record.partition, record.offset, why)
+            pass_over(f"topic {self._topic.name}", record.partition, record.offset, why)
 
     async def _write_all(self) -> None:
         while True:

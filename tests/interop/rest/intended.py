@@ -10,6 +10,7 @@ from tests.interop.rest.compare import Intended
 _READABLE: Final = "whoever can make a connector of a name can also read and delete it"
 _OURS: Final = "a setting of our own"
 _COPIED: Final = "records are copied as they are, so converters that change them are refused"
+_UNSIGNED: Final = "a signature is checked before the body is read"
 _HASH: Final = "Java keeps a converter's settings in the order of a hash"
 
 INTENDED: Final[tuple[Intended, ...]] = (
@@ -47,6 +48,9 @@ INTENDED: Final[tuple[Intended, ...]] = (
     ),
     Intended("validate, mirror source, policy nobody has", "body.errors.*", "ours names the policies that there are"),
     Intended("missing, patch null", "status", "a body is refused before its connector is looked for"),
-    Intended("task configs, null, unsigned", "status", "a body is refused before its signature is checked"),
+    *(
+        Intended(f"task configs, {body}*", "status", _UNSIGNED)
+        for body in ("broken JSON", "an object", "of objects", "no body")
+    ),
     Intended("create, class*", "body.message", "Java prints its own objects of all connectors"),
 )

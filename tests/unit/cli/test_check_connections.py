@@ -78,23 +78,6 @@ async def test_a_wrong_protocol_of_a_connectors_target_has_its_line(tmp_path: Pa
     assert (error.line, error.key) == (8, "target.cluster.security.protocol")
 
 
-async def test_a_connectors_own_providers_are_heeded_and_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORE", "/secretly/nonexistent")
-    monkeypatch.setenv("TOPICS", "orders-of-nobody")
-    declared = "config.providers = env\nconfig.providers.env.class = env\n"
-    topics = _PROPERTIES.replace("topics = orders", "topics = ${env:TOPICS}")
-    report = await check(tmp_path, declared + topics)
-    assert report.findings == ()
-    assert report.outcomes[0].does[0].startswith("mirrors the topics [hidden]")
-    store = "target.cluster.security.protocol = SSL\ntarget.cluster.ssl.truststore.location = ${env:STORE}\n"
-    report = await check(tmp_path, declared + topics + store)
-    ((line, _),) = of_level(report, Level.ERROR)
-    assert line == 11
-    assert "secretly" not in str(report)
-
-
 async def test_clusters_that_need_the_workers_providers_are_not_asked(tmp_path: Path, asked: list[Sides]) -> None:
     login = "source.cluster.security.protocol = SSL\nsource.cluster.ssl.truststore.certificates = ${env:CA}\n"
     text = _PROPERTIES + login

@@ -84,11 +84,16 @@ async def test_declared_providers_are_no_matter(tmp_path: Path, monkeypatch: pyt
     assert [one for one in of_flow.findings if "reference" in one.text] == []
     of_another = await check(tmp_path, MIRROR + declared.format("us.") + lag)
     assert [one.line for one in of_another.findings if "config provider env" in one.text] == [8]
-    connector = {**SOURCE, "config.providers": "env", "config.providers.env.class": "env", "topics": "${env:LAG}"}
-    assert (await check(tmp_path, json.dumps({"name": "x", "config": connector}))).findings == ()
     own = "      config:\n        config.providers: mine\n        config.providers.mine.class: env\n"
     resource = RESOURCE.replace("b:9092\n", f"b:9092\n{own}").replace("orders", "'${mine:LAG}${strimzienv:LAG}'")
     assert [one for one in (await check(tmp_path, resource)).findings if "reference" in one.text] == []
+
+
+async def test_a_connector_that_declares_providers_is_refused(tmp_path: Path) -> None:
+    connector = {**SOURCE, "config.providers": "env", "config.providers.env.class": "env", "topics": "${env:LAG}"}
+    (found,) = (await check(tmp_path, json.dumps({"name": "x", "config": connector}))).findings
+    assert (found.level, found.key) == (Level.ERROR, "config.providers")
+    assert "from the worker's file only" in found.text
 
 
 @pytest.mark.parametrize("value", ["a${1}b", "${x}", "$x:y", "${}:", "${1:2}"])

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.cli.rates import RateMeter, bytes_text, flow_line
+from connect.cli.rates import NO_TOPICS, RateMeter, bytes_text, flow_line, idle_text
+from connectors.contact import Contact, Side
 from connectors.source.progress import FlowProgress, PartitionView
 
 
@@ -98,3 +99,32 @@ def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
 )
 def test_bytes_for_people(count: float, text: str) -> None:
     assert bytes_text(count) == text
+
+
+def test_a_lag_that_is_not_known_is_said_to_be() -> None:
+    silent = Side(answers=False, answered_ms=1_767_276_182_000)
+    meter = RateMeter()
+    (rates,) = meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))])
+    assert ", lag unknown since 2026-01-01T14:03:02Z: the source does not answer, " in flow_line(rates)
+    (rates,) = meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))])
+    line = flow_line(rates)
+    assert "0 records and 0 ms behind" in line
+    assert line.endswith(", the target does not answer since 2026-01-01T14:03:02Z")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (
+            "STOPPED",
+            "us->eu: its connector MirrorSourceConnector is STOPPED, so nothing is copied; resume it over",
+        ),
+        ("PAUSED", "us->eu: its connector MirrorSourceConnector is PAUSED, so"),
+        (NO_TOPICS, "us->eu: no topic of the source is selected, so nothing is copied"),
+    ],
+)
+def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
+    (rates,) = RateMeter().observe(0.0, [FlowProgress("us->eu", state, 0, ())])
+    assert flow_line(rates).startswith(said)
+    assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is (state != NO_TOPICS)
+    assert idle_text(rates) is not None

@@ -19,7 +19,7 @@ from connectors.gaps import (
     decode_gap,
     encode_gap,
 )
-from connectors.positions import Kind, UnknownFormat, decode_kind
+from connectors.positions import Kind, LaterFormat, decode_kind
 
 OFFSETS = st.integers(-1, 2**63 - 1)
 IDS = st.none() | st.uuids().filter(lambda value: value != UUID(int=0))
@@ -39,7 +39,7 @@ def test_a_gap_comes_back_from_link_and_store_as_it_was(gap: Gap) -> None:
 
 def test_a_later_version_is_refused() -> None:
     key, value = encode_gap(GapRecord(GapKey("c", "orders", 0, 1), Gap(GapKind.SOURCE_GAP), "us.orders"))
-    with pytest.raises(UnknownFormat):
+    with pytest.raises(LaterFormat):
         decode_gap(key, b"\x02" + value[1:])
 
 

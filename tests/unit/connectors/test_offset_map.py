@@ -178,7 +178,7 @@ def test_the_bytes_stay() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [b"", b"\x02" + encode_chunk([Run(0, 0, 1)])[1:], encode_chunk([Run(0, 0, 1)])[:-1]])
+@pytest.mark.parametrize("value", [b"", b"[" + encode_chunk([Run(0, 0, 1)])[1:], encode_chunk([Run(0, 0, 1)])[:-1]])
 def test_chunks_of_another_form_are_refused(value: bytes) -> None:
     with pytest.raises(UnknownFormat):
         decode_chunk(0, value)

@@ -17,7 +17,7 @@ from connectors.partition_states import (
     encode_state,
     encode_state_key,
 )
-from connectors.positions import Kind, UnknownFormat, decode_kind
+from connectors.positions import Kind, LaterFormat, decode_kind
 
 GAP = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
 STATE = PartitionState("source-gap", "it begins at 27", "us.orders", 1_700_000_000_000, GAP)
@@ -36,7 +36,7 @@ def test_what_is_stored_comes_back(reason: str, index: int, has_gap: bool) -> No
 def test_a_later_version_is_refused_and_a_long_reason_is_cut() -> None:
     value = encode_state(replace(STATE, reason="x" * 40_000))
     assert decode_state(value).reason == "x" * 4_000
-    with pytest.raises(UnknownFormat):
+    with pytest.raises(LaterFormat):
         decode_state(b"\x02" + value[1:])
 
 

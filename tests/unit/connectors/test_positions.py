@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from connectors.positions import (
     Kind,
     LastRun,
+    LaterFormat,
     Position,
     PositionKey,
     StoredPosition,
@@ -82,10 +84,16 @@ def test_each_flag_has_its_bit() -> None:
     assert {name: encode_position(replace(EXAMPLE, **{name: True}))[-1] for name in flags} == flags  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02\x01", b'["connector",{}]'])
+@pytest.mark.parametrize("key", [None, b"", b"\x01", b"\x02[", b'["connector",{}]', b"[" * 9])
 def test_unknown_keys_are_refused(key: bytes | None) -> None:
     with pytest.raises(UnknownFormat):
         decode_kind(key)
+
+
+@pytest.mark.parametrize("read", [decode_kind, lambda data: decode_position(KEY, data)])
+def test_what_a_later_version_wrote_is_not_passed_over(read: Callable[[bytes], object]) -> None:
+    with pytest.raises(LaterFormat, match="of version 2: this Heliograph knows version 1 only"):
+        read(b"\x02\x01")
 
 
 def test_kinds_of_later_versions_are_passed_over() -> None:
@@ -96,7 +104,7 @@ def test_kinds_of_later_versions_are_passed_over() -> None:
     ("value", "said"),
     [
         (b"", "version none"),
-        (b"\x02" + encode_position(EXAMPLE)[1:], "of version 2"),
+        (b"[" + encode_position(EXAMPLE)[1:], "of version 91"),
         (encode_position(EXAMPLE)[:-1], "cut short"),
         (encode_position(EXAMPLE)[:20], "cut short"),
         (encode_position(EXAMPLE) + b"\x00", "1 bytes too many"),

@@ -8,7 +8,7 @@ import pytest
 
 from connect.core.errors import ConfigError
 from connect.core.properties import parse_properties
-from connect.core.providers import ClientProperties, ConfigTransformer
+from connect.core.providers import ClientProperties, ConfigTransformer, ProvidersDeclared
 
 JAVA = "org.apache.kafka.common.config.provider."
 
@@ -129,20 +129,20 @@ def test_a_refused_path_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "/etc/hosts, which is not within its allowed.paths" in caplog.text
 
 
-def test_a_connectors_own_providers_stand_beside_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_file_of_the_worker_declares_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_WORD", "word")
-    monkeypatch.setenv("SECRET_PATH", str(tmp_path / "f"))
-    (tmp_path / "f").write_text("SECRET_WORD=other\nk=v")
-    worker = ConfigTransformer(declared("env", "EnvVarConfigProvider"))
-    connector = {
-        "config.providers": "file,env",
-        "config.providers.file.class": "file",
-        "config.providers.file.param.allowed.paths": "${env:SECRET_PATH}",
-        "config.providers.env.class": "file",
-        "a": f"${{file:{tmp_path}/f:k}} ${{env:SECRET_WORD}}",
-    }
-    assert worker.for_connector(connector).transform(connector)["a"] == "v word"
-    assert worker.for_connector({"a": "b"}) is worker
+    file = declared("env", "EnvVarConfigProvider")
+    worker = ConfigTransformer(file)
+    for own in (
+        {"config.providers": "env,mine"},
+        {"config.providers.mine.class": "file"},
+        {"config.providers.env.class": "file"},
+        {"config.providers.env.param.allowlist.pattern": ".*"},
+    ):
+        with pytest.raises(ProvidersDeclared, match=f"^{min(own)}: .* from the worker's file only"):
+            worker.transform({**own, "a": "${env:SECRET_WORD}"})
+    # A connector config of mm2.properties has the declarations of the same file, as in Java.
+    assert worker.transform({**file, "a": "${env:SECRET_WORD}"})["a"] == "word"
 
 
 def test_providers_of_packages() -> None:

@@ -46,7 +46,8 @@ def test_defaults_are_those_of_java() -> None:
     assert (config.topic_creation_enable, config.topic_tracking_enable, config.topic_tracking_allow_reset) == (
         True,
     ) * 3
-    assert config.listeners == (Listener("http", "", 8083),)
+    # Java's is all interfaces.
+    assert config.listeners == (Listener("http", "localhost", 8083),)
     assert config.admin_listeners is None
     assert config.config_topic == NewTopic("configs", 1, 3, {})
     assert config.offset_topic == NewTopic("offsets", 25, 3, {})

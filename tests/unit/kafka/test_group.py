@@ -440,6 +440,35 @@ def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
     run(main())
 
 
+def test_how_long_the_coordinator_has_been_silent() -> None:
+    async def main() -> None:
+        cluster, events = FakeCluster(), Events()
+        member = made(cluster, events)
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(1_000)
+        assert member.silent_s <= 3.1
+        cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
+        await asyncio.sleep(100)
+        assert 100 <= member.silent_s <= 104
+        cluster.always["HeartbeatRequest"] = lambda _: beat(0)
+        await asyncio.sleep(10)
+        assert member.silent_s <= 3.1
+        # Outside the group a join may wait for the others, and nothing else is asked.
+        cluster.always["HeartbeatRequest"] = lambda _: beat(25)
+        await asyncio.sleep(10)
+        cluster.answers["JoinGroupRequest"].append(never())
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(50)
+        assert member.silent_s < 3.1
+        await asyncio.sleep(100)
+        assert member.silent_s > 80
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
+        await member.close()
+
+    run(main())
+
+
 def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
     """The network to the coordinator is gone, and with it what a JoinGroup that was sent before is answered with."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from connect.core.errors import HeliographError
 from rest import protocol
-from rest.calls import BODY_LIMIT_BYTES
+from rest.settings import RestSettings
 from tests.kit.raw_http import Raw, ask, connected, exchange, read_answer
 from tests.kit.rest_herder import DictHerder
 
@@ -204,12 +204,13 @@ async def test_java_reads_behind_mistakes_that_change_nothing(port: int, herder:
 # -- size and speed ----------------------------------------------------------------------------------------------------
 
 
+LIMIT_BYTES = RestSettings().max_request_bytes
 PUT_CONFIG = b"PUT /connectors/a/config HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
 
 
 async def test_the_largest_body(port: int, herder: DictHerder) -> None:
     frame = len(b'{"k":""}')
-    body = b'{"k":"' + b"x" * (BODY_LIMIT_BYTES - frame) + b'"}'
+    body = b'{"k":"' + b"x" * (LIMIT_BYTES - frame) + b'"}'
     assert (await ask(port, "PUT", "/connectors/a/config", body)).status == 201
     answer = await ask(port, "PUT", "/connectors/b/config", body + b" ")
     assert error(answer)[0] == 413
@@ -219,7 +220,7 @@ async def test_the_largest_body(port: int, herder: DictHerder) -> None:
 async def test_a_hundred_megabytes(port: int, herder: DictHerder) -> None:
     for headers in ({}, {"Expect": "100-continue"}):
         answer = await ask(port, "POST", "/connectors", b"x" * 100_000_000, headers)
-        assert error(answer) == (413, f"The body of a request may have {BODY_LIMIT_BYTES} bytes at most.")
+        assert error(answer) == (413, f"The body of a request may have {LIMIT_BYTES} bytes at most.")
         assert answer.header("connection") == "close"
     assert herder.done == []
 
@@ -228,7 +229,7 @@ async def test_an_endless_chunked_body(port: int, herder: DictHerder) -> None:
     async with connected(port) as (reader, writer), asyncio.timeout(60):
         writer.write(PUT_CONFIG + b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        for _ in range(BODY_LIMIT_BYTES // 0x10000 + 2):
+        for _ in range(LIMIT_BYTES // 0x10000 + 2):
             writer.write(chunk)
             await writer.drain()
         assert (await read_answer(reader)).status == 413

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connect.core.herding import Forbidden, LoggerLevel, NotFound, NotReady, RebalanceExpected, SourceOffset
+from connect.core.herding import Forbidden, LoggerLevel, NotFound, NotReady, RebalanceExpected, SourceOffset, Unhealthy
 from connect.core.model import RestartRequest, TargetState, TaskId
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
@@ -262,6 +262,10 @@ async def test_health(port: int, herder: DictHerder) -> None:
     assert healthy.status == 200
     text = "Worker has completed startup and is ready to handle requests."
     assert healthy.json == {"status": "healthy", "message": text}
+    herder.refusals["health"] = Unhealthy("Worker has not reached its group g for 12 s.")
+    silent = await ask(port, "GET", "/health")
+    assert (silent.status, silent.json) == (500, {"status": "unhealthy", "message": str(herder.refusals["health"])})
+    del herder.refusals["health"]
     herder.hangs.add("health")
     herder.doing = "The worker is currently polling."
     unhealthy = await ask(port, "GET", "/health")

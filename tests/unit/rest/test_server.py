@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -129,6 +130,21 @@ async def test_what_is_advertised(properties: dict[str, str], url: str) -> None:
     values = REST.parse({"listeners": "HTTP://127.0.0.1:0", **properties})
     async with started(RestSettings.of(values)) as server:
         assert server.advertised_url == url.format(port=server.ports[0])
+
+
+async def test_without_listeners_only_this_machine_is_served() -> None:
+    (listener,) = RestSettings.of(REST.parse({})).listeners
+    assert (listener.host, listener.port) == ("localhost", 8083)
+    assert RestSettings().listeners == (listener,)
+
+
+@pytest.mark.parametrize(("host", "is_told"), [("127.0.0.1", True), ("", False)])
+async def test_a_server_of_this_machine_only_says_so(
+    host: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with started(RestSettings((Listener("http", host, 0),)), DictHerder()):
+        assert ("on this machine only" in caplog.text) is is_told
 
 
 async def test_a_listener_on_all_interfaces_advertises_this_machine() -> None:

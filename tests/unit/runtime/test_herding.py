@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
-from connect.core.herding import BadRequest, Signature
+from connect.core.herding import BadRequest, Signature, Unhealthy
 from connect.runtime.herding import RuntimeHerder
 
 
@@ -22,6 +22,22 @@ def refusing(error: Exception) -> RuntimeHerder:
 
     core, fencing = SimpleNamespace(check_signature=lambda signature: None), SimpleNamespace(fence=fence)
     return RuntimeHerder(cast(Any, SimpleNamespace(core=core, fence=fencing, started=started)))
+
+
+@pytest.mark.parametrize(("silent_s", "is_healthy"), [(9.9, True), (10.1, False), (float("inf"), False)])
+async def test_a_worker_is_healthy_as_long_as_it_reaches_its_group(silent_s: float, is_healthy: bool) -> None:
+    async def done() -> None: ...
+
+    config = SimpleNamespace(session_timeout_ms=10_000, group_id="g")
+    parts = SimpleNamespace(
+        core=None, started=done, driver=SimpleNamespace(turn=done), config=config, silent_s=lambda: silent_s
+    )
+    health = RuntimeHerder(cast(Any, parts)).health()
+    if is_healthy:
+        await health
+    else:
+        with pytest.raises(Unhealthy, match=r"has not reached its group g .* session\.timeout\.ms \(10000\)"):
+            await health
 
 
 @pytest.mark.parametrize(

@@ -220,3 +220,15 @@ def vault(params: object) -> object:
 
 ACME = OverridePolicy("Acme", bool)
 ONE = described(PluginKind.SOURCE, "x.OneConnector")
+
+
+def test_the_file_source_is_refused_until_it_is_allowed() -> None:
+    full = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+    plugins = Plugins.discover()
+    for name in (full, "FileStreamSource", "FileStreamSourceConnector"):
+        with pytest.raises(PluginNotFound, match=r"set file\.stream\.source\.enable = true in the worker's file"):
+            plugins.connector(name)
+    assert full not in {each.cls for each in plugins.plugins(connectors_only=True)}
+    allowed = Plugins.discover(may_read_files=True)
+    assert allowed.connector("FileStreamSource").name == full
+    assert full in {each.cls for each in allowed.plugins(connectors_only=True)}

@@ -478,12 +478,7 @@ async def test_no_secret_is_in_what_a_connectors_own_validation_raises(
     assert ("in validate" in caplog.text) == (kind == "plain")
 
 
-async def test_a_connector_may_declare_providers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONNECTOR_SPEED", "12345")
+async def test_a_connector_that_declares_providers_is_refused() -> None:
     own = {"config.providers": "mine", "config.providers.mine.class": "env"}
-    infos = await validated({**GOOD, **own, "speed": "${mine:CONNECTOR_SPEED}"})
-    assert errors(infos) == {}
-    assert info(infos, "speed").value.value == "${mine:CONNECTOR_SPEED}"
-    assert errors(await validated({**GOOD, **own, "speed": "x${mine:CONNECTOR_SPEED}"}))["speed"][0] == (
-        "Invalid value x${mine:CONNECTOR_SPEED} for configuration speed: Not a number of type INT"
-    )
+    with pytest.raises(BadRequest, match=r"config.providers: .* from the worker's file only"):
+        await validated({**GOOD, **own, "speed": "${mine:HOME}"})

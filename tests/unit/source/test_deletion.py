@@ -18,7 +18,7 @@ from connect.kafka.cluster import Cluster, TopicMetadata
 from connectors.changes import DeleteTopic
 from connectors.dataplane.plan import TopicPartition
 from connectors.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from connectors.positions import Position, UnknownFormat
+from connectors.positions import LaterFormat, Position
 from connectors.remote_names import RemoteNames, renaming_steps
 from connectors.settings import MirrorSourceSettings
 from connectors.source import deletion
@@ -258,5 +258,5 @@ def test_records(connector: str, topic: str, since_ms: int) -> None:
 
 
 def test_a_record_of_a_later_version_is_refused() -> None:
-    with pytest.raises(UnknownFormat):
+    with pytest.raises(LaterFormat):
         decode_gone(b"\x02" + encode_gone(5)[1:])

@@ -183,5 +183,6 @@ def test_mounted_secrets_are_read_as_kubernetes_mounts_them(tmp_path: Path) -> N
             transformer.transform({"c": f"${{strimzisecrets:{outside}:beside}}"})
     with pytest.raises(ConfigError, match="is no folder"):
         ConfigTransformer(
-            {**declared, "config.providers.strimzisecrets.param.directory": "/not/there"}, transformer._others
+            {**declared, "config.providers.strimzisecrets.param.directory": "/not/there"},
+            {"mounted-secrets": mounted_secrets},
         )

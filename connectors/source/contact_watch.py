@@ -1,0 +1,80 @@
+"""Asks the two clusters of a flow every few seconds whether they are there, and says when one does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import Final
+
+from connect.core.errors import HeliographError
+from connect.kafka.clock import wall_ms
+from connect.kafka.cluster import Cluster
+from connectors.contact import SOURCE, TARGET, Contact, Side, since_text
+
+log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 2.0
+_WITHIN_S: Final = 5.0
+#: Within so long a cluster that is stuck is known to be.
+NOTICED_WITHIN_S: Final = 10.0
+#: The log says again that a cluster does not answer.
+_SAY_EVERY_S: Final = 60.0
+
+
+class ContactWatch:
+    """Of one flow, while it runs; ``contact`` is what it has found so far. The clusters are their owner's."""
+
+    def __init__(self, flow: str, source: Cluster, target: Cluster) -> None:
+        self._flow = flow
+        self._clusters = {SOURCE: source, TARGET: target}
+        self._sides = {SOURCE: Side(), TARGET: Side()}
+        self._asking = [
+            asyncio.create_task(self._ask_forever(side), name=f"{flow}: does the {side} answer?")
+            for side in self._clusters
+        ]
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self._sides[SOURCE], self._sides[TARGET])
+
+    async def stop(self) -> None:
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _ask_forever(self, side: str) -> None:
+        said_s = float("-inf")
+        while True:
+            before = self._sides[side]
+            self._sides[side] = found = await self._asked(side, before)
+            now_s = time.monotonic()
+            if found.answers is False and now_s - said_s >= _SAY_EVERY_S:
+                said_s = now_s
+                self._say(side, found)
+            elif found.answers and before.answers is False:
+                said_s = float("-inf")
+                log.warning("%s: %s cluster %s answers again", self._flow, side, self._clusters[side].name)
+            await asyncio.sleep(_EVERY_S)
+
+    async def _asked(self, side: str, before: Side) -> Side:
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await self._clusters[side].metadata(())
+        except TimeoutError:
+            return replace(before, answers=False, reason=f"no answer within {_WITHIN_S:.0f} s")
+        except HeliographError as error:
+            return replace(before, answers=False, reason=str(error))
+        return Side(answers=True, answered_ms=wall_ms())
+
+    def _say(self, side: str, found: Side) -> None:
+        log.warning(
+            "%s: %s cluster %s does not answer %s%s: %s",
+            self._flow,
+            side,
+            self._clusters[side].name,
+            since_text(found.answered_ms),
+            ", so its lag is unknown" if side == SOURCE else "",
+            found.reason,
+        )

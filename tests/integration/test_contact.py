@@ -1,0 +1,192 @@
+"""A mirror whose source stands still, whose connector is stopped, or that has nothing to mirror says so everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from connect.embedded import ports
+from connect.embedded.brokers import KafkaCluster
+from tests.kit.direct import Broker
+from tests.kit.mirror import PATIENT, SMALL, Mirror
+from tests.kit.processes import wait_until
+from tests.kit.workers import PROGRAMS
+
+pytestmark = pytest.mark.integration
+
+_TOPIC: Final = "still-numbers"
+_DEADLINE_S: Final = 90.0
+#: Ten are promised; a machine may be busy.
+_SOON_S: Final = 20.0
+_METRIC: Final = "kafka_connect_mirror_MirrorSourceConnector_"
+
+
+@pytest.fixture(scope="module")
+def still() -> Iterator[KafkaCluster]:
+    """A broker for these tests to freeze."""
+    with KafkaCluster.start("still") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def stuck() -> Iterator[KafkaCluster]:
+    """The target, to be frozen too."""
+    with KafkaCluster.start("stuck") as cluster:
+        yield cluster
+
+
+def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, str]:
+    return {
+        "clusters": "still, bare, eu",
+        "still.bootstrap.servers": still.bootstrap,
+        "bare.bootstrap.servers": still.bootstrap,
+        "eu.bootstrap.servers": eu.bootstrap,
+        "still->eu.enabled": "true",
+        "still->eu.topics": _TOPIC,
+        "bare->eu.enabled": "true",
+        "bare->eu.topics": "bare-.*",
+        **SMALL,
+        **PATIENT,
+        "dedicated.mode.enable.public.rest": "true",
+        "listeners": f"http://{ports.HOST}:{port}",
+    }
+
+
+def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluster, tmp_path: Path) -> None:
+    source, target = Broker(still, 0), Broker(stuck, 0)
+    source.make_topic(_TOPIC, [[1]])
+    (port,) = ports.choose(1)
+    with Mirror(_properties(still, stuck, port), tmp_path) as mirror:
+        seen = _Seen(mirror, f"http://{ports.HOST}:{port}")
+        mirror.start()
+        source.produce(_TOPIC, 0, 100)
+        wait_until(lambda: target.end(f"still.{_TOPIC}") >= 100, _DEADLINE_S, "all is copied", 0.1)
+        _says_what_it_starts(mirror)
+        seen.until(lambda: seen.metric("source_answers") == seen.metric("target_answers") == 1, "both answer")
+        seen.until(
+            lambda: seen.metric("lag_records") == 0 and 0 <= seen.metric("last_fetch_age_ms") < 5_000, "it copies"
+        )
+        assert seen.metric("last_produce_age_ms") >= 0
+
+        _source_stands_still(still, seen)
+        _connector_is_stopped(seen)
+        _nothing_to_mirror(seen)
+        _target_stands_still(stuck, seen)
+        assert mirror.stop() == 0
+        mirror.assert_gone()
+
+
+def _says_what_it_starts(mirror: Mirror) -> None:
+    (banner,) = [line for line in mirror.log_lines() if "Heliograph " in line and "flows " in line]
+    assert re.search(
+        r"Heliograph \S+: \S+mm2.properties, flows .*still->eu.*, Spark local\[.*, REST for users at http:", banner
+    )
+
+
+def _source_stands_still(still: KafkaCluster, seen: _Seen) -> None:
+    begin = seen.mirror.log_end()
+    still.freeze(0)
+    try:
+        seen.until(lambda: seen.metric("source_answers") == 0, "the source does not answer", _SOON_S)
+        assert seen.metric("target_answers") == 1
+        assert (seen.metric("lag_records"), seen.metric("lag_ms"), seen.metric("flow_lag_records")) == (-1, -1, -1)
+        unknown_ms = seen.metric("lag_unknown_ms")
+        told = seen.ask("/still/eu/connectors/MirrorSourceConnector/lag?top=1")
+        assert (told["source_answers"], told["target_answers"]) == (False, True)
+        assert (told["records"], told["ms"]) == (-1, -1)
+        assert told["unknown_since_ms"] > 0 and "no answer" in told["unknown"]["still->eu"]
+        # The worker does its part: a probe that restarted it would not help.
+        assert seen.ask("/health")["status"] == "healthy"
+        seen.mirror.await_line(
+            begin, ["still->eu running", "lag unknown since 2", "the source does not answer"], _SOON_S
+        )
+        code, text = seen.lag()
+        assert code == 1 and "still->eu: lag unknown" in text and "all is copied" not in text
+        code, text = seen.lag("--rest", f"{seen.url}/still/eu")
+        assert code == 1 and "lag unknown since" in text and "source: does not answer" in text
+        assert seen.metric("lag_unknown_ms") > unknown_ms
+        assert seen.metric("last_fetch_age_ms") > 5_000
+        warnings = [line for line in seen.mirror.log_lines(begin) if "still->eu: source cluster" in line]
+        assert len(warnings) == 1 and "WARNING" in warnings[0] and "so its lag is unknown" in warnings[0]
+    finally:
+        still.thaw(0)
+    seen.until(lambda: seen.metric("source_answers") == 1 and seen.metric("lag_records") == 0, "it is known again")
+    assert seen.metric("lag_unknown_ms") == 0
+    seen.mirror.await_line(begin, ["still->eu: source cluster", "answers again"], _SOON_S)
+
+
+def _connector_is_stopped(seen: _Seen) -> None:
+    begin = seen.mirror.log_end()
+    seen.ask("/still/eu/connectors/MirrorSourceConnector/stop", "PUT")
+    seen.mirror.await_line(begin, ["WARNING", "still->eu: its connector MirrorSourceConnector is STOPPED"], _DEADLINE_S)
+    for more in ((), ("--rest", f"{seen.url}/still/eu")):
+        code, text = seen.lag(*more)
+        assert code == 1 and "connector MirrorSourceConnector is STOPPED and copies nothing; resume it" in text
+    seen.ask("/still/eu/connectors/MirrorSourceConnector/resume", "PUT")
+
+
+def _nothing_to_mirror(seen: _Seen) -> None:
+    seen.mirror.await_line(0, ["WARNING", "bare->eu: no topic of the source is selected"], _DEADLINE_S)
+    code, text = seen.lag(flow="bare->eu")
+    assert code == 1 and "bare->eu: nothing to copy" in text and "no topic of the source is selected" in text
+
+
+def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
+    begin = seen.mirror.log_end()
+    seen.until(lambda: seen.metric("target_answers") == 1, "the resumed flow is seen")
+    stuck.freeze(0)
+    try:
+        seen.until(lambda: seen.metric("target_answers") == 0, "the target does not answer", _SOON_S)
+        seen.until(lambda: seen.status("/still/eu/health") == 500, "the worker does not reach its group")
+        # The worker has given up its tasks by now, and with them goes nothing that users have to see.
+        assert (seen.metric("target_answers"), seen.metric("source_answers")) == (0, 1)
+        line = ["still->eu", "lag unknown", "the target does not answer since 2"]
+        seen.mirror.await_line(begin, line, _SOON_S)
+    finally:
+        stuck.thaw(0)
+    seen.until(lambda: seen.status("/still/eu/health") == 200 and seen.metric("target_answers") == 1, "it is back")
+
+
+class _Seen:
+    """What a running mirror shows."""
+
+    def __init__(self, mirror: Mirror, url: str) -> None:
+        self.mirror = mirror
+        self.url = url
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, method=method), timeout=60) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def metric(self, name: str) -> float:
+        """The value of the flow that copies; NaN while there is none."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        found = re.search(rf'^{_METRIC}{name}{{[^}}]*source="still"[^}}]*}} (\S+)$', text, re.MULTILINE)
+        return float(found[1]) if found else float("nan")
+
+    def until(self, is_so: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
+        wait_until(is_so, within_s, what, 0.2)
+
+    def lag(self, *more: str, flow: str = "still->eu") -> tuple[int, str]:
+        """Exit code and output of ``heliograph lag``, of the file or of what ``more`` names."""
+        file = [] if more else [str(self.mirror.properties_file)]
+        command = [str(PROGRAMS / "heliograph"), "lag", *file, *more, "--flow", flow]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,124 @@
+"""Bodies that are larger than a worker takes: refused while they come, at a cost that no loop and no memory feels."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from connect.core.bounded_json import MAX_ELEMENTS
+from connect.core.herding import Forbidden
+from connect.core.rest_defs import REST
+from rest.server import RestServer
+from rest.settings import RestSettings
+from tests.kit.raw_http import ask
+from tests.kit.rest_herder import DictHerder
+from tests.unit.rest.conftest import ANYWHERE
+
+_MIB: Final = 1 << 20
+#: What costs a worker most: each pair of braces would become an object.
+_OBJECTS: Final = b"[" + b"{}," * (10 * _MIB // 3 - 1) + b"{}]"
+_ENDPOINTS: Final = (
+    ("POST", "/connectors"),
+    ("PUT", "/connectors/a/config"),
+    ("PATCH", "/connectors/a/config"),
+    ("PATCH", "/connectors/a/offsets"),
+    ("PUT", "/connectors/a/pause"),
+    ("POST", "/connectors/a/restart"),
+    ("POST", "/connectors/a/tasks"),
+    ("PUT", "/connectors/a/fence"),
+    ("PUT", "/connector-plugins/x/config/validate"),
+    ("PUT", "/admin/loggers/x"),
+)
+
+
+@asynccontextmanager
+async def served(settings: RestSettings, herder: DictHerder) -> AsyncIterator[int]:
+    server = RestServer(settings)
+    await server.start()
+    server.serve(herder)
+    try:
+        yield server.ports[0]
+    finally:
+        await server.stop()
+
+
+def send(port: int, method: str, path: str, body: bytes, *, chunked: bool) -> int:
+    """The status of the answer, from a client in a thread of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    pieces: bytes | Iterator[bytes] = body
+    if chunked:
+        pieces = (body[at : at + 65_536] for at in range(0, len(body), 65_536))
+    try:
+        connection.request(method, path, pieces, {"Content-Type": "application/json"}, encode_chunked=chunked)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize(("method", "path"), _ENDPOINTS)
+async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chunked: bool) -> None:
+    herder = DictHerder()
+    async with served(RestSettings((ANYWHERE,)), herder) as port:
+        await ask(port, "GET", "/connectors")  # what the first request prepares is not counted
+        began_s = time.thread_time()
+        status = await asyncio.to_thread(send, port, method, path, _OBJECTS, chunked=chunked)
+        loop_s = time.thread_time() - began_s
+        tracemalloc.start()
+        try:
+            await asyncio.to_thread(send, port, method, path, _OBJECTS, chunked=chunked)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # What an endpoint takes no body of is not read beyond what fits into a buffer.
+    is_left_unread = chunked and path.endswith(("/pause", "/restart"))
+    assert status == (404 if is_left_unread else 413)
+    assert {name for name, *_ in herder.done} <= {"connectors", "set_target_state", "restart_connector"}
+    assert loop_s < 0.1
+    assert peak_bytes < 100 * _MIB
+
+
+async def test_a_signature_is_checked_before_a_body_is_read() -> None:
+    herder = DictHerder()
+    herder.refusals["put_task_configs"] = Forbidden("Internal request contained invalid signature.")
+    async with served(RestSettings((ANYWHERE,)), herder) as port:
+        for body in (b"no json", b"[" * 100_000, b"null"):
+            answer = await ask(port, "POST", "/connectors/a/tasks", body)
+            assert (answer.status, answer.json["message"]) == (403, "Internal request contained invalid signature.")
+
+
+async def test_requests_between_workers_may_be_longer() -> None:
+    herder = DictHerder()
+    configs = [{"key": "x" * 1000}] * 2000
+    async with served(RestSettings((ANYWHERE,)), herder) as port:
+        assert (await ask(port, "POST", "/connectors/a/tasks", configs)).status == 204
+        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * (2 * _MIB)})).status == 413
+    assert [name for name, *_ in herder.done] == ["put_task_configs"]
+
+
+async def test_the_limit_is_a_setting() -> None:
+    settings = RestSettings.of(REST.parse({"listeners": "http://127.0.0.1:0", "rest.max.request.bytes": "2000"}))
+    async with served(settings, DictHerder()) as port:
+        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 1900})).status == 201
+        answer = await ask(port, "PUT", "/connectors/a/config", {"key": "x" * 2000})
+        assert answer.status == 413
+        assert answer.json["message"] == "The body of a request may have 2000 bytes at most."
+
+
+async def test_elements_are_counted_before_objects_are_made() -> None:
+    herder = DictHerder()
+    async with served(RestSettings((ANYWHERE,)), herder) as port:
+        body = b'{"offsets":[' + b"{}," * (MAX_ELEMENTS // 2) + b"{}]}"
+        answer = await ask(port, "PATCH", "/connectors/a/offsets", body)
+        assert (answer.status, answer.json["message"]) == (
+            413,
+            f"The body is too large: it has more than {MAX_ELEMENTS} elements.",
+        )
+    assert herder.done == []
