@@ -1,5 +1,5 @@
 def plain_run(
-    view: memoryview, at: int, end: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
+    view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]: ...
 def rebase_batches(
     parts: list[bytes | memoryview], view: memoryview, offset: int, first_ms: int

@@ -13,6 +13,7 @@ cdef enum:
     LOG_OVERHEAD_BYTES = 12
     # Of the length, the attributes and both deltas of a record: 5 + 1 + 10 + 5.
     PREFIX_BYTES = 21
+    MORE_BYTES = 8
 
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
@@ -107,24 +108,26 @@ cdef uint8_t* rebase(
 def plain_run(
     const uint8_t[::1] view not None,
     Py_ssize_t at,
-    Py_ssize_t end,
+    Py_ssize_t room,
     int attributes,
     int epoch,
     int64_t following,
     Py_ssize_t most_batch_bytes,
 ):
     cdef int64_t latest_ms = NEVER
-    cdef Py_ssize_t number = 0, size
+    cdef Py_ssize_t number = 0, size, end = view.shape[0]
     cdef const uint8_t* p
     cdef int32_t count
-    if at < 0 or end > view.shape[0]:
-        raise ValueError("a run ends behind what was fetched")
+    if at < 0:
+        raise ValueError("a run begins before what was fetched")
     while at + HEADER_BYTES <= end:
         p = &view[at]
         size = <Py_ssize_t><int32_t>u32(p + 8) + LOG_OVERHEAD_BYTES
         count = <int32_t>u32(p + 57)
+        room -= size + MORE_BYTES * <Py_ssize_t>count
         if (
-            size > most_batch_bytes
+            room < 0
+            or size > most_batch_bytes
             or size < HEADER_BYTES
             or at + size > end
             or p[16] != 2

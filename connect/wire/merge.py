@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-
 from connect.wire import batch as wire
-from connect.wire import records
+from connect.wire import opening, records
+from connect.wire.rebase import MORE_BYTES
 
 try:
     from connect.wire import _rebase as rebase
@@ -22,14 +21,7 @@ _AT: Final = 23
 _CRC: Final = struct.Struct(">I")
 
 #: Of the records of compressed batches.
-MOST_OPENED_BYTES: Final = 16 * 1024 * 1024
-
-_DECODERS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    1: gzip_decode,
-    2: snappy_decode,
-    3: lz4_decode,
-    4: zstd_decode,
-}
+MOST_OPENED_BYTES: Final = 4 * 1024 * 1024
 
 
 class Unmergeable(ValueError):
@@ -51,26 +43,37 @@ def plain_run(
     """How far batches that can be merged follow the one at ``start``, whose ``header`` is known to allow it.
 
     They have its attributes and leader epoch, offsets without a gap, a right checksum, at most ``most_batch_bytes``
-    each and ``most_bytes`` in all. The first one that has not ends the run; nothing is said of it.
+    each, and merged they are at most ``most_bytes``. The first one that has not ends the run; nothing is said of it.
     """
-    begin = start + header.size_bytes
-    end = max(begin, min(len(fetched), start + most_bytes))
+    room = most_bytes - header.size_bytes - MORE_BYTES * header.record_count
     at, number, following, latest_ms = rebase.plain_run(
-        fetched, begin, end, header.attributes, header.leader_epoch, header.last_offset + 1, most_batch_bytes
+        fetched,
+        start + header.size_bytes,
+        room,
+        header.attributes,
+        header.leader_epoch,
+        header.last_offset + 1,
+        most_batch_bytes,
     )
     return PlainRun(at, number + 1, following, max(latest_ms, header.max_timestamp))
 
 
 def merge(
-    regions: Sequence[wire.Buffer], attributes: int, producer_id: int, producer_epoch: int, base_sequence: int
+    regions: Sequence[wire.Buffer],
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    level: int | None = None,
 ) -> bytearray:
     """One batch of all records of ``regions``, ready to be produced.
 
     Each region holds batches of magic 2 and CreateTime one behind the other, of the codec in ``attributes``, which are
-    the result's; their offset deltas are dense. Raises :class:`Unmergeable`; the regions are as they were.
+    the result's; their offset deltas are dense. ``level`` is how hard the codec tries, None for Kafka's default.
+    Raises :class:`Unmergeable`; the regions are as they were.
     """
     try:
-        return _merged(regions, attributes, producer_id, producer_epoch, base_sequence)
+        return _merged(regions, attributes, producer_id, producer_epoch, base_sequence, level)
     except (MemoryError, Unmergeable):
         raise
     except Exception as error:  # each codec has errors of its own
@@ -78,10 +81,15 @@ def merge(
 
 
 def _merged(
-    regions: Sequence[wire.Buffer], attributes: int, producer_id: int, producer_epoch: int, base_sequence: int
+    regions: Sequence[wire.Buffer],
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    level: int | None,
 ) -> bytearray:
     codec = attributes & wire.CODEC_MASK
-    first_ms = max_ms = _COUNT_AND_TIMES.unpack_from(regions[0], _AT)[1]
+    first_ms, max_ms = _COUNT_AND_TIMES.unpack_from(regions[0], _AT)[1], -(2**63)
     parts: list[bytes | memoryview] = [b""]
     offset = 0
     opened = _Opened(codec)
@@ -90,7 +98,7 @@ def _merged(
         offset, latest_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
         max_ms = max(max_ms, latest_ms)
     if codec:
-        parts = [b"", records.compress(b"".join(parts), codec)]
+        parts = [b"", records.compress(b"".join(parts), codec, level)]
     length = wire.HEADER_BYTES - wire.LOG_OVERHEAD_BYTES + sum(map(len, parts))
     fields = (length, -1, 2, 0, attributes, offset - 1, first_ms, max_ms, producer_id, producer_epoch, base_sequence)
     parts[0] = _HEADER.pack(0, *fields, offset)
@@ -113,10 +121,9 @@ class _Opened:
         for start, size, _ in wire.extents(region):
             end = start + size
             last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
-            opened = _DECODERS[self._codec](bytes(region[start + wire.HEADER_BYTES : end]))
+            payload = bytes(region[start + wire.HEADER_BYTES : end])
+            opened = opening.opened(payload, self._codec, MOST_OPENED_BYTES - self._bytes)
             self._bytes += len(opened)
-            if self._bytes > MOST_OPENED_BYTES:
-                raise Unmergeable(f"more than {MOST_OPENED_BYTES} bytes")
             latest_ms = max(latest_ms, its_ms)
             following = offset + last + 1
             rebase.rebase_records(parts, memoryview(opened), 0, len(opened), offset, following, base_ms - first_ms)

@@ -25,6 +25,8 @@ _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 #: Of a varint, nine bytes: no sum of two such numbers leaves 64 bits.
 _MOST_BITS: Final = 63
 _MOST_SHIFT_MS: Final = 2**61
+#: What a record may need more for its deltas in a merged batch, unless its time is years away.
+MORE_BYTES: Final = 8
 
 
 def zigzag(number: int) -> bytes:
@@ -37,21 +39,23 @@ _MANY: Final = len(_SMALL)
 
 
 def plain_run(
-    view: memoryview, at: int, end: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
+    view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]:
-    """Follow whole batches of these attributes and this leader epoch from ``at`` on, as far as ``end``.
+    """Follow whole batches of these attributes and this leader epoch from ``at`` on, as long as there is ``room``.
 
-    Their offsets go on from ``following`` without a gap, their checksums are right, and none is larger than
-    ``most_batch_bytes``. Returns where they end, how many they are, the offset behind them, and the latest timestamp
-    (the least integer if there is none).
+    A batch takes its bytes of it, and ``MORE_BYTES`` for each record. Their offsets go on from ``following`` without a
+    gap, their checksums are right, and none is larger than ``most_batch_bytes``. Returns where they end, how many they
+    are, the offset behind them, and the latest timestamp (the least integer if there is none).
     """
-    latest_ms, number = -(2**63), 0
+    latest_ms, number, end = -(2**63), 0, len(view)
     unpack, checksum = _HEADER.unpack_from, crc32c.crc32c
     while at + _HEADER_BYTES <= end:
         base, length, its_epoch, magic, crc, its_attributes, last, _, its_ms, _, _, _, count = unpack(view, at)
         behind = at + length + _LOG_OVERHEAD_BYTES
+        room -= behind - at + MORE_BYTES * count
         if (
-            behind - at > most_batch_bytes
+            room < 0
+            or behind - at > most_batch_bytes
             or behind > end
             or length < _HEADER_BYTES - _LOG_OVERHEAD_BYTES
             or magic != 2
@@ -111,7 +115,7 @@ def rebase_records(
         byte = view[at]
         at += 1
         length, bits = byte & 0x7F, 7
-        while byte >= 0x80:
+        while byte >= 0x80 and bits <= _MOST_BITS:
             byte = view[at]
             at += 1
             length |= (byte & 0x7F) << bits
@@ -124,7 +128,7 @@ def rebase_records(
         byte = view[at]
         at += 1
         time, bits = byte & 0x7F, 7
-        while byte >= 0x80:
+        while byte >= 0x80 and bits <= _MOST_BITS:
             byte = view[at]
             at += 1
             time |= (byte & 0x7F) << bits
@@ -132,7 +136,7 @@ def rebase_records(
         if bits > _MOST_BITS:
             raise ValueError("a record has no timestamp that can be")
         later = shift_ms + ((time >> 1) ^ -(time & 1))
-        while view[at] >= 0x80:  # the offset delta that it had
+        while at < end and view[at] >= 0x80:  # the offset delta that it had
             at += 1
         at += 1
         if not at <= end <= behind:

@@ -98,7 +98,7 @@ class PartitionCopier:
         self._skip_refused = skip_refused
         self._compresses = compression.codec > 0
         self._builder = Builder(self.producer, compression)
-        self._merging = Merging(batch_bytes)
+        self._merging = Merging(batch_bytes, compression)
         self._mender = Mender(self._builder, plan.target, skip_refused)
         self._is_ending = False
         self._queue: deque[Outgoing] = deque()
@@ -366,6 +366,8 @@ class PartitionCopier:
     def refused(self, outgoing: Outgoing, refusal: Refusal) -> None:
         """The target will never take this batch as it is: :meth:`mend` decides, once all is settled."""
         outgoing.refusal = refusal
+        if refusal.is_for_size and outgoing.source_batches > 1:
+            self._merging.was_refused_for_size(len(outgoing.batch))
         self.failed(outgoing, refusal.code)
 
     def appended_unknown(self, last_sequence: int | None) -> list[Outgoing]:

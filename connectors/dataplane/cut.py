@@ -17,7 +17,7 @@ from connectors.dataplane import shape
 
 #: Damage on the way heals with a new fetch; damage in the source's log does not.
 CORRUPT_TRIES: Final = 3
-#: Batches up to this size are not worth a place of their own on the way: some records each, sent by a producer that
+#: Uncompressed batches up to this size cost more by themselves than merged: some records each, sent by a producer that
 #: does not linger.
 SMALL_BATCH_BYTES: Final = 2048
 _CONTROL_KEY: Final = struct.Struct(">hh")
@@ -84,7 +84,7 @@ def cut(
         is_aborted = transactions is not None and transactions.aborts(header, batch)
         decision = shape.decide(header, position, is_aborted, max_message_bytes, compresses)
         run = None
-        if decision is shape.SHALLOW and size <= SMALL_BATCH_BYTES and not header.attributes & ~wire.CODEC_MASK:
+        if decision is shape.SHALLOW and size <= SMALL_BATCH_BYTES and not header.attributes:
             run = plain_run(fetched, at, header, SMALL_BATCH_BYTES, most_run_bytes)
         if run is not None and run.batches > 1:
             yield Cut(fetched[at : run.end], header, decision, run)

@@ -82,12 +82,13 @@ class Mender:
 
     def _mend(self, outgoing: Outgoing, refusal: Refusal, max_message_bytes: int, mended: Mended) -> None:
         fault = _at_fault(outgoing, refusal)
-        if not self.skip and (fault or not refusal.is_for_size):
+        is_merged = outgoing.source_batches > 1
+        if not self.skip and (fault or not refusal.is_for_size) and not is_merged:
             raise _poison(outgoing, refusal, fault, self.target)
         opened = outgoing.opened()
         skips = list(outgoing.skips)
         codec, epoch = outgoing.codec, outgoing.source_epoch
-        if fault:
+        if fault and self.skip:
             kept = _without(opened, fault, refusal.code, skips)
             parts: Sequence[Sequence[records.Record]] = [kept] if kept else []
         else:
@@ -96,6 +97,8 @@ class Mender:
         built = list(self.builder.outgoings(parts, codec, 0, epoch))
         for part in built:
             part.is_mergeable = False
+            # So that what is before the batch at fault is copied: it is halved until it holds no more than one did.
+            part.source_batches = outgoing.source_batches // 2 if is_merged and not self.skip else 0
         mended.add(built, skips, (outgoing.next_source_offset, epoch))
 
 

@@ -12,26 +12,33 @@ from typing import Final
 
 from connect.wire import batch as wire
 from connect.wire.merge import merge
+from connect.wire.rebase import MORE_BYTES
 from connectors.dataplane.outgoing import Outgoing, Stamp
+from connectors.dataplane.plan import Compression
 
-#: Before any was measured: seconds a record, as it is and compressed.
-_FIRST_COST_S: Final = (1.5e-6, 4e-6)
-#: A record may need so many bytes more for its place in the merged batch.
-_MORE_BYTES: Final = 8
-#: How much of a new sample of the cost counts.
+#: Before any was measured: seconds a record, of batches that have no codec, and seconds a byte of those that have one.
+_FIRST_COSTS_S: Final = (1.5e-6, 20e-9)
+#: How much of a new sample of the cost counts, and of the first one whenever merging would cost too much: an estimate
+#: that stops all merging is never measured again.
 _WEIGHT: Final = 0.2
+_FORGETS: Final = 0.01
 #: Fewer records say little of what one costs.
 _SAMPLE_RECORDS: Final = 32
+#: Others on the event loop wait no longer for one merging.
+_MOST_COST_S: Final = 0.015
 
 
 class Merging:
-    """Decides for one partition, and measures what its records cost. ``clock`` gives CPU seconds of this thread: on a
-    busy machine the time that others took is no cost of merging."""
+    """Decides for one partition, and measures what merging costs. ``clock`` gives CPU seconds of this thread: on a
+    busy machine the time that others took is no cost of merging. ``compression`` is the target producer's."""
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self, most_bytes: int, compression: Compression, clock: Callable[[], float] = time.thread_time
+    ) -> None:
         self.most_bytes = most_bytes
+        self._compression = compression
         self._clock = clock
-        self._cost_s = list(_FIRST_COST_S)
+        self._costs_s = list(_FIRST_COSTS_S)
 
     def takes(self, first: Outgoing, waiting: Iterable[Outgoing], max_message_bytes: int, saved_s: float) -> int:
         """How many of ``waiting`` are to be sent in one batch with ``first``.
@@ -39,34 +46,58 @@ class Merging:
         ``saved_s``: what it is worth, in seconds, that one batch less is to be sent.
         """
         most_bytes = min(self.most_bytes, max_message_bytes)
-        size, records, number = _most_size(first), first.count, 0
+        size, number = _most_size(first), 0
         if not first.is_mergeable or size > most_bytes // 2:
             return 0
+        cost_s = self._cost_s(first)
         for other in waiting:
             size += _most_size(other)
             if size > most_bytes or len(other.batch) > most_bytes // 2 or not _belong_together(first, other):
                 break
-            records += other.count
+            its_cost_s = self._cost_s(other)
+            cost_s += its_cost_s
+            if cost_s > _MOST_COST_S or its_cost_s > saved_s:
+                break
             number += 1
-        return number if records * self._cost_s[first.codec > 0] <= number * saved_s else 0
+        if cost_s <= number * saved_s:
+            return number
+        self._forget(first)
+        return 0
 
     def merged(self, parts: Sequence[Outgoing], stamp: Stamp) -> bytearray:
         """The records of ``parts`` as one batch that bears ``stamp``. Raises Unmergeable."""
         began_s = self._clock()
         marks, producer_id, producer_epoch, base_sequence = stamp
-        attributes = parts[0].codec | marks
-        merged = merge([part.batch for part in parts], attributes, producer_id, producer_epoch, base_sequence)
+        codec = parts[0].codec
+        level = self._compression.level if codec == self._compression.codec else None
+        merged = merge([part.batch for part in parts], codec | marks, producer_id, producer_epoch, base_sequence, level)
         records = sum(part.count for part in parts)
         if records >= _SAMPLE_RECORDS:
-            sample_s = (self._clock() - began_s) / records
-            kind = parts[0].codec > 0
-            self._cost_s[kind] += _WEIGHT * (sample_s - self._cost_s[kind])
+            units = sum(len(part.batch) for part in parts) if codec else records
+            self._learn(codec > 0, (self._clock() - began_s) / units, _WEIGHT)
         return merged
+
+    def was_refused_for_size(self, size: int) -> None:
+        """The target takes less than we know, and a merged batch of ``size`` bytes was more."""
+        self.most_bytes = min(self.most_bytes, size // 2)
+
+    def _cost_s(self, outgoing: Outgoing) -> float:
+        if outgoing.codec:
+            return len(outgoing.batch) * self._costs_s[1]
+        return outgoing.count * self._costs_s[0]
+
+    def _forget(self, outgoing: Outgoing) -> None:
+        has_codec = outgoing.codec > 0
+        if self._costs_s[has_codec] > _FIRST_COSTS_S[has_codec]:
+            self._learn(has_codec, _FIRST_COSTS_S[has_codec], _FORGETS)
+
+    def _learn(self, has_codec: bool, sample_s: float, weight: float) -> None:
+        self._costs_s[has_codec] += weight * (sample_s - self._costs_s[has_codec])
 
 
 def _most_size(outgoing: Outgoing) -> int:
     """At most so many bytes it adds to a merged batch."""
-    return len(outgoing.batch) + (0 if outgoing.codec else _MORE_BYTES * outgoing.count)
+    return len(outgoing.batch) + (0 if outgoing.codec else MORE_BYTES * outgoing.count)
 
 
 def _belong_together(first: Outgoing, other: Outgoing) -> bool:
@@ -81,7 +112,7 @@ def _belong_together(first: Outgoing, other: Outgoing) -> bool:
 
 def apart(outgoing: Outgoing) -> list[Outgoing]:
     """Each batch of one that is several by itself, none to be merged again: their records could not be read."""
-    if outgoing.source_batches <= 1:
+    if outgoing.source_batches <= 1 or outgoing.stamp is not None:
         outgoing.is_mergeable = False
         return [outgoing]
     parts = []

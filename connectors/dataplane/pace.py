@@ -68,13 +68,20 @@ class Turns:
         self._most = most
         self.limit = min(_FIRST_REQUESTS, most)
         self.request_s = 0.0
+        self._usual_bytes = 0.0
         self._trip_s = self._next_trip_s = math.inf
         self._trip_until_s = self._round_since_s = 0.0
         self._took_s: list[float] = []
         self._is_full = False
 
-    def answered(self, sent_s: float, now_s: float, under_way: int) -> None:
-        """The answer to what was sent at ``sent_s`` came, with ``under_way`` requests under way, its own included."""
+    def answered(self, sent_s: float, now_s: float, under_way: int, size: int) -> None:
+        """The answer to ``size`` bytes sent at ``sent_s`` came; ``under_way`` counts requests, its own included.
+
+        A slow link takes the longer the larger a request is. So what is small among large ones says nothing.
+        """
+        self._usual_bytes += _WEIGHT * (size - self._usual_bytes)
+        if size < self._usual_bytes / 2:
+            return
         took_s = now_s - sent_s
         cost_s = took_s / under_way
         self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s

@@ -337,7 +337,7 @@ class _LeaderPump:
             answer = hot.decode_produce(future.result(), self._version)
             now_s = time.monotonic()
             self._pace.moved(size, now_s, is_idle=not self._in_flight_requests)
-            self._turns.answered(sent_s, now_s, self._in_flight_requests + 1)
+            self._turns.answered(sent_s, now_s, self._in_flight_requests + 1, size)
         if answer is not None and answer.throttle_time_ms:
             self._muted_until = time.monotonic() + answer.throttle_time_ms / 1000
         self._writer.settled(sent, self, answer, error)

@@ -152,7 +152,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (_holes_are_passed, 360),
     (_nothing_is_compared, 0),
     (_renumbered_while_in_doubt, 1430),
-    (_another_log_is_scanned, 1070),
+    (_another_log_is_scanned, 1830),
     (_epoch_is_not_raised, 630),
     (_late_records_are_not_announced, 1490),
     (_first_batch_is_not_alone, 0),

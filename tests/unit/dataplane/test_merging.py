@@ -227,6 +227,84 @@ def test_a_refused_merged_batch_of_which_a_copy_is_under_way_is_not_taken_apart(
         machine.mend()
 
 
+def test_what_is_before_a_refused_record_is_copied_before_the_partition_stops() -> None:
+    """As far as it would have been without merging: who goes on behind the record must lose none before it."""
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
+    while not machine.stopped:
+        outgoing = machine.next_batch(MUCH_S)
+        assert outgoing is not None
+        first, count = outgoing.segments[0]
+        if first <= 16 < first + count:
+            refused_once(machine, outgoing, 87)
+        else:
+            machine.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
+    assert offsets_of(target) == list(range(15))
+    report = machine.report()
+    assert report is not None
+    assert report.state == "QUARANTINED"
+    assert report.next_source_offset == 15
+
+
+def test_a_merged_batch_with_gaps_keeps_its_offsets_when_it_cannot_be_merged_again() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(large(0)))
+    first = machine.next_batch(MUCH_S)
+    machine.take(fetched(large(3), large(100)))
+    second = machine.next_batch(MUCH_S)
+    assert first is not None
+    assert second is not None
+    machine.refused(first, Refusal(10, (), ""))
+    machine.failed(second, 45)
+    machine.settle({})
+    machine.mend()
+    machine.take(fetched(damaged(large(103))))
+    sent(machine, target)
+    report = machine.report()
+    assert report is not None
+    assert [run for run in report.runs if run[0] >= 100] == [(100, 6, 6)]
+    assert report.next_source_offset == 106
+
+
+def test_a_target_that_takes_less_than_is_known_is_given_smaller_ones_from_then_on() -> None:
+    size = len(large(0))
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
+    merged = machine.next_batch(MUCH_S)
+    assert merged is not None
+    refused_once(machine, merged, 10)
+    sent(machine, target)
+    machine.take(fetched(*(large(first) for first in range(24, 48, 3))))
+    sent(machine, target)
+    assert max(map(len, target.batches)) <= 4 * size
+    assert offsets_of(target) == list(range(48))
+
+
+def test_small_compressed_batches_are_merged_only_where_it_is_worth_it() -> None:
+    for saved_s, counts in ((0.0, [1] * 9), (MUCH_S, [9])):
+        machine, target = copier(), TargetPartition()
+        machine.take(fetched(*(source_batch([offset], codec=1) for offset in range(9))))
+        assert sent(machine, target, saved_s) == counts
+
+
+def test_how_long_others_wait_for_merging_is_bounded() -> None:
+    machine, target = copier(), TargetPartition()
+    machine._merging._costs_s[0] = 0.001
+    machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
+    assert sent(machine, target) == [15, 9]
+
+
+def test_an_estimate_of_the_cost_that_stops_all_merging_is_tried_again() -> None:
+    machine, target = copier(), TargetPartition()
+    machine._merging._costs_s[0] = 0.001
+    for first in range(0, 30_000, 6):
+        machine.take(fetched(large(first), large(first + 3)))
+        if len(sent(machine, target, saved_s=0.0005)) == 1:
+            break
+    else:
+        pytest.fail("nothing was merged again")
+
+
 def test_skips_and_what_was_passed_over_stay_with_the_merged_batch() -> None:
     machine, target = copier(), TargetPartition()
     stamped = source_batch([6, 9], attributes=wire.LOG_APPEND_TIME, last_offset=11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from connectors.dataplane.pace import Pace, Turns
@@ -67,7 +69,7 @@ def answers(turns: Turns, trip_s: float, service_s: float, count: int, now_s: fl
         begun_s = sent_s.pop(0)
         free_s = max(free_s, begun_s + trip_s / 2) + service_s
         now_s = free_s + trip_s / 2
-        turns.answered(begun_s, now_s, len(sent_s) + 1)
+        turns.answered(begun_s, now_s, len(sent_s) + 1, MIB)
         sent_s += [now_s] * (turns.limit - len(sent_s))
     return now_s
 
@@ -109,5 +111,21 @@ def test_a_broker_that_becomes_slower_for_good_is_given_no_less_than_a_slow_one(
 def test_few_requests_say_nothing_of_how_many_there_may_be() -> None:
     turns = Turns(64)
     for second in range(100):
-        turns.answered(second, second + 0.001, 1)
+        turns.answered(second, second + 0.001, 1, MIB)
     assert turns.limit == 8
+
+
+def test_small_requests_among_large_ones_on_a_slow_link_say_nothing() -> None:
+    """A link of 6 MB/s at 200 ms: 600 KB take 100 ms longer than 5 KB though neither waits for another."""
+    turns = Turns(64)
+    waiting: deque[tuple[float, int]] = deque()
+    now_s = free_s = 0.0
+    for number in range(1000):
+        while len(waiting) < turns.limit:
+            size = 5_000 if (number + len(waiting)) % 10 == 0 else 600_000
+            waiting.append((now_s, size))
+        sent_s, size = waiting.popleft()
+        free_s = max(free_s, sent_s) + size / 6e6
+        now_s = max(now_s, free_s + 0.2)
+        turns.answered(sent_s, now_s, len(waiting) + 1, size)
+    assert turns.limit >= 3, "as much as the link holds"

@@ -1,0 +1,53 @@
+"""Compressed payloads are opened as the library does it, and never beyond their bound."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+
+from connect.wire import records
+from connect.wire.opening import TooLarge, opened
+
+CODECS = (1, 2, 3, 4)
+
+
+def text(size: int) -> bytes:
+    """What compresses as records do."""
+    return "".join(random.Random(size).choices("abcdefgh", k=size)).encode()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [0, 1, 1000, 200_000])
+def test_a_payload_comes_out_as_it_was(codec: int, size: int) -> None:
+    payload = text(size)
+    assert bytes(opened(records.compress(payload, codec), codec, 1 << 20)) == payload
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_byte_more_than_it_may_be_is_refused(codec: int) -> None:
+    packed = records.compress(text(10_000), codec)
+    assert len(opened(packed, codec, 10_000)) == 10_000
+    with pytest.raises(TooLarge):
+        opened(packed, codec, 9_999)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_payload_that_expands_a_hundredfold_takes_no_memory(codec: int) -> None:
+    packed = records.compress(bytes(64 << 20), codec)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            opened(packed, codec, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_is_refused(codec: int) -> None:
+    packed = bytearray(records.compress(b"some text of some length" * 20, codec))
+    packed[len(packed) // 2 :] = b"\xff" * 5
+    with pytest.raises(TooLarge):
+        opened(bytes(packed), codec, 1 << 20)
