@@ -39,8 +39,8 @@ help:
 
 setup: $(STAMP) java $(WARM)
 
-# Made anew whenever the locks or the project's own description change.
-$(STAMP): pyproject.toml requirements.lock | $(BIN)/uv
+# Made again whenever the locks, the project's own description or what is compiled change.
+$(STAMP): pyproject.toml requirements.lock connect/wire/_rebase.pyx | $(BIN)/uv
 	$(UV) pip sync --require-hashes requirements.lock
 	$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,3 +1,5 @@
+VERSION: int
+
 def plain_run(
     view: memoryview, at: int, room: int, attributes: int, epoch: int, following: int, most_batch_bytes: int
 ) -> tuple[int, int, int, int]: ...

@@ -15,6 +15,8 @@ cdef enum:
     PREFIX_BYTES = 21
     MORE_BYTES = 8
 
+VERSION = 1
+
 cdef int64_t NEVER = -(2**63)
 cdef int64_t MOST_SHIFT_MS = 2**61
 

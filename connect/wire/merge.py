@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Final, NamedTuple
 
 from connect.wire import batch as wire
 from connect.wire import opening, records
+from connect.wire import rebase as in_python
 from connect.wire.rebase import MORE_BYTES
 
-try:
-    from connect.wire import _rebase as rebase
-except ImportError:  # no compiler was there when this was installed, or it came to an executor as an archive
-    from connect.wire import rebase  # type: ignore[no-redef]
+
+def _fastest() -> ModuleType:
+    """``rebase``, compiled if a compiler was there at the installation; executors that got an archive have it not."""
+    try:
+        compiled = importlib.import_module("connect.wire._rebase")
+    except ImportError:
+        return in_python
+    return compiled if getattr(compiled, "VERSION", 0) == in_python.VERSION else in_python
+
+
+rebase: ModuleType = _fastest()
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _COUNT_AND_TIMES: Final = struct.Struct(">iqq")  # last offset delta, base and max timestamp

@@ -17,6 +17,8 @@ import crc32c
 
 from connect.wire.hot import uvarint
 
+#: Of these functions: a compiled module of another version is left alone.
+VERSION: Final = 1
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _HEADER_BYTES: Final = 61
 _LOG_OVERHEAD_BYTES: Final = 12
