@@ -28,7 +28,7 @@ def _machine() -> dict[str, str]:
     return {
         "processor": f"{os.cpu_count()} cores, {_processor()}",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}, {platform.machine()}",
     }
 
 
