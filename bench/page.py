@@ -21,7 +21,7 @@ _WRITTEN: Final = "<!-- Written by `python -m bench --page` from bench/page.md a
 
 
 def write(rows: Rows) -> None:
-    """The page, and its plots anew."""
+    """Write the page and its plots again."""
     for old in IMAGES.glob("*.png"):
         old.unlink()
     plots.draw(rows, IMAGES)
