@@ -72,7 +72,9 @@ def variants(load: Load) -> Iterator[Sequence[Variant]]:
     yield [Variant(most, together=True, merged=merged) for merged in (False, True)]
     yield [Variant(0, together=False, merged=False)] if load.partitions > 1 else []
     yield [
-        Variant(connections, together=True, merged=False) for connections in (1, 4) if connections <= load.partitions
+        Variant(connections, together=True, merged=False)
+        for connections in (1, 4)
+        if most < load.partitions >= connections
     ]
 
 

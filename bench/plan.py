@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from bench.ceiling import variants
 from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced
 
 #: What loads are large enough for: a window behind a ramp.
@@ -13,16 +14,18 @@ _USUAL_S: Final = 38.0
 _COPY_S: Final = 30.0
 #: Epochs are a minute: at least one change is in it.
 _LATENCY_S: Final = 90.0
-#: Seconds beside what is measured, seen on two cores: brokers of a bed, a contender's start and end with the clearing
-#: around it, the ceiling's, and all of its short probes.
-_BED_S: Final = 15.0
+#: Seconds beside what is measured, seen on two cores: brokers of a bed until they are warm, a contender's start and end
+#: with the clearing around it, the ceiling's, and each of its short probes.
+_BED_S: Final = 75.0
 _CONTENDER_S: Final = 17.0
 _CEILING_S: Final = 8.0
-_PROBES_S: Final = 58.0
-#: How fast a load is written: limited by bytes, by records, or by batches of one record.
+_PROBE_S: Final = 11.0
+#: How fast a load is written: limited by bytes, by records, or by batches of one record, of which a partition takes
+#: so many and all of them no more than so many.
 _WRITTEN_BYTES_PER_S: Final = 150_000_000
 _WRITTEN_PER_S: Final = 600_000
-_WRITTEN_ALONE_PER_S: Final = 70_000
+_WRITTEN_ALONE_PER_S: Final = 15_000
+_WRITTEN_ALONE_AT_MOST_PER_S: Final = 70_000
 _JSON_BYTES: Final = 230
 
 
@@ -95,7 +98,8 @@ class Asked:
             return contenders * (_CONTENDER_S + self.ramp_s + seconds)
         if not isinstance(load, Load):
             return contenders * (rounds + 1) * _CONTENDER_S
-        ceiling_s = _PROBES_S + rounds * (_CEILING_S + seconds) if load.has_ceiling else 0.0
+        probes_s = _PROBE_S * sum(map(len, variants(load)))
+        ceiling_s = probes_s + rounds * (_CEILING_S + seconds) if load.has_ceiling else 0.0
         return rounds * contenders * (_CONTENDER_S + self.ramp_s + seconds) + ceiling_s
 
 
@@ -105,6 +109,8 @@ def _writing_s(loads: Iterable[AnyLoad]) -> float:
 
 
 def _topic_s(load: Load) -> float:
-    per_s = _WRITTEN_ALONE_PER_S if load.producer.get("batch.size") == "0" else _WRITTEN_PER_S
+    is_alone = load.producer.get("batch.size") == "0"
+    alone_per_s = min(_WRITTEN_ALONE_PER_S * load.partitions, _WRITTEN_ALONE_AT_MOST_PER_S)
+    per_s = alone_per_s if is_alone else _WRITTEN_PER_S
     size = load.records * (load.record_bytes or _JSON_BYTES)
     return max(load.records / per_s, size / _WRITTEN_BYTES_PER_S)
