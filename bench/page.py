@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md``: the words of ``bench/page.md``, with the tables of what was measured in their places."""
+"""``docs/benchmarks.md`` and ``docs/scale.md``: the words of the templates here, with tables of what was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import plots, tables
+from bench import plots, scale, tables
 from bench.loads import LOADS
 from bench.rows import Latency, Result, Row, Rows, Started
 
@@ -15,22 +15,29 @@ _REPOSITORY: Final = Path(__file__).parents[1]
 RESULTS: Final = Path(__file__).parent / "results" / "results.json"
 TEMPLATE: Final = Path(__file__).parent / "page.md"
 PAGE: Final = _REPOSITORY / "docs" / "benchmarks.md"
+SCALE_TEMPLATE: Final = Path(__file__).parent / "scale.md"
+SCALE_PAGE: Final = _REPOSITORY / "docs" / "scale.md"
 IMAGES: Final = _REPOSITORY / "docs" / "images" / "benchmarks"
 _PLACE: Final = re.compile(r"^<!-- (\w+) -->$", re.MULTILINE)
-_WRITTEN: Final = "<!-- Written by `python -m bench --page` from bench/page.md and bench/results; change those. -->\n\n"
+_WRITTEN: Final = "<!-- Written by `python -m bench --page` from bench/{} and bench/results; change those. -->\n\n"
 
 
 def write(rows: Rows) -> None:
-    """Write the page and its plots again."""
+    """Write the pages and their plots again; the one about scale once enough was measured for its model."""
     for old in IMAGES.glob("*.png"):
         old.unlink()
     plots.draw(rows, IMAGES)
-    PAGE.write_text(text(TEMPLATE.read_text(), rows))
+    PAGE.write_text(text(TEMPLATE, rows))
+    measured = scale.points(rows)
+    if len(measured) >= scale.COSTS:
+        scale.draw(scale.fit(measured), measured, IMAGES / "scale.png")
+        SCALE_PAGE.write_text(text(SCALE_TEMPLATE, rows))
 
 
-def text(template: str, rows: Rows) -> str:
+def text(template: Path, rows: Rows) -> str:
     """The template with every place filled. Raises KeyError for a place that is not known."""
-    return _WRITTEN + _PLACE.sub(lambda place: _PLACES[place[1]](rows), template)
+    filled = _PLACE.sub(lambda place: _PLACES[place[1]](rows), template.read_text())
+    return _WRITTEN.format(template.name) + filled
 
 
 def _runs(rows: Rows) -> str:
@@ -101,6 +108,14 @@ def _missing(rows: Rows, kind: type[Row], group: str) -> str:
     return f"Not measured yet: {', '.join(absent)}." if absent else ""
 
 
+def _modelled(made: Callable[[scale.Costs, Sequence[scale.Point]], tables.Table]) -> Callable[[Rows], str]:
+    def of(rows: Rows) -> str:
+        measured = scale.points(rows)
+        return made(scale.fit(measured), measured).markdown()
+
+    return of
+
+
 def _loads(_: Rows) -> str:
     lines = [[f"`{load.name}`", load.about] for load in LOADS]
     return "\n".join(f"| {' | '.join(line)} |" for line in [["load", "what"], ["---", "---"], *lines])
@@ -117,4 +132,8 @@ _PLACES: Final[Mapping[str, Callable[[Rows], str]]] = {
     "secured": _single(tables.secured, Result, "secured"),
     "latency": _single(tables.latency, Latency, "latency", "latency"),
     "start": _single(tables.started, Started, "start"),
+    "costs": _modelled(lambda costs, _: scale.costs_table(costs)),
+    "checks": _modelled(scale.checks_table),
+    "aim": _modelled(lambda costs, _: scale.aim_table(costs)),
+    "walls": lambda rows: scale.walls_table(rows).markdown(),
 }

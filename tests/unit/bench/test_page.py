@@ -105,7 +105,7 @@ def test_distance_security_latency_and_starts(rows: Rows) -> None:
 
 
 def test_page_says_what_is_missing_and_links_plots_that_are_drawn(rows: Rows, tmp_path: Path) -> None:
-    text = page.text(page.TEMPLATE.read_text(), rows)
+    text = page.text(page.TEMPLATE, rows)
     assert "`python -m bench --all`" in text
     assert "Not measured yet: `tiny-1-100ms`." in text
     assert "2 of the" in text
@@ -116,18 +116,21 @@ def test_page_says_what_is_missing_and_links_plots_that_are_drawn(rows: Rows, tm
 
 
 def test_page_of_nothing_names_every_load(tmp_path: Path) -> None:
-    text = page.text(page.TEMPLATE.read_text(), Rows())
+    text = page.text(page.TEMPLATE, Rows())
     assert all(f"`{load.name}`" in text for load in LOADS)
     assert plots.draw(Rows(), tmp_path) == []
 
 
-def test_a_place_that_is_not_known_is_refused() -> None:
+def test_a_place_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    template = tmp_path / "template.md"
+    template.write_text("<!-- unknown -->")
     with pytest.raises(KeyError, match="unknown"):
-        page.text("<!-- unknown -->", Rows())
+        page.text(template, Rows())
 
 
-def test_the_committed_page_is_made_of_the_committed_results() -> None:
-    assert page.PAGE.read_text() == page.text(page.TEMPLATE.read_text(), Rows.read(page.RESULTS))
+@pytest.mark.parametrize(("made", "template"), [(page.PAGE, page.TEMPLATE), (page.SCALE_PAGE, page.SCALE_TEMPLATE)])
+def test_the_committed_pages_are_made_of_the_committed_results(made: Path, template: Path) -> None:
+    assert made.read_text() == page.text(template, Rows.read(page.RESULTS))
 
 
 def test_percentiles_are_of_records() -> None:

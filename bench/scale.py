@@ -1,0 +1,171 @@
+"""``docs/scale.md``: what some executors carry, by the costs that the bench has measured, and where the next wall is.
+
+The model is linear. A copier takes some CPU while it runs, and more with bytes, with the batches and the records in
+which they come, and with partitions that only have to be watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import tables
+from bench.rows import Ceiling, Held, Result, Rows
+
+_GB: Final = 1e9
+COSTS: Final = 4
+#: ``make scale ARGS='--topics 200 --partitions 50'``: cores of worker, Spark and slices, for each idle partition.
+IDLE_PARTITION_CORES: Final = 5.6e-2 / 2000
+#: What progress reports cost the worker for each busy partition; docs/reliability.md, make late.
+BUSY_PARTITION_WORKER_CORES: Final = 5e-6
+#: A leader remembers the last five batches of a producer, so no more are under way for each partition.
+_UNDER_WAY: Final = 5
+_MERGED_BYTES: Final = 1_048_576
+_GROUPS: Final = ("replicated", "single")
+_AIM_GB_PER_S: Final = 10.0
+_AIM_PARTITIONS: Final = 100_000
+_CORES_SHOWN: Final = 64
+_DPI: Final = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured of a load: GB are of the source's batches, ``records`` and ``batches`` those in a GB."""
+
+    name: str
+    batches: float
+    records: float
+    cpu_s_per_gb: float
+    gb_per_s: float
+
+    @property
+    def cores(self) -> float:
+        return self.cpu_s_per_gb * self.gb_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """CPU of the copier: cores while it runs, and seconds for a GB, for each batch of the source, for each record."""
+
+    running_cores: float
+    gb_s: float
+    batch_s: float
+    record_s: float
+
+    def cores(self, gb_per_s: float, batches: float, records: float, partitions: int = 0) -> float:
+        """What a copy takes; ``batches`` and ``records`` are those in a GB, ``partitions`` are idle ones beside it."""
+        moving = gb_per_s * (self.gb_s + self.batch_s * batches + self.record_s * records)
+        return self.running_cores + moving + partitions * IDLE_PARTITION_CORES
+
+
+def points(rows: Rows) -> list[Point]:
+    """Of every load whose copy was measured."""
+    found = []
+    for group in _GROUPS:
+        for load in tables.measured(rows, Result, group):
+            cpu_s = rows.median(Result, load.name, tables.OURS, tables.cpu)
+            speed = rows.median(Result, load.name, tables.OURS, tables.speed)
+            held = rows.of(Held, load.name)
+            if cpu_s is not None and speed is not None and held:
+                a_batch, a_record = _GB / held[0].batch_bytes, _GB / held[0].record_bytes
+                found.append(Point(load.name, a_batch, a_record, cpu_s, speed / 1000))
+    return found
+
+
+def fit(measured: Sequence[Point]) -> Costs:
+    """The costs, none below 0, whose squared relative errors are least. Raises ValueError below four points."""
+    import numpy as np  # takes a while, which only pages need
+
+    if len(measured) < COSTS:
+        raise ValueError(f"{COSTS} costs need as many loads")
+    used = list(range(COSTS))
+    rows = [[1.0, point.gb_per_s, point.gb_per_s * point.batches, point.gb_per_s * point.records] for point in measured]
+    matrix = np.array(rows) / np.array([[point.cores] for point in measured])
+    while True:
+        solved, *_ = np.linalg.lstsq(matrix[:, used], np.ones(len(measured)), rcond=None)
+        if (solved >= 0).all():
+            break
+        used.pop(int(solved.argmin()))
+    costs = dict(zip(used, map(float, solved), strict=True))
+    return Costs(*(costs.get(index, 0.0) for index in range(COSTS)))
+
+
+def costs_table(costs: Costs) -> tables.Table:
+    lines = [
+        ["a copier that runs", f"{costs.running_cores:.2f} cores"],
+        ["a GB that passes unchanged", f"{costs.gb_s:.2f} CPU-s"],
+        ["a batch of the source", f"{costs.batch_s * 1e6:.2f} us"],
+        ["a record, where batches are merged", f"{costs.record_s * 1e9:.1f} ns"],
+        ["a partition that is idle", f"{IDLE_PARTITION_CORES * 1e6:.0f} us a second"],
+        ["a partition that is busy, at the worker", f"{BUSY_PARTITION_WORKER_CORES * 1e6:.0f} us a second"],
+    ]
+    return tables.Table(["", "costs"], lines)
+
+
+def checks_table(costs: Costs, measured: Iterable[Point]) -> tables.Table:
+    """What the model says of each load that was measured, beside what was measured."""
+    lines = []
+    for point in measured:
+        modelled = costs.cores(point.gb_per_s, point.batches, point.records)
+        lines.append(
+            [
+                f"`{point.name}`",
+                f"{_GB / point.batches / 1000:,.1f}",
+                f"{_GB / point.records:,.0f}",
+                f"{1000 * point.gb_per_s:,.0f}",
+                f"{point.cores:.2f}",
+                f"{modelled:.2f}",
+                f"{modelled / point.cores - 1:+.0%}",
+            ]
+        )
+    headings = ["load", "KB a batch", "B a record", "MB/s", "cores measured", "modelled", "error"]
+    return tables.Table(headings, lines)
+
+
+#: Of the aim: KB a batch and B a record.
+_KINDS: Final = ((1000, 1000), (16, 1000), (1, 1000), (16, 100))
+
+
+def aim_table(costs: Costs) -> tables.Table:
+    lines = []
+    for batch_kb, record_bytes in _KINDS:
+        cores = costs.cores(_AIM_GB_PER_S, _GB / batch_kb / 1000, _GB / record_bytes, _AIM_PARTITIONS)
+        lines.append([f"{batch_kb} KB", f"{record_bytes} B", f"{cores:.0f}", f"{1000 * _AIM_GB_PER_S / cores:.0f}"])
+    return tables.Table(["batches", "records", "executor cores", "MB/s a core"], lines)
+
+
+def walls_table(rows: Rows) -> tables.Table:
+    lines = [
+        ["worker: progress of busy partitions", f"{1 / BUSY_PARTITION_WORKER_CORES:,.0f} partitions for each worker"]
+    ]
+    replicated = [row for load in tables.loads_of("replicated") for row in rows.of(Ceiling, load.name)]
+    if replicated:
+        cores = min(row.target_cpu_s_per_gb for row in replicated) * _AIM_GB_PER_S
+        lines.append(["target's brokers, three replicas", f"{cores:.0f} broker cores for {_AIM_GB_PER_S:.0f} GB/s"])
+    for trip_ms in (5, 100):
+        most = _UNDER_WAY * _MERGED_BYTES / (trip_ms / 1000) / 1e6
+        lines.append([f"one partition, answers after {trip_ms} ms", f"{most:,.0f} MB/s"])
+    return tables.Table(["wall", "at"], lines)
+
+
+def draw(costs: Costs, measured: Sequence[Point], file: Path) -> None:
+    """Rate against cores for each kind of batches, with what was measured as points."""
+    from matplotlib.figure import Figure  # takes a second, which only pages need
+
+    figure = Figure(figsize=(9.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    rates = [10 ** (step / 10) for step in range(-20, 18)]
+    for batch_kb, record_bytes in _KINDS:
+        cores = [costs.cores(rate, _GB / batch_kb / 1000, _GB / record_bytes) for rate in rates]
+        axes.plot(cores, rates, label=f"batches of {batch_kb} KB, records of {record_bytes} B")
+    axes.plot([point.cores for point in measured], [point.gb_per_s for point in measured], "k.", label="measured")
+    axes.axhline(_AIM_GB_PER_S, color="#bbbbbb", linestyle="--", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlim=(0.05, _CORES_SHOWN), ylim=(0.02, 50))
+    axes.set_xlabel("cores of the copier in use", fontsize=8)
+    axes.set_ylabel("GB/s of the source's batches", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    figure.savefig(file, dpi=_DPI, metadata={"Software": None})
