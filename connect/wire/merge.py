@@ -78,8 +78,8 @@ def merge(
 ) -> bytearray:
     """One batch of all records of ``regions``, ready to be produced.
 
-    Each region holds batches of magic 2 and CreateTime one behind the other, of the codec in ``attributes``, which are
-    the result's; their offset deltas are dense. ``level`` is how hard the codec tries, None for Kafka's default.
+    Each region holds batches of magic 2 and CreateTime one behind the other, all of one codec; their offset deltas are
+    dense. ``attributes`` are the result's, its codec too. ``level`` is how hard that tries, None for Kafka's default.
     Raises :class:`Unmergeable`; the regions are as they were.
     """
     try:
@@ -98,12 +98,11 @@ def _merged(
     base_sequence: int,
     level: int | None,
 ) -> bytearray:
-    codec = attributes & wire.CODEC_MASK
-    first_ms, max_ms = _COUNT_AND_TIMES.unpack_from(regions[0], _AT)[1], -(2**63)
+    codec, first = attributes & wire.CODEC_MASK, wire.read_header(regions[0])
+    first_ms, max_ms = first.base_timestamp, -(2**63)
     parts: list[bytes | memoryview] = [b""]
     offset = 0
-    opened = _Opened(codec)
-    rebase_batches = opened.rebase_batches if codec else rebase.rebase_batches
+    rebase_batches = _Opened(first.codec).rebase_batches if first.codec else rebase.rebase_batches
     for region in regions:
         offset, latest_ms = rebase_batches(parts, memoryview(region), offset, first_ms)
         max_ms = max(max_ms, latest_ms)

@@ -96,7 +96,6 @@ class PartitionCopier:
         self._after_last: tuple[str, str, str, Gap | None] | None = None
         self._read_committed = read_committed
         self._skip_refused = skip_refused
-        self._compresses = compression.codec > 0
         self._builder = Builder(self.producer, compression)
         self._merging = Merging(batch_bytes, compression)
         self._mender = Mender(self._builder, plan.target, skip_refused)
@@ -134,8 +133,7 @@ class PartitionCopier:
             self.fetch_offset,
             listed,
             self.max_message_bytes,
-            compresses=self._compresses,
-            most_run_bytes=min(self._merging.most_bytes, self.max_message_bytes),
+            most_run_bytes=min(self._merging.most_run_bytes, self.max_message_bytes),
         )
         for batch, header, decision, run in decided:
             if header is None:
@@ -277,9 +275,10 @@ class PartitionCopier:
         return outgoing
 
     def _made_ready(self, first: Outgoing, saved_s: float) -> Outgoing:
-        """``first`` as one batch that bears our identity, with what follows it in the queue where that is merged."""
+        """``first`` as one batch that bears our identity and codec, with what follows it in the queue where that is
+        merged."""
         number = self._merging.takes(first, self._queue, self.max_message_bytes, saved_s)
-        if number or (first.stamp is None and first.source_batches > 1):
+        if number or self._merging.compresses(first) or (first.stamp is None and first.source_batches > 1):
             first = self._merge([first, *(self._queue.popleft() for _ in range(number))])
         if first.stamp is None:
             self._count(shape.SHALLOW)
@@ -301,7 +300,8 @@ class PartitionCopier:
             alone = [one for part in parts for one in apart(part)]
             self._queue.extendleft(reversed(alone[1:]))
             return alone[0]
-        self._count(shape.MERGED, sum(part.source_batches for part in parts if part.stamp is None))
+        batches = sum(part.source_batches for part in parts if part.stamp is None)
+        self._count(shape.MERGED if batches > 1 or len(parts) > 1 else shape.COMPRESSED, batches)
         first.join(parts[1:], merged, stamp)
         self._queued_bytes += len(merged) - before_bytes
         return first

@@ -56,7 +56,6 @@ def cut(
     aborted: Iterable[tuple[int, int]] | None,
     max_message_bytes: int,
     *,
-    compresses: bool = False,
     most_run_bytes: int = 0,
 ) -> Iterator[Cut]:
     """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
@@ -64,8 +63,8 @@ def cut(
     ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
     None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
     carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
-    answer (Kafka ``CompletedFetch``). ``compresses``: as for :func:`shape.decide`. Small batches that follow one
-    another come together, up to ``most_run_bytes``. Raises :class:`CorruptBatch` where it meets one.
+    answer (Kafka ``CompletedFetch``). Small batches that follow one another come together, up to ``most_run_bytes``.
+    Raises :class:`CorruptBatch` where it meets one.
     """
     transactions = None if aborted is None else _Transactions(aborted)
     at = 0
@@ -82,7 +81,7 @@ def cut(
         if header.crc != crc32c.crc32c(batch[21:]):
             raise CorruptBatch(header.base_offset)
         is_aborted = transactions is not None and transactions.aborts(header, batch)
-        decision = shape.decide(header, position, is_aborted, max_message_bytes, compresses)
+        decision = shape.decide(header, position, is_aborted, max_message_bytes)
         run = None
         if decision is shape.SHALLOW and size <= SMALL_BATCH_BYTES and not header.attributes:
             run = plain_run(fetched, at, header, SMALL_BATCH_BYTES, most_run_bytes)

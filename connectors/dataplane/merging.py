@@ -2,6 +2,8 @@
 
 A target answers a Produce request when its followers have it, and takes one batch of a partition with each. So what
 waits for its turn saves a round trip for each batch that it is merged with. Merging costs time for each record.
+
+Where the target's producer has a codec, batches without one get it here too: once for all that are sent together.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from connect.wire.rebase import MORE_BYTES
 from connectors.dataplane.outgoing import Outgoing, Stamp
 from connectors.dataplane.plan import Compression
 
-#: Before any was measured: seconds a record, of batches that have no codec, and seconds a byte of those that have one.
-_FIRST_COSTS_S: Final = (1.5e-6, 20e-9)
+#: Before any was measured: seconds a record, where neither codec has to do anything, else seconds a byte.
+_RECORD_COST_S: Final = 1.5e-6
+_BYTE_COST_S: Final = 20e-9
 #: How much of a new sample of the cost counts, and of the first one whenever merging would cost too much: an estimate
 #: that stops all merging is never measured again.
 _WEIGHT: Final = 0.2
@@ -38,28 +41,42 @@ class Merging:
         self.most_bytes = most_bytes
         self._compression = compression
         self._clock = clock
-        self._costs_s = list(_FIRST_COSTS_S)
+        #: of batches that have no codec, and of those that have one
+        self._first_costs_s = (_BYTE_COST_S if compression.codec else _RECORD_COST_S, _BYTE_COST_S)
+        self._costs_s = list(self._first_costs_s)
+
+    @property
+    def most_run_bytes(self) -> int:
+        """Of small batches that travel together."""
+        if not self._compression.codec:
+            return self.most_bytes
+        return min(self.most_bytes, int(_MOST_COST_S / self._costs_s[0]))
+
+    def compresses(self, outgoing: Outgoing) -> bool:
+        """Whether it gets the producer's codec when it is sent, merged or not."""
+        return self._compression.codec > 0 and not outgoing.codec and outgoing.is_mergeable
 
     def takes(self, first: Outgoing, waiting: Iterable[Outgoing], max_message_bytes: int, saved_s: float) -> int:
         """How many of ``waiting`` are to be sent in one batch with ``first``.
 
-        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent.
+        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. To merge what is compressed costs
+        nothing more.
         """
         most_bytes = min(self.most_bytes, max_message_bytes)
         size, number = _most_size(first), 0
         if not first.is_mergeable or size > most_bytes // 2:
             return 0
-        cost_s = self._cost_s(first)
+        cost_s, is_paid = self._cost_s(first), self.compresses(first)
         for other in waiting:
             size += _most_size(other)
             if size > most_bytes or len(other.batch) > most_bytes // 2 or not _belong_together(first, other):
                 break
             its_cost_s = self._cost_s(other)
             cost_s += its_cost_s
-            if cost_s > _MOST_COST_S or its_cost_s > saved_s:
+            if cost_s > _MOST_COST_S or (its_cost_s > saved_s and not is_paid):
                 break
             number += 1
-        if cost_s <= number * saved_s:
+        if number and (is_paid or cost_s <= number * saved_s):
             return number
         self._forget(first)
         return 0
@@ -68,13 +85,12 @@ class Merging:
         """The records of ``parts`` as one batch that bears ``stamp``. Raises Unmergeable."""
         began_s = self._clock()
         marks, producer_id, producer_epoch, base_sequence = stamp
-        codec = parts[0].codec
-        level = self._compression.level if codec == self._compression.codec else None
+        codec = parts[0].codec or self._compression.codec
+        level = self._compression.level_of(codec)
         merged = merge([part.batch for part in parts], codec | marks, producer_id, producer_epoch, base_sequence, level)
-        records = sum(part.count for part in parts)
-        if records >= _SAMPLE_RECORDS:
-            units = sum(len(part.batch) for part in parts) if codec else records
-            self._learn(codec > 0, (self._clock() - began_s) / units, _WEIGHT)
+        if sum(part.count for part in parts) >= _SAMPLE_RECORDS:
+            units = sum(map(self._units, parts))
+            self._learn(parts[0].codec > 0, (self._clock() - began_s) / units, _WEIGHT)
         return merged
 
     def was_refused_for_size(self, size: int) -> None:
@@ -82,14 +98,15 @@ class Merging:
         self.most_bytes = min(self.most_bytes, size // 2)
 
     def _cost_s(self, outgoing: Outgoing) -> float:
-        if outgoing.codec:
-            return len(outgoing.batch) * self._costs_s[1]
-        return outgoing.count * self._costs_s[0]
+        return self._units(outgoing) * self._costs_s[outgoing.codec > 0]
+
+    def _units(self, outgoing: Outgoing) -> int:
+        return len(outgoing.batch) if outgoing.codec or self._compression.codec else outgoing.count
 
     def _forget(self, outgoing: Outgoing) -> None:
         has_codec = outgoing.codec > 0
-        if self._costs_s[has_codec] > _FIRST_COSTS_S[has_codec]:
-            self._learn(has_codec, _FIRST_COSTS_S[has_codec], _FORGETS)
+        if self._costs_s[has_codec] > self._first_costs_s[has_codec]:
+            self._learn(has_codec, self._first_costs_s[has_codec], _FORGETS)
 
     def _learn(self, has_codec: bool, sample_s: float, weight: float) -> None:
         self._costs_s[has_codec] += weight * (sample_s - self._costs_s[has_codec])

@@ -141,11 +141,13 @@ class Outgoing:
             self.skips += other.skips
         self.segments = segments
         self.batch, self.stamp = memoryview(merged), stamp
+        self.codec = wire.read_header(merged).codec
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Builds batches of records under one producer, with ``compression`` where the source has none."""
+    """Builds batches of records under one producer, each with the codec of its source: ``compression`` follows when
+    it is sent, where that is none."""
 
     producer: ProducerIdentity
     compression: Compression
@@ -170,7 +172,7 @@ class Builder:
                 behind,
                 source_epoch,
                 timestamp_ms,
-                codec or self.compression.codec,
+                codec,
                 stamp=(0, self.producer.producer_id, self.producer.epoch, sequence),
             )
             sequence = wire.add_sequence(sequence, len(part))
@@ -179,16 +181,20 @@ class Builder:
         """``kept`` in parts whose batches are no larger; a single record goes as it is, whatever its size."""
         if not kept:
             return
-        if len(kept) > 1 and len(self._built(kept, codec, _NOBODY, -1)) > max_bytes:
+        if len(kept) > 1 and not self._fit(kept, codec, max_bytes):
             for half in halves(kept):
                 yield from self.fitting(half, codec, max_bytes)
             return
         yield kept
 
+    def _fit(self, part: Sequence[records.Record], codec: int, max_bytes: int) -> bool:
+        codecs = sorted({codec, codec or self.compression.codec})
+        return any(len(self._built(part, one, _NOBODY, -1)) <= max_bytes for one in codecs)
+
     def _built(
         self, part: Sequence[records.Record], codec: int, producer: ProducerIdentity, sequence: int
     ) -> bytearray:
-        codec, level = (codec, None) if codec else (self.compression.codec, self.compression.level)
+        level = self.compression.level_of(codec)
         return records.build(part, codec, producer.producer_id, producer.epoch, sequence, level)
 
 

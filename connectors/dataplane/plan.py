@@ -61,6 +61,9 @@ class Compression(NamedTuple):
     codec: int
     level: int | None = None
 
+    def level_of(self, codec: int) -> int | None:
+        return self.level if codec == self.codec else None
+
 
 NO_COMPRESSION: Final = Compression(0)
 

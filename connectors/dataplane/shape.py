@@ -29,13 +29,13 @@ class Decision:
 
 
 SHALLOW: Final = Decision(Kind.SHALLOW, "as it is")
-#: What becomes of a shallow one that waits, or is small.
+#: What becomes of a shallow one that waits, or is small; and of one that goes alone, where the producer has a codec.
 MERGED: Final = Decision(Kind.MERGED, "merged with others")
+COMPRESSED: Final = Decision(Kind.REBUILT, "compressed as the producer is told")
 OLD_MAGIC: Final = Decision(Kind.REBUILT, "old magic")
 TRIMMED: Final = Decision(Kind.REBUILT, "start inside the batch")
 GAPS: Final = Decision(Kind.REBUILT, "compacted gaps")
 APPEND_TIME: Final = Decision(Kind.REBUILT, "log append time")
-COMPRESSED: Final = Decision(Kind.REBUILT, "compressed as the producer is told")
 TRANSFORMED: Final = Decision(Kind.REBUILT, "transformed")
 TOO_LARGE: Final = Decision(Kind.REBUILT, "larger than the target takes")
 CONTROL: Final = Decision(Kind.DROPPED, "control batch")
@@ -46,11 +46,11 @@ BEHIND: Final = Decision(Kind.DROPPED, "wholly before the position")
 DECISIONS: Final = (
     SHALLOW,
     MERGED,
+    COMPRESSED,
     OLD_MAGIC,
     TRIMMED,
     GAPS,
     APPEND_TIME,
-    COMPRESSED,
     TRANSFORMED,
     TOO_LARGE,
     CONTROL,
@@ -60,13 +60,10 @@ DECISIONS: Final = (
 )
 
 
-def decide(
-    header: BatchHeader, position: int, aborted: bool, max_message_bytes: int, compresses: bool = False
-) -> Decision:
+def decide(header: BatchHeader, position: int, aborted: bool, max_message_bytes: int) -> Decision:
     """The decision for a magic 2 batch fetched at ``position``.
 
-    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed. ``compresses``: a
-    codec is set for batches that come without one; a deep batch of any reason is built with it.
+    ``aborted``: its producer is inside an aborted transaction here and the copy is read_committed.
     LogAppendTime is opened because the target would show the client's own older create times instead.
     """
     attributes = header.attributes
@@ -83,8 +80,6 @@ def decide(
         return GAPS
     if attributes & 0x08:
         return APPEND_TIME
-    if compresses and not attributes & 0x07:
-        return COMPRESSED
     if header.length + 12 > max_message_bytes:
         return TOO_LARGE
     return SHALLOW

@@ -31,6 +31,8 @@ _MAX_REQUEST_BYTES: Final = 1024 * 1024
 #: What is in flight on a connection before its rate is known.
 _FIRST_IN_FLIGHT_BYTES: Final = 256 * 1024
 _WATCH_S: Final = 0.5
+#: How long others on the event loop wait for what is compressed for requests.
+_TURN_S: Final = 0.01
 #: Less than brokers remember silent producers, a day unless ``producer.id.expiration.ms`` says otherwise.
 _IDLE_S: Final = 60.0
 #: So often a batch is sent that its leader fails at without a reason, over some three seconds.
@@ -242,6 +244,7 @@ class _LeaderPump:
         self._pace = Pace(_FIRST_IN_FLIGHT_BYTES, settings.in_flight_bytes)
         self._turns = Turns(settings.in_flight_requests)
         self._muted_until = 0.0
+        self._gives_way = False
         self._keys: dict[PartitionCopier, bytes] = {}
 
     @property
@@ -265,9 +268,11 @@ class _LeaderPump:
         return key
 
     def pump(self) -> None:
-        """Send what may be sent now."""
+        """Send what may be sent now, in turns with others on the event loop."""
+        ends_s = time.monotonic() + _TURN_S
         while (
             self.ready
+            and not self._gives_way
             and self._in_flight_requests < self._turns.limit
             and self._in_flight_bytes < self._pace.limit_bytes
             and not self.closed
@@ -275,12 +280,19 @@ class _LeaderPump:
             and time.monotonic() >= self._muted_until
             and self._may_write()
         ):
-            sent = self._gather()
+            sent = self._gather(ends_s)
             if not sent:
                 return
             self._send(sent)
+            if time.monotonic() >= ends_s:
+                self._gives_way = True
+                asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _gather(self) -> list[tuple[PartitionCopier, Outgoing]]:
+    def _go_on(self) -> None:
+        self._gives_way = False
+        self.pump()
+
+    def _gather(self, ends_s: float) -> list[tuple[PartitionCopier, Outgoing]]:
         """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last
         and acknowledges both. A copier whose partition is taken waits for the next request."""
         sent, size = [], 0
@@ -298,7 +310,7 @@ class _LeaderPump:
             taken.add(copier.plan.target)
             sent.append((copier, outgoing))
             size += len(outgoing.batch)
-            if size >= limit_bytes:
+            if size >= limit_bytes or time.monotonic() >= ends_s:
                 break
         return sent
 

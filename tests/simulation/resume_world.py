@@ -28,7 +28,7 @@ from connectors.dataplane import codes, lost, reading, resumer
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import PartitionPlan, SliceSettings, TopicPartition
+from connectors.dataplane.plan import Compression, PartitionPlan, SliceSettings, TopicPartition
 from connectors.dataplane.resumer import Resumer
 from connectors.positions import Position
 from connectors.source import first_offsets, predecessors, reach, standing, takeover, unowned
@@ -65,6 +65,7 @@ class World:
         self.seed = seed
         self.chance = random.Random(seed)
         chance = self.chance
+        self.compression = Compression(random.Random(f"codec {seed}").choice([0, 0, 4]))
         self.source = Source.drawn(chance)
         self.coordinator = Coordinator(refuses=chance.random() < 0.2)
         self.target = Leader(compacted=bool(self.source.refused))
@@ -402,6 +403,7 @@ class Successor:
             self._takeover.producer,
             read_committed=False,
             skip_refused=True,
+            compression=world.compression,
             batch_bytes=chance.choice([0, 0, 0, 500, 5000]),
         )
         faulted = 0

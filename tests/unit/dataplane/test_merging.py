@@ -12,13 +12,14 @@ from connect.wire import records
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.outgoing import Outgoing
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
+from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
 from connectors.dataplane.refusals import Refusal
 from tests.kit.logs import TargetPartition, source_batch
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
 MUCH_S = 1.0
 WORTH = 1 << 20
+GZIP, ZSTD = Compression(1), Compression(4, 19)
 
 
 def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: Any) -> PartitionCopier:
@@ -138,8 +139,9 @@ def test_without_a_size_nothing_is_merged() -> None:
     assert sent(machine, target) == [1, 1, 1, 3, 3]
 
 
-def test_what_was_sent_is_sent_again_as_it_was_and_only_what_is_behind_it_is_merged() -> None:
-    machine, target = copier(), TargetPartition()
+@pytest.mark.parametrize("compression", [NO_COMPRESSION, ZSTD])
+def test_what_was_sent_is_sent_again_as_it_was_and_only_what_is_behind_it_is_merged(compression: Compression) -> None:
+    machine, target = copier(compression=compression), TargetPartition()
     machine.take(fetched(large(0)))
     first = machine.next_batch(MUCH_S)
     assert first is not None
@@ -157,6 +159,109 @@ def test_compressed_batches_are_merged_under_their_codec() -> None:
     assert sent(machine, target) == [6]
     assert wire.read_header(target.batches[0]).codec == 4
     assert offsets_of(target) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "batches", [[source_batch([one]) for one in range(20)], [large(one) for one in range(0, 21, 3)]]
+)
+def test_what_comes_uncompressed_is_compressed_as_the_one_batch_that_is_sent(batches: list[bytes]) -> None:
+    """Whatever it saves: by itself each would have to be compressed too."""
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    machine.take(fetched(*batches))
+    (count,) = sent(machine, target, saved_s=0.0)
+    assert offsets_of(target) == list(range(count))
+    built = records.build(list(target.records()), ZSTD.codec, 7, 0, 0, ZSTD.level)
+    assert target.batches == [bytes(built)]
+    report = machine.report()
+    assert report is not None
+    assert (report.runs, report.next_sequence, report.bytes) == ([(0, 0, count)], count, len(built))
+    assert report.batches == {"merged with others": len(batches)}
+    assert machine.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("batch_bytes", [0, WORTH])
+def test_one_that_waits_with_no_other_is_compressed_alone(batch_bytes: int) -> None:
+    machine, target = copier(batch_bytes, compression=ZSTD), TargetPartition()
+    for first in (0, 3):
+        machine.take(fetched(large(first)))
+        assert sent(machine, target) == [3]
+    assert [wire.read_header(batch).codec for batch in target.batches] == [4, 4]
+    assert counted(machine) == {"compressed as the producer is told": 2}
+
+
+@pytest.mark.parametrize("codec", [1, 4])
+def test_what_came_compressed_keeps_its_bytes_where_the_producer_has_a_codec(codec: int) -> None:
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    came = large(3, codec=codec)
+    machine.take(fetched(large(0), came, large(6)))
+    assert sent(machine, target, saved_s=0.0) == [3, 3, 3]
+    assert target.batches[1][wire.HEADER_BYTES :] == came[wire.HEADER_BYTES :]
+    assert [wire.read_header(batch).codec for batch in target.batches] == [4, codec, 4]
+
+
+def test_what_was_rebuilt_is_compressed_with_what_it_is_sent_with() -> None:
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    machine.take(fetched(large(0), source_batch([3, 5]), source_batch([6], attributes=wire.LOG_APPEND_TIME), large(7)))
+    assert sent(machine, target, saved_s=0.0) == [9]
+    assert offsets_of(target) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert wire.read_header(target.batches[0]).codec == 4
+
+
+def test_what_is_larger_than_the_target_takes_is_split_only_if_it_is_so_when_compressed() -> None:
+    whole = source_batch(range(300))
+    machine, target = copier(max_message_bytes=len(whole) // 2, compression=ZSTD), TargetPartition()
+    machine.take(fetched(whole, large(300, 20)))
+    counts = sent(machine, target)
+    assert counts[0] == 300
+    assert sum(counts) == 320
+    assert len(counts) > 2
+    assert max(map(len, target.batches)) <= len(whole) // 2
+    assert {wire.read_header(batch).codec for batch in target.batches} == {4}
+
+
+def test_what_a_codec_would_make_too_large_is_sent_as_it_is() -> None:
+    batch = source_batch([0], large=[0])
+    machine, target = copier(max_message_bytes=len(batch), compression=GZIP), TargetPartition()
+    machine.take(fetched(batch))
+    assert sent(machine, target) == [1]
+    assert target.batches[0][wire.HEADER_BYTES :] == batch[wire.HEADER_BYTES :]
+    assert counted(machine) == {"as it is": 1}
+
+
+def test_what_cannot_be_read_is_not_compressed() -> None:
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    bad = damaged(large(3))
+    machine.take(fetched(large(0)))
+    assert sent(machine, target) == [3]
+    machine.take(fetched(bad))
+    assert sent(machine, target) == [3]
+    assert target.batches[1][wire.HEADER_BYTES :] == bad[wire.HEADER_BYTES :]
+
+
+def test_a_compressed_batch_keeps_the_other_marks() -> None:
+    machine = copier(compression=ZSTD)
+    machine.marks = wire.TRANSACTIONAL
+    machine.take(fetched(large(0), large(3)))
+    outgoing = machine.next_batch()
+    assert outgoing is not None
+    assert wire.read_header(outgoing.batch).attributes == wire.TRANSACTIONAL | 4
+
+
+def test_a_refused_record_is_left_out_of_a_compressed_batch_which_keeps_codec_and_level() -> None:
+    machine, target = copier(skip_refused=True, compression=ZSTD), TargetPartition()
+    machine.take(fetched(large(0), large(3)))
+    merged = machine.next_batch()
+    assert merged is not None
+    refused = Refusal(87, (4,), "")
+    machine.take(fetched(large(6)))
+    machine.refused(merged, refused)
+    machine.settle({})
+    machine.mend()
+    assert sent(machine, target) == [5, 3]
+    assert offsets_of(target) == [0, 1, 2, 3, 5, 6, 7, 8]
+    first = list(target.records())[:5]
+    assert target.batches[0] == bytes(records.build(first, 4, 7, 0, 0, ZSTD.level))
+    assert wire.read_header(target.batches[1]).codec == 4
 
 
 def damaged(batch: bytes) -> bytes:
@@ -292,6 +397,16 @@ def test_how_long_others_wait_for_merging_is_bounded() -> None:
     machine._merging._costs_s[0] = 0.001
     machine.take(fetched(*(large(first) for first in range(0, 24, 3))))
     assert sent(machine, target) == [15, 9]
+
+
+def test_how_long_others_wait_for_compressing_is_bounded() -> None:
+    small = [source_batch([offset]) for offset in range(50)]
+    machine, target = copier(compression=ZSTD), TargetPartition()
+    machine._merging._costs_s[0] = 0.015 / (20.5 * (len(small[-1]) + 8))
+    machine.take(fetched(*small))
+    assert [outgoing.count for outgoing in machine._queue] == [20, 20, 10]
+    assert max(sent(machine, target)) <= 20
+    assert offsets_of(target) == list(range(50))
 
 
 def test_an_estimate_of_the_cost_that_stops_all_merging_is_tried_again() -> None:

@@ -38,20 +38,6 @@ def test_each_row(changes, position, aborted, expected):
     assert shape.decide(PLAIN._replace(**changes), position, aborted, 1000) is expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, shape.COMPRESSED),
-        ({"length": 1001 - 12}, shape.COMPRESSED),
-        ({"attributes": 1}, shape.SHALLOW),
-        ({"attributes": wire.CONTROL}, shape.CONTROL),
-        ({"record_count": 9}, shape.GAPS),
-    ],
-)
-def test_a_codec_of_the_producers_is_for_batches_that_have_none(changes, expected):
-    assert shape.decide(PLAIN._replace(**changes), 100, False, 1000, compresses=True) is expected
-
-
 @given(
     st.integers(0, 0x7F),
     st.integers(0, 50),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -220,8 +221,25 @@ async def test_a_slow_link_gets_small_requests_and_every_partition_its_turn() ->
             machine.pipelined = True
             machine.take(memoryview(bytearray(source_batch(range(3, 6)) + source_batch(range(6, 9)))))
         pump.ready = dict.fromkeys(machines)
-        sent = [pump._gather() for _ in range(3)]
+        sent = [pump._gather(math.inf) for _ in range(3)]
         assert [[machine for machine, _ in request] for request in sent] == [[machine] for machine in machines]
+        await writer.stop()
+        assert not failures
+
+
+async def test_others_have_their_turn_between_requests_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers([f"t{index}" for index in range(3)])
+    machines = [copier(f"t{index}") for index in range(3)]
+    with writing(brokers) as (writer, failures):
+        leaders = await Leaders.connected(cast(Cluster, brokers), ["t0", "t1", "t2"])
+        writer.start(machines, leaders)
+        monkeypatch.setattr(target, "_TURN_S", 0.0)
+        writer.offer(machines)
+        writer.offer(machines)
+        assert len(brokers.broker.answers) == 1
+        await asyncio.sleep(0)
+        assert len(brokers.broker.answers) == 2
+        await until(lambda: len(brokers.broker.answers) == 3)
         await writer.stop()
         assert not failures
 

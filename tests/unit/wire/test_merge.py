@@ -74,6 +74,14 @@ def test_a_merged_batch_is_byte_for_byte_what_a_producer_would_have_written() ->
     assert merge(parts, 0, 5, 6, 7) == records.build(wanted, 0, 5, 6, 7)
 
 
+@pytest.mark.parametrize(("codec", "level"), [(1, None), (1, 9), (2, None), (3, None), (3, 1), (4, None), (4, 19)])
+def test_batches_without_a_codec_are_merged_under_one(codec: int, level: int | None) -> None:
+    wanted = [records.Record(index, _NOW_MS + index, b"key", b"value %d " % index * 9, []) for index in range(300)]
+    parts = [memoryview(records.build(wanted[at : at + 7], 0, 1, 1, 1)) for at in range(0, 300, 7)]
+    assert merge(parts, codec, 5, 6, 7, level) == records.build(wanted, codec, 5, 6, 7, level)
+    assert merge(parts[:1], codec, 5, 6, 7, level) == records.build(wanted[:7], codec, 5, 6, 7, level)
+
+
 @pytest.mark.parametrize(
     ("number", "bytes_"),
     [
