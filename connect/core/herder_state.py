@@ -214,6 +214,8 @@ class HerderState:
         #: When the first such record came since the last round's assignments were made.
         self.changed_ms = 0
         self.restarts: dict[str, RestartRequest] = {}
+        #: When what failed here is restarted automatically.
+        self.auto_restart_at_ms: dict[str | TaskId, int] = {}
 
         #: On the leader: who owns what by the last assignments, and the members' urls.
         self.owners: Mapping[str | TaskId, str] = {}
