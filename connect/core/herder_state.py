@@ -197,6 +197,8 @@ class HerderState:
         self.round = 0
         self.completed_round = -1
         self.rejoin = False
+        #: Whether a member with our own REST address was warned of.
+        self.said_same_url = False
         #: When our work ends, unless we have joined the round that has begun.
         self.join_by_ms: int | None = None
         self.scheduled_ms: int | None = None
