@@ -43,7 +43,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         Type.INT,
         60,
         "Longest pause between automatic restarts.",
-        AtLeast(0),
+        AtLeast(1),
         group=_GROUP,
         order=3,
         display_name="Maximum pause in minutes",

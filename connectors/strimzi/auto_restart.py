@@ -12,11 +12,11 @@ def auto_restart(connector: Node) -> dict[str, str]:
     if found.value is None:
         return {}
     keys = {ENABLED: "false" if found.field("enabled").text() == "false" else "true"}
-    for name, key in (("maxRestarts", MAX_RESTARTS), ("maxBackoffMinutes", MAX_BACKOFF_MINUTES)):
+    for name, key, least in (("maxRestarts", MAX_RESTARTS, 0), ("maxBackoffMinutes", MAX_BACKOFF_MINUTES, 1)):
         value = found.field(name).value
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise found.field(name).error(f"{found.path}.{name} should be a number, 0 or more")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise found.field(name).error(f"{found.path}.{name} should be a number, {least} or more")
         keys[key] = str(value)
     return keys

@@ -32,8 +32,16 @@ def test_without_the_field_nothing_is_restarted() -> None:
     assert AutoRestart.of(source_of(translation(NEW)).config) is None
 
 
-@pytest.mark.parametrize("text", ["{maxRestarts: many}", "{maxRestarts: -1}", "{maxBackoffMinutes: true}"])
-def test_a_wrong_number_is_named_with_its_line(text: str) -> None:
-    with pytest.raises(ConfigError, match="should be a number, 0 or more") as wrong:
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("{maxRestarts: many}", 0),
+        ("{maxRestarts: -1}", 0),
+        ("{maxBackoffMinutes: true}", 1),
+        ("{maxBackoffMinutes: 0}", 1),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_line(text: str, least: int) -> None:
+    with pytest.raises(ConfigError, match=f"should be a number, {least} or more") as wrong:
         said(text)
     assert wrong.value.line == 18
