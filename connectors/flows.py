@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from connect.core.auto_restart import ENABLED as AUTO_RESTART_ENABLED
 from connect.core.config import ConfigDef, Importance, Setting, Type, ValidList
 from connect.core.errors import ConfigError
 from connect.core.properties import Properties, load_properties
@@ -324,6 +325,7 @@ class MirrorMakerConfig:
         defaults = {
             "name": connector.value,
             "connector.class": connector.java_class,
+            AUTO_RESTART_ENABLED: "true",
             "source.cluster.alias": flow.source,
             "target.cluster.alias": flow.target,
         }

@@ -61,6 +61,8 @@ class Forwarder:
     """
 
     def __init__(self, client_tls: Callable[[], SSLContext] | None = None) -> None:
+        #: Where others reach this worker, once that is known.
+        self.own_url: str | None = None
         self._client_tls = client_tls
         self._clients: dict[str, httpx.AsyncClient] = {}
 
@@ -74,9 +76,15 @@ class Forwarder:
         """Send a request; ``url`` is whole, its path encoded.
 
         Raises:
-            RestError: The other worker refuses, with its status and message.
+            RestError: The other worker refuses, with its status and message; or it has our own address.
             Unreachable: It cannot be asked.
         """
+        if self.own_url is not None and url.startswith(self.own_url):
+            raise RestError(
+                409,
+                f"The worker that has to answer this request advertises {self.own_url}, as this worker does. Set "
+                "rest.advertised.host.name, or listeners, on each worker of the group to an address of its machine.",
+            )
         content = {} if body is None else {"content-type": JSON}
         try:
             client = self._client("https" if url.startswith("https:") else "http")

@@ -19,11 +19,18 @@ class WorkerStatus(TypedDict):
     message: str
 
 
+class AutoRestart(TypedDict):
+    count: int
+    at_ms: int
+    given_up: NotRequired[str]
+
+
 class State(TypedDict):
     state: str
     worker_id: str
     version: str | None
     trace: NotRequired[str]
+    auto_restart: NotRequired[AutoRestart]
 
 
 class TaskState(TypedDict):
@@ -32,6 +39,7 @@ class TaskState(TypedDict):
     worker_id: str
     version: str | None
     trace: NotRequired[str]
+    auto_restart: NotRequired[AutoRestart]
 
 
 class ConnectorState(TypedDict):
@@ -72,6 +80,10 @@ def state(status: Status) -> State:
     shown: State = {"state": str(status.state), "worker_id": status.worker_id, "version": status.version}
     if status.trace:
         shown["trace"] = status.trace
+    if (restarts := status.restarts) is not None:
+        shown["auto_restart"] = {"count": restarts.count, "at_ms": restarts.at_ms}
+        if restarts.given_up is not None:
+            shown["auto_restart"]["given_up"] = restarts.given_up
     return shown
 
 

@@ -96,6 +96,7 @@ class RestServer:
         except BaseException:
             await self.stop()
             raise
+        self.forwarder.own_url = self.advertised_url
         log.info("REST server listening at %s, advertised as %s", _listed(self._main), self.advertised_url)
         if all(_is_loopback(each.host) for each in self._settings.listeners):
             log.info(

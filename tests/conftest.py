@@ -56,7 +56,7 @@ _accept_sigint()
 
 #: So many mirrors may `make test` start, at seven CPU-seconds and more each. A test that needs only a flow of its own
 #: joins tests/integration/flows, where one mirror has all flows.
-_MOST_MIRRORS = 16
+_MOST_MIRRORS = 15
 _MIRRORS = "mirrors"
 
 #: Seconds for a test of `make long`, unless it names its own.

@@ -81,7 +81,7 @@ async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
         return None
     name = Connector.SOURCE.value
     state = await read_target_state(reader.store, flow.worker_config()["config.storage.topic"], name)
-    return _stopped(name, state) or (None if lag.partitions else _NO_TOPICS)
+    return _stopped(name, state) or (None if lag.partitions or lag.unknown else _NO_TOPICS)
 
 
 def _stopped(connector: str, state: str) -> str | None:
@@ -117,7 +117,7 @@ def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Tol
         for name in names:
             one = worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}")
             state = known[name].get("status", {}).get("connector", {}).get("state", "")
-            no_topics = _NO_TOPICS if one["unknown_since_ms"] is None and not one["partitions"] else None
+            no_topics = None if one["partitions"] or one["unknown"] else _NO_TOPICS
             told.append({**one, "problem": _stopped(name, state) or no_topics})
         wanted = [one for one in told if flow in (None, one["flow"])]
         if not wanted:

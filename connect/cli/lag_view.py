@@ -73,15 +73,17 @@ def _flow(one: Mapping[str, Any], speed: float | None, *, is_wide: bool) -> Iter
 def _headline(one: Mapping[str, Any]) -> str:
     lost = f", {one['lost']:,} lost" if one["lost"] else ""
     count = counted(one["partitions"], "partition")
+    missed = f", {counted(len(one['unknown']), 'partition')} not looked at" if one["unknown"] else ""
     if one["records"] < 0:
         since_ms = one["unknown_since_ms"]
-        return f"lag unknown {since_text(-1 if since_ms is None else since_ms)} in {count}{lost}"
+        where = f" in {count}{lost}" if one["partitions"] else ", not even its partitions are known"
+        return f"lag unknown {since_text(-1 if since_ms is None else since_ms)}{where}"
     if not one["partitions"]:
-        return "nothing to copy: 0 partitions"
+        return f"lag unknown{missed}" if missed else "nothing to copy: 0 partitions"
     if not one["records"]:
-        return f"all is copied in {count}{lost}"
+        return f"all is copied in {count}{lost}{missed}"
     size, age = bytes_text(one["bytes"]), age_text(one["ms"])
-    return f"{one['records']:,} records behind in {count}, about {size}, the oldest {age} old{lost}"
+    return f"{one['records']:,} records behind in {count}, about {size}, the oldest {age} old{lost}{missed}"
 
 
 def _contact(one: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,8 +149,7 @@ def as_json(found: Translation) -> dict[str, Any]:
     connectors = []
     for each in found.connectors:
         state = {} if each.state is None else {"initial_state": _STATES[each.state]}
-        restart = {} if each.auto_restart is None else {"auto_restart": asdict(each.auto_restart)}
-        connectors.append({"name": each.name, "config": _shown(each.config), **state, **restart})
+        connectors.append({"name": each.name, "config": _shown(each.config), **state})
     return {
         "name": found.name,
         "worker": _shown(found.worker),
@@ -166,8 +165,7 @@ def as_files(found: Translation) -> str:
     lines += [_line(key, value) for key, value in _shown(found.worker).items()]
     for each in found.connectors:
         state = "" if each.state is None else f", {_STATES[each.state]}"
-        restart = "" if each.auto_restart is None else ", restarted when it fails by heliograph mirror -f alone"
-        lines += ["", f"# {each.name}{state}{restart}: a connector's properties, for heliograph connectors create"]
+        lines += ["", f"# {each.name}{state}: a connector's properties, for heliograph connectors create"]
         lines += [_line(key, value) for key, value in _shown(each.config).items()]
     if found.notices or found.missing:
         lines += ["", "# Fields without a place in these files, or without effect, by their lines:"]

@@ -14,7 +14,6 @@ from connect.cli.distributed import EXIT_WITHIN_S
 from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStarted
 from connect.cli.node import WorkerNode
 from connect.cli.rates import RateMeter, flow_line
-from connect.cli.strimzi_restarts import restart_failed, restarts_of
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.core.worker_config import WorkerConfig
@@ -103,9 +102,6 @@ class _ResourceNode:
             asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self._found.name}"),
             asyncio.create_task(self._tell(), name=f"speed of {self._found.name}"),
         ]
-        if restarts_of(self._found.connectors):
-            restarting = restart_failed(self._node.worker, self._found.connectors)
-            self._beside.append(asyncio.create_task(restarting, name=f"autoRestart of {self._found.name}"))
 
     async def ended(self) -> None:
         """As of the worker; what is done beside it has no end of its own, so whatever ends it is raised too."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from connect.core.auto_restart import AUTO_RESTART
 from connect.core.checks import ConnectorName, NonEmpty, UniqueAliases
 from connect.core.config import (
     REQUIRED,
@@ -217,6 +218,7 @@ CONNECTOR: Final = ConfigDef.of(
         width=Width.SHORT,
         importance=_MEDIUM,
     ),
+    *AUTO_RESTART.settings.values(),
 )
 
 #: Of a source connector.

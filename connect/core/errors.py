@@ -18,6 +18,16 @@ class PermanentError(HeliographError):
     """Only a changed setting, file or machine helps."""
 
 
+def may_recover(error: BaseException) -> bool:
+    """Return whether a later attempt may succeed. An error of this project's that is neither retriable nor permanent
+    only says what failed, and its cause decides; nothing is known of other errors, so they count as passing."""
+    if isinstance(error, PermanentError):
+        return False
+    if isinstance(error, RetriableError) or not isinstance(error, HeliographError) or error.__cause__ is None:
+        return True
+    return may_recover(error.__cause__)
+
+
 class UnreadableRecord(PermanentError):
     """A record of an internal topic is not what its readers know; they name it and go on without it."""
 

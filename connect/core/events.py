@@ -131,6 +131,14 @@ class ConnectorFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoRestart:
+    """Restart a connector (by name) or a task that failed here after a pause; ``wait_ms`` None: do not, after all."""
+
+    work: str | TaskId
+    wait_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReconfigurationRefused:
     """:class:`ReconfigureTasks` has ended, and these could not take their new configs while they run."""
 
@@ -273,6 +281,7 @@ Event = (
     | TaskConfigsComputed
     | TaskConfigsSent
     | ConnectorFailed
+    | AutoRestart
     | ReconfigurationRefused
     | SessionKeyMade
     | Tick

@@ -30,6 +30,7 @@ from connect.core import herder_work as work
 from connect.core import signing
 from connect.core.configlog import ConfigLog
 from connect.core.events import (
+    AutoRestart,
     ConfigBegunAnew,
     ConfigRead,
     ConfigRecord,
@@ -93,6 +94,7 @@ class Herder:
         deadlines = [at_ms for at_ms in (s.join_by_ms, s.again_at_ms) if at_ms is not None]
         if s.mode is Mode.MEMBER and not s.busy:
             deadlines += s.publishing.retry_at_ms.values()
+            deadlines += s.auto_restart_at_ms.values()
             deadlines += s.publishing.stranded_at_ms.values() if s.is_leader else ()
             deadlines += [at_ms for at_ms in (s.scheduled_ms, keys.deadline_ms(s)) if at_ms is not None]
         return min(deadlines, default=None)
@@ -189,6 +191,7 @@ def _take_in(s: HerderState, event: Event) -> None:
             | TaskConfigsComputed()
             | TaskConfigsSent()
             | ConnectorFailed()
+            | AutoRestart()
             | ReconfigurationRefused()
         ):
             _take_in_of_work(s, event)
@@ -218,7 +221,12 @@ def _take_in_of_group(
 
 def _take_in_of_work(
     s: HerderState,
-    event: TaskConfigsWanted | TaskConfigsComputed | TaskConfigsSent | ConnectorFailed | ReconfigurationRefused,
+    event: TaskConfigsWanted
+    | TaskConfigsComputed
+    | TaskConfigsSent
+    | ConnectorFailed
+    | AutoRestart
+    | ReconfigurationRefused,
 ) -> None:
     match event:
         case TaskConfigsWanted(connector):
@@ -230,6 +238,8 @@ def _take_in_of_work(
             tasks.sent(s, token, connector, error)
         case ReconfigurationRefused(refused):
             work.refused(s, refused)
+        case AutoRestart(failed, wait_ms):
+            work.schedule_restart(s, failed, wait_ms)
         case ConnectorFailed(connector):
             work.answer_start(s, connector, StartFailed(f"Failed to start connector: {connector}"))
 
@@ -262,6 +272,8 @@ def _begin_one(s: HerderState) -> bool:
         requests.run_next(s)
     elif s.restarts:
         work.execute(s, s.restarts.pop(next(iter(s.restarts))))
+    elif due := work.due_restarts(s):
+        work.restart_failed(s, due)
     else:
         tasks.advance(s)
         if s.rebalance_expected and not s.busy:

@@ -6,7 +6,7 @@ that the group has dropped it, stops its work at once, since the others may begi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from connect.core import herder_work as work
@@ -148,6 +148,19 @@ def assign(s: HerderState, event: LeaderElected) -> None:
     s.read_config(read)
 
 
+def _check_urls(s: HerderState, urls: Iterable[str | None]) -> None:
+    """Warn once of another member with our own address. Only the leader knows all of them; others know the leader's."""
+    if s.said_same_url or not s.worker_url.startswith("http") or s.worker_url not in urls:
+        return
+    s.said_same_url = True
+    s.say(
+        f"Another member of the group advertises {s.worker_url}, as this worker does: requests between the two reach "
+        "the wrong one, and statuses do not tell them apart. Set rest.advertised.host.name, or listeners, on each "
+        "worker to an address of its machine",
+        "warning",
+    )
+
+
 def _readable(s: HerderState, members: Mapping[str, bytes]) -> dict[str, WorkerMetadata]:
     """Whoever cannot be understood gets nothing, and does not stop the others."""
     read: dict[str, WorkerMetadata] = {}
@@ -167,6 +180,7 @@ def _answer(s: HerderState, event: LeaderElected, members: Mapping[str, WorkerMe
         owners.update(dict.fromkeys(each.total.connectors, member))
         owners.update(dict.fromkeys(each.total.tasks, member))
     s.owners = owners
+    _check_urls(s, [each.url for member, each in members.items() if member != event.leader])
     s.emit(
         Assign(
             {
@@ -243,6 +257,8 @@ def joined(s: HerderState, event: Joined) -> None:
         f"{' as leader' if s.is_leader else ''}: {_counts(s.held or Work())} here, "
         f"{len(assignment.revoked.connectors)} connectors and {len(assignment.revoked.tasks)} tasks given up"
     )
+    if not s.is_leader:
+        _check_urls(s, [assignment.leader_url])
     s.mode = Mode.RESOLVING
     if s.is_leader:
         _clean_statuses(s)

@@ -197,6 +197,8 @@ class HerderState:
         self.round = 0
         self.completed_round = -1
         self.rejoin = False
+        #: Whether a member with our own REST address was warned of.
+        self.said_same_url = False
         #: When our work ends, unless we have joined the round that has begun.
         self.join_by_ms: int | None = None
         self.scheduled_ms: int | None = None
@@ -214,6 +216,8 @@ class HerderState:
         #: When the first such record came since the last round's assignments were made.
         self.changed_ms = 0
         self.restarts: dict[str, RestartRequest] = {}
+        #: When what failed here is restarted automatically.
+        self.auto_restart_at_ms: dict[str | TaskId, int] = {}
 
         #: On the leader: who owns what by the last assignments, and the members' urls.
         self.owners: Mapping[str | TaskId, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from connect.core.events import (
     ChangeTarget,
@@ -40,6 +40,9 @@ def stop(s: HerderState, connectors: Iterable[str], tasks: Iterable[TaskId]) -> 
     if not stopped:
         return
     s.running.remove(stopped)
+    both: tuple[str | TaskId, ...] = (*stopped.connectors, *stopped.tasks)
+    for work in both:
+        s.auto_restart_at_ms.pop(work, None)
     s.emit(StopWork(stopped.connectors, stopped.tasks))
     for name in stopped.connectors:
         s.publishing.forget(name)
@@ -118,12 +121,36 @@ def execute(s: HerderState, request: RestartRequest) -> None:
     if not restarts and not tasks:
         return
     s.say(f"Executing {planned}")
-    stop(s, (name,) if restarts else (), tasks)
-    if restarts:
-        s.emit(WriteStatus(name, State.RESTARTING))
-    for task in tasks:
-        s.emit(WriteStatus(task, State.RESTARTING))
-    if restarts:
+    _restart(s, (name,) if restarts else (), tasks)
+
+
+def schedule_restart(s: HerderState, work: str | TaskId, wait_ms: int | None) -> None:
+    """Have what failed here restarted after a pause, unless it is stopped before."""
+    s.auto_restart_at_ms.pop(work, None)
+    if wait_ms is not None and (work in s.running.connectors or work in s.running.tasks):
+        s.auto_restart_at_ms[work] = s.now_ms + wait_ms
+
+
+def due_restarts(s: HerderState) -> list[str | TaskId]:
+    """Return what is to be restarted automatically now."""
+    return [work for work, at_ms in s.auto_restart_at_ms.items() if at_ms <= s.now_ms]
+
+
+def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
+    """Restart what failed here and is still configured."""
+    names = [work for work in due if isinstance(work, str) and work in s.log]
+    tasks = [work for work in due if isinstance(work, TaskId) and s.log.task_config(work) is not None]
+    for work in due:
+        del s.auto_restart_at_ms[work]
+    _restart(s, names, tasks)
+
+
+def _restart(s: HerderState, names: Sequence[str], tasks: Sequence[TaskId]) -> None:
+    stop(s, names, tasks)
+    both: tuple[str | TaskId, ...] = (*names, *tasks)
+    for work in both:
+        s.emit(WriteStatus(work, State.RESTARTING))
+    for name in names:
         _start_connector(s, name)
     for task in tasks:
         _start_task(s, task)

@@ -39,10 +39,21 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Restarts:
+    """Automatic restarts of a connector or a task in a row: the last or next one has number ``count``, and its time is
+    ``at_ms`` (since 1970). ``given_up``: why no other follows a failure."""
+
+    count: int = 0
+    at_ms: int = 0
+    given_up: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The state of a connector or a task, as a record of the status topic says it.
 
-    ``generation`` is the group's generation in which it was written, ``trace`` the whole text of an error.
+    ``generation`` is the group's generation in which it was written, ``trace`` the whole text of an error;
+    ``restarts`` None: nothing was restarted automatically.
     """
 
     state: State
@@ -50,6 +61,7 @@ class Status:
     generation: int
     trace: str | None = None
     version: str | None = None
+    restarts: Restarts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 =========================================  =============================================================================
 ``status-connector-<name>``                ``{"state":S,"trace":T,"worker_id":"host:port","generation":N,"version":V}``
 ``status-task-<name>-<n>``                 the same
+``"auto_restart"`` of either               ``{"count":N,"at_ms":ms,"given_up":T}`` after automatic restarts; not in Java
 ``status-topic-<topic>:connector-<name>``  ``{"topic":{"name":T,"connector":C,"task":N,"discoverTimestamp":ms}}``
 =========================================  =============================================================================
 
@@ -14,12 +15,12 @@ anew would lose, at a worker's start, what its new tasks have said. (Java's read
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from connect.core.bounded_json import decode_json
 from connect.core.jackson import json_text
-from connect.core.model import State, Status, TaskId
+from connect.core.model import Restarts, State, Status, TaskId
 
 CONNECTOR_PREFIX: Final = "status-connector-"
 TASK_PREFIX: Final = "status-task-"
@@ -185,13 +186,15 @@ def status_record(work: str | TaskId, status: Status) -> Record:
     """A connector's or a task's status; DESTROYED is a tombstone."""
     if status.state is State.DESTROYED:
         return status_key(work), None
-    value = {
+    value: dict[str, Any] = {
         "state": status.state.value,
         "trace": status.trace,
         "worker_id": status.worker_id,
         "generation": status.generation,
         "version": status.version,
     }
+    if status.restarts is not None:
+        value["auto_restart"] = asdict(status.restarts)
     return status_key(work), json_text(value).encode()
 
 
@@ -221,14 +224,20 @@ def _status(content: object) -> Status:
     state = State(fields["state"])
     if state is State.DESTROYED:
         raise ValueError("DESTROYED is written as a tombstone")
-    trace, version = fields.get("trace"), fields.get("version")
+    trace, version, restarts = fields.get("trace"), fields.get("version"), fields.get("auto_restart")
     return Status(
         state,
         _text(fields["worker_id"]),
         _integer(fields["generation"]),
         None if trace is None else _text(trace),
         None if version is None else _text(version),
+        None if restarts is None else _restarts(_fields(restarts)),
     )
+
+
+def _restarts(fields: Mapping[str, Any]) -> Restarts:
+    given_up = fields.get("given_up")
+    return Restarts(_integer(fields["count"]), _integer(fields["at_ms"]), None if given_up is None else _text(given_up))
 
 
 def _topic_use(content: object) -> TopicUse:

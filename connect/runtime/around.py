@@ -19,8 +19,10 @@ from connect.core.model import State, Status, TaskId
 from connect.core.statuslog import TopicUse
 from connect.core.worker_config import WorkerConfig
 from connect.kafka.patience import Patience
+from connect.runtime.auto_restarts import AutoRestarts
 from connect.runtime.driver import Driver
 from connect.runtime.fencing import ZombieFence
+from connect.runtime.listener import Failure
 from connect.runtime.loggers import Loggers
 from connect.runtime.stores.config import ConfigStore
 from connect.runtime.stores.status import StatusStore
@@ -81,6 +83,7 @@ class Around:
         driver: Driver,
         config_store: ConfigStore,
         statuses: StatusStore,
+        restarts: AutoRestarts,
         fence: ZombieFence,
         internal: InternalRequests,
         loggers: Loggers,
@@ -94,6 +97,7 @@ class Around:
         self._driver = driver
         self._config_store = config_store
         self._statuses = statuses
+        self._restarts = restarts
         self._fence = fence
         self._internal = internal
         self._loggers = loggers
@@ -138,7 +142,8 @@ class Around:
         return self.worker.reconfigure_task(task, connector, props, task_count=snapshot.task_count(task.connector))
 
     def write_status(self, work: str | TaskId, state: State, *, safe: bool) -> None:
-        self._statuses.put(work, Status(state, self._worker_id, self._core.generation), safe=safe)
+        status = Status(state, self._worker_id, self._core.generation, restarts=self._restarts.last(work))
+        self._statuses.put(work, status, safe=safe)
 
     def forget_topics(self, connector: str) -> None:
         self._statuses.forget_topics(connector)
@@ -172,14 +177,14 @@ class Around:
 
     # -- what work tells -------------------------------------------------------------------------------
 
-    def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
-        self._tell(name, state, trace, version)
+    def connector_changed(self, name: str, state: State, failure: Failure | None, version: str | None) -> None:
+        self._tell(name, state, failure, version)
 
     def connector_failed(self, name: str) -> None:
         self._driver.put(events.ConnectorFailed(name))
 
-    def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
-        self._tell(task, state, trace, version)
+    def task_changed(self, task: TaskId, state: State, failure: Failure | None, version: str | None) -> None:
+        self._tell(task, state, failure, version)
 
     def task_configs_wanted(self, name: str) -> None:
         self._driver.put(events.TaskConfigsWanted(name))
@@ -188,8 +193,13 @@ class Around:
         if self._config.topic_tracking_enable:
             self._statuses.topic_used(TopicUse(topic, task.connector, task.task, self._now_ms()))
 
-    def _tell(self, work: str | TaskId, state: State, trace: str | None, version: str | None) -> None:
-        status = Status(state, self._worker_id, self._core.generation, trace, version)
+    def _tell(self, work: str | TaskId, state: State, failure: Failure | None, version: str | None) -> None:
+        wait_ms = None if failure is None else self._restarts.failed(work, may_recover=failure.may_recover)
+        restarts = self._restarts.last(work)
+        if restarts is not None:
+            self._driver.put(events.AutoRestart(work, wait_ms))
+        trace = None if failure is None else failure.trace
+        status = Status(state, self._worker_id, self._core.generation, trace, version, restarts)
         self._statuses.put(work, status, safe=state in _SAFE)
 
     # -- exactly-once ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from connect.core.lifecycle import Phase, Step, step_to
 from connect.core.model import State, TargetState
 from connect.runtime.counters import Starts
 from connect.runtime.known import Known
-from connect.runtime.listener import WorkerListener
+from connect.runtime.listener import Failure, WorkerListener
 from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.plugin_calls import masked, plugin_call
 
@@ -249,14 +249,14 @@ class ConnectorRunner:
         if self._phase is Phase.FAILED:
             return
         self._phase = Phase.FAILED
-        trace = self.known.secrets.trace(error)
+        failure = Failure.of(error, self.known.secrets)
         log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
-        log.debug("connector %s: %s", self.name, trace)
-        self._tell(State.FAILED, trace)
+        log.debug("connector %s: %s", self.name, failure.trace)
+        self._tell(State.FAILED, failure)
         if not self._stopping:
             self._listener.connector_failed(self.name)
 
-    def _tell(self, state: State, trace: str | None = None) -> None:
+    def _tell(self, state: State, failure: Failure | None = None) -> None:
         if self._abandoned:
             return
         if self._starts is not None:
@@ -264,4 +264,4 @@ class ConnectorRunner:
             self._starts.ended(well=state is not State.FAILED)
             self._starts = None
         self.state = state
-        self._listener.connector_changed(self.name, state, trace, self.known.version)
+        self._listener.connector_changed(self.name, state, failure, self.known.version)

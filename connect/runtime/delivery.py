@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from connect.api.source import SourceRecord
-from connect.core.errors import PermanentError
+from connect.core.errors import HeliographError
 from connect.runtime.record_producer import OutgoingRecord
 
 #: Kafka's producer is given so long to send what it has when a task ends.
 CLOSE_S: Final = 30.0
 
 
-class SendFailed(PermanentError):
+class SendFailed(HeliographError):
     """A record could not be sent; the reason is the cause."""
 
 

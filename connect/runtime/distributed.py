@@ -27,6 +27,7 @@ from connect.kafka.group_requests import GroupSettings
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
 from connect.runtime.around import Around, InternalRequests
+from connect.runtime.auto_restarts import AutoRestarts
 from connect.runtime.clients import client_connection
 from connect.runtime.driver import Driver, WorkerFailed
 from connect.runtime.fencing import ZombieFence
@@ -117,12 +118,14 @@ class DistributedWorker:
         self._fence = ZombieFence(
             config.group_id, self.core, self._driver, self._configs, self._fencing_connection, self._is_source
         )
+        self.restarts = AutoRestarts(lambda: self.core.snapshot, self.statuses.log, _now_ms)
         around = Around(
             config,
             self.core,
             self._driver,
             self._configs,
             self.statuses,
+            self.restarts,
             self._fence,
             internal,
             self._loggers,

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from connect.api.source import SourceRecord
-from connect.core.errors import PermanentError, RetriableError
+from connect.core.errors import HeliographError, RetriableError
 from connect.core.model import TaskId
 from connect.runtime.counters import TaskCounters
 from connect.runtime.traces import Secrets
@@ -39,7 +39,7 @@ class Stage(StrEnum):
     KAFKA_PRODUCE = "KAFKA_PRODUCE"
 
 
-class ToleranceExceeded(PermanentError):
+class ToleranceExceeded(HeliographError):
     """A record failed, and errors are not tolerated; the reason is the cause."""
 
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from connect.core.errors import may_recover
 from connect.core.model import State, TaskId
+from connect.runtime.traces import Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a connector or a task is FAILED: the whole text of the error, free of resolved secrets, and whether a
+    restart may help."""
+
+    trace: str
+    may_recover: bool
+
+    @classmethod
+    def of(cls, error: Exception, secrets: Secrets) -> Failure:
+        return cls(secrets.trace(error), may_recover(error))
 
 
 class WorkerListener(Protocol):
     """Hears of every change, in order, within the worker's loop; must neither block nor raise.
 
-    ``trace`` is the whole text of an error, free of resolved secrets; ``version`` that of the connector's plugin.
+    ``failure`` is given with FAILED; ``version`` is that of the connector's plugin.
     """
 
-    def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
+    def connector_changed(self, name: str, state: State, failure: Failure | None, version: str | None) -> None:
         """An instance is RUNNING, PAUSED, STOPPED, FAILED, or gone from here (UNASSIGNED)."""
         ...
 
@@ -21,7 +37,7 @@ class WorkerListener(Protocol):
         """An instance that was to run is FAILED; not said of one that fails as it ends: another may start by then."""
         ...
 
-    def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
+    def task_changed(self, task: TaskId, state: State, failure: Failure | None, version: str | None) -> None:
         """A task is RUNNING, PAUSED, FAILED, or gone from here (UNASSIGNED)."""
         ...
 

@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from connect.core.gauges import Gauges, Rows
+from connect.core.model import TaskId
 from connect.kafka.group_meters import GroupMeters
 from connect.runtime.counters import Starts
 from connect.runtime.distributed import DistributedWorker
@@ -136,6 +138,7 @@ def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> Iterato
     """Of the workers of this process."""
     yield from _of_workers(workers, now_ms)
     yield from _of_groups(workers, now_ms)
+    yield from _of_restarts(workers)
     yield from work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
 
 
@@ -156,6 +159,24 @@ def _of_groups(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Me
     for worker in workers:
         gauges.add((worker.config.group_id,), worker.group_meters, now_ms)
     yield from gauges
+
+
+def _of_restarts(workers: Sequence[DistributedWorker]) -> Iterator[Metric]:
+    text = "Automatic restarts that this worker has decided on."
+    of_connectors = GaugeMetricFamily(
+        f"{PREFIX}connector_metrics_auto_restart_total", text, labels=("group", "connector")
+    )
+    of_tasks = GaugeMetricFamily(
+        f"{PREFIX}connector_task_metrics_auto_restart_total", text, labels=("group", "connector", "task")
+    )
+    for worker in workers:
+        for work, total in worker.restarts.totals.items():
+            if isinstance(work, str) and work in worker.worker.connectors:
+                of_connectors.add_metric((worker.config.group_id, work), total)
+            elif isinstance(work, TaskId) and work in worker.worker.tasks:
+                of_tasks.add_metric((worker.config.group_id, work.connector, str(work.task)), total)
+    yield of_connectors
+    yield of_tasks
 
 
 def _ago(at_ms: int | None, now_ms: int) -> float:

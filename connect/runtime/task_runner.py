@@ -12,7 +12,7 @@ from connect.runtime.counters import Starts, TaskCounters
 from connect.runtime.delivery import CLOSE_S
 from connect.runtime.error_handling import Interrupted
 from connect.runtime.known import Known
-from connect.runtime.listener import WorkerListener
+from connect.runtime.listener import Failure, WorkerListener
 from connect.runtime.plugin_calls import plugin_call
 from connect.runtime.work import Work
 
@@ -83,11 +83,11 @@ class TaskRunner:
             pass
         except Exception as error:
             if not self.control.is_stopping:
-                trace = self.known.secrets.trace(error)
+                failure = Failure.of(error, self.known.secrets)
                 line = self.known.secrets.line(error)
                 log.error("task %s has failed and will not recover until it is restarted: %s", self.id, line)
-                log.debug("task %s: %s", self.id, trace)
-                self._tell(State.FAILED, trace)
+                log.debug("task %s: %s", self.id, failure.trace)
+                self._tell(State.FAILED, failure)
                 return
             log.warning("task %s was to stop and failed over it: %s", self.id, self.known.secrets.mask(str(error)))
         self._tell(State.UNASSIGNED)
@@ -122,7 +122,7 @@ class TaskRunner:
                 raise
         await work.close(0)
 
-    def _tell(self, state: State, trace: str | None = None) -> None:
+    def _tell(self, state: State, failure: Failure | None = None) -> None:
         if self._abandoned:
             return
         if self._starts is not None:
@@ -131,4 +131,4 @@ class TaskRunner:
             self._starts = None
         self.state = state
         self.counters.changed(state)
-        self._listener.task_changed(self.id, state, trace, self.known.version)
+        self._listener.task_changed(self.id, state, failure, self.known.version)

@@ -14,7 +14,7 @@ from typing import Final
 from connect.core.errors import ConfigError
 from connect.core.model import TargetState
 from connectors.notices import connector_notices
-from connectors.strimzi.auto_restart import AutoRestart, auto_restart
+from connectors.strimzi.auto_restart import auto_restart
 from connectors.strimzi.documents import Node
 from connectors.strimzi.left_out import Notice, notices
 from connectors.strimzi.resource import Mirror, Resource, resource
@@ -65,14 +65,12 @@ _VARIABLE: Final = re.compile(r"\$\{strimzienv:([^}:]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A connector as the resource wants it, and its field there; ``state`` is None where it says nothing, and
-    ``auto_restart`` where what has failed stays so."""
+    """A connector as the resource wants it, and its field there; ``state`` is None where it says nothing."""
 
     name: str
     config: Mapping[str, str]
     state: TargetState | None
     node: Node = field(repr=False)
-    auto_restart: AutoRestart | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,8 @@ def _connectors(found: Resource, mirror: Mirror, secrets: Secrets, said: list[No
         config |= _own_settings(each, said)
         config |= _patterns(mirror.fields, said if name == "sourceConnector" else [])
         config |= _rack(found.spec.field("rack"))
-        yield Wanted(full, config, _state(each), each, auto_restart(each))
+        config |= auto_restart(each)
+        yield Wanted(full, config, _state(each), each)
 
 
 def _cluster(cluster: Node, prefix: str, secrets: Secrets) -> dict[str, str]:

@@ -1,17 +1,20 @@
-"""A mirror whose source stands still, whose connector is stopped, or that has nothing to mirror says so everywhere."""
+"""A mirror whose source stands still, whose connector is stopped, that has nothing to mirror, or whose internal topics
+hold records that cannot be read says so. The tests share one mirror between two brokers of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from connect.embedded import ports
 from connect.embedded.brokers import KafkaCluster
@@ -27,6 +30,16 @@ _DEADLINE_S: Final = 90.0
 #: Ten are promised; a machine may be busy.
 _SOON_S: Final = 20.0
 _METRIC: Final = "kafka_connect_mirror_MirrorSourceConnector_"
+
+#: What each of them does to a decoder: too many levels, bytes of no form, the front of a right record and then nothing.
+_POISON: Final = (b"[" * 100_000, b"\xff\xfe", b"\x01\x01")
+_AT_SOURCE: Final = ("mm2-offset-syncs.eu.internal",)
+#: Read by every start of the mirror; the config topic has a line of its own.
+_READ_AT_START: Final = (
+    *(f"mm2-{name}.still.internal" for name in ("offsets", "status", "offset-map")),
+    "still.checkpoints.internal",
+)
+_AT_TARGET: Final = ("mm2-configs.still.internal", *_READ_AT_START, "heartbeats")
 
 
 @pytest.fixture(scope="module")
@@ -55,37 +68,66 @@ def _properties(still: KafkaCluster, eu: KafkaCluster, port: int) -> dict[str, s
         "bare->eu.topics": "bare-.*",
         **SMALL,
         **PATIENT,
+        "still->eu.groups": "still-.*",
+        "still->eu.emit.checkpoints.enabled": "true",
+        "still->eu.emit.heartbeats.enabled": "true",
+        "still->eu.emit.checkpoints.interval.seconds": "1",
+        "eu.offset.flush.interval.ms": "500",
         "dedicated.mode.enable.public.rest": "true",
         "listeners": f"http://{ports.HOST}:{port}",
     }
 
 
-def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluster, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def seen(still: KafkaCluster, stuck: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Seen]:
+    """The running mirror with a hundred records copied; at the end it stops and leaves no process behind."""
     source, target = Broker(still, 0), Broker(stuck, 0)
     source.make_topic(_TOPIC, [[1]])
+    asyncio.run(_commit(still.bootstrap))
     (port,) = ports.choose(1)
-    with Mirror(_properties(still, stuck, port), tmp_path) as mirror:
-        seen = _Seen(mirror, f"http://{ports.HOST}:{port}")
+    with Mirror(_properties(still, stuck, port), tmp_path_factory.mktemp("seen")) as mirror:
+        seen = _Seen(mirror, f"http://{ports.HOST}:{port}", source, target)
         mirror.start()
-        source.produce(_TOPIC, 0, 100)
-        wait_until(lambda: target.end(f"still.{_TOPIC}") >= 100, _DEADLINE_S, "all is copied", 0.1)
-        _says_what_it_starts(mirror)
-        seen.until(lambda: seen.metric("source_answers") == seen.metric("target_answers") == 1, "both answer")
-        seen.until(
-            lambda: seen.metric("lag_records") == 0 and 0 <= seen.metric("last_fetch_age_ms") < 5_000, "it copies"
-        )
-        assert seen.metric("last_produce_age_ms") >= 0
-
-        _source_stands_still(still, seen)
-        _connector_is_stopped(seen)
-        _nothing_to_mirror(seen)
-        _target_stands_still(stuck, seen)
+        seen.copies(100)
+        yield seen
         assert mirror.stop() == 0
         mirror.assert_gone()
 
 
+def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluster, seen: _Seen) -> None:
+    _says_what_it_starts(seen.mirror)
+    seen.until(lambda: seen.metric("source_answers") == seen.metric("target_answers") == 1, "both answer")
+    seen.until(lambda: seen.metric("lag_records") == 0 and 0 <= seen.metric("last_fetch_age_ms") < 5_000, "it copies")
+    assert seen.metric("last_produce_age_ms") >= 0
+
+    _source_stands_still(still, seen)
+    _connector_is_stopped(seen)
+    _nothing_to_mirror(seen)
+    _target_stands_still(stuck, seen)
+
+
+def test_it_goes_on_behind_what_it_cannot_read(still: KafkaCluster, stuck: KafkaCluster, seen: _Seen) -> None:
+    mirror = seen.mirror
+    for broker, topics in ((seen.source, _AT_SOURCE), (seen.target, _AT_TARGET)):
+        for topic in topics:
+            seen.until(partial(_is_there, broker, topic), f"{topic} is there")
+    asyncio.run(_poison(still.bootstrap, _AT_SOURCE))
+    asyncio.run(_poison(stuck.bootstrap, _AT_TARGET))
+    seen.copies(500)
+    assert mirror.stop() == 0
+    begin = mirror.log_end()
+    mirror.start()
+    seen.copies(500)
+    mirror.await_line(begin, ["Config topic:", "cannot be read"], _DEADLINE_S)
+    for topic in (*_AT_SOURCE, *_READ_AT_START):
+        mirror.await_line(begin, [f"topic {topic},", "is passed over"], _DEADLINE_S)
+    named = [line.partition(" is passed over")[0].partition("topic ")[2] for line in mirror.log_lines(begin)]
+    of_map = [one for one in named if one.startswith("mm2-offset-map")]
+    assert len(of_map) == len(set(of_map)) > 0
+
+
 def _says_what_it_starts(mirror: Mirror) -> None:
-    (banner,) = [line for line in mirror.log_lines() if "Heliograph " in line and "flows " in line]
+    banner, *_ = [line for line in mirror.log_lines() if "Heliograph " in line and "flows " in line]
     assert re.search(
         r"Heliograph \S+: \S+mm2.properties, flows .*still->eu.*, Spark local\[.*, REST for users at http:", banner
     )
@@ -158,9 +200,17 @@ def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
 class _Seen:
     """What a running mirror shows."""
 
-    def __init__(self, mirror: Mirror, url: str) -> None:
+    def __init__(self, mirror: Mirror, url: str, source: Broker, target: Broker) -> None:
         self.mirror = mirror
         self.url = url
+        self.source, self.target = source, target
+        self._written = 0
+
+    def copies(self, count: int) -> None:
+        """Write numbers at the source, and wait until they have arrived."""
+        self.source.produce(_TOPIC, self._written, count)
+        self._written += count
+        self.until(lambda: self.target.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied")
 
     def ask(self, path: str, method: str = "GET") -> Any:
         with urllib.request.urlopen(urllib.request.Request(self.url + path, method=method), timeout=60) as answer:
@@ -190,3 +240,26 @@ class _Seen:
         command = [str(PROGRAMS / "heliograph"), "lag", *file, *more, "--flow", flow]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return done.returncode, done.stdout + done.stderr
+
+
+def _is_there(broker: Broker, topic: str) -> bool:
+    return broker.end(topic) >= 0
+
+
+async def _commit(bootstrap: str) -> None:
+    """A group, for without one there is no task of checkpoints."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id="still-group", enable_auto_commit=False)
+    async with consumer:
+        partition = TopicPartition(_TOPIC, 0)
+        consumer.assign([partition])
+        await consumer.commit({partition: 1})
+
+
+async def _poison(bootstrap: str, topics: tuple[str, ...]) -> None:
+    """Write to every partition: each poison as a key and as a value, and a record without a key."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=1 << 20) as producer:
+        for topic in topics:
+            for partition in await producer.partitions_for(topic):
+                for poison in _POISON:
+                    for key, value in ((poison, b"x"), (b"connector-x", poison), (poison, None)):
+                        await producer.send_and_wait(topic, value, key, partition=partition)

@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 
 from connect.embedded.brokers import KafkaCluster
+from tests.kit import numbers
+from tests.kit.processes import wait_until
+from tests.kit.rest_client import RestClient
 from tests.kit.workers import OurWorker, worker_properties
 
 pytestmark = pytest.mark.integration
@@ -52,7 +55,7 @@ def examples() -> list[Example]:
 @pytest.fixture
 def worker(us: KafkaCluster, tmp_path: Path) -> Iterator[OurWorker]:
     properties = worker_properties(us.bootstrap, f"docs-{uuid.uuid4().hex[:8]}")
-    with OurWorker(properties, tmp_path) as worker:
+    with OurWorker(properties, tmp_path, variables=numbers.environment(tmp_path, "one")) as worker:
         worker.await_ready()
         yield worker
         assert worker.stop() == 0
@@ -91,3 +94,31 @@ def test_the_examples_of_the_page(worker: OurWorker, tmp_path: Path) -> None:
         if example.answer is not None:
             shown = json.loads(json.dumps(example.answer).replace("/tmp/lines.txt", str(file)))
             assert is_like(json.loads(body), shown), (example.command, body)
+
+
+def test_a_failed_task_is_restarted_if_a_restart_may_help(worker: OurWorker, tmp_path: Path) -> None:
+    """Of two tasks that fail at each start one does so with an error of which nothing is known."""
+    client = RestClient(worker.url)
+    common = {"topic": "restarted", "tasks.max": "1", "auto.restart.enabled": "true"}
+    counting = {"connector.class": numbers.CLASS, **common}
+    client.ask("POST", "/connectors", {"name": "numbers", "config": counting, "initial_state": "STOPPED"})
+    stored = [{"partition": {"task": 0}, "offset": {"number": "none"}}]
+    client.ask("PATCH", "/connectors/numbers/offsets", {"offsets": stored})
+    begun_ms = time.time() * 1000
+    client.ask("PUT", "/connectors/numbers/resume")
+    reading = {"connector.class": "FileStreamSource", "file": str(tmp_path), **common}
+    client.ask("POST", "/connectors", {"name": "file", "config": reading})
+
+    def restarts(connector: str) -> Any:
+        tasks = client.ask("GET", f"/connectors/{connector}/status")["tasks"]
+        return tasks[0].get("auto_restart") if tasks and tasks[0]["state"] == "FAILED" else None
+
+    def is_to_be_restarted_again() -> bool:
+        found = restarts("numbers")
+        return bool(found and found["count"] == 2)
+
+    wait_until(is_to_be_restarted_again, 60, "it has failed, was restarted, and has failed again", 0.1)
+    found = restarts("numbers")
+    assert list(found) == ["count", "at_ms"] and found["at_ms"] - begun_ms >= 120_000, "the first one was at once"
+    wait_until(lambda: restarts("file"), 60, "no restart helps the other one", 0.1)
+    assert restarts("file") == {"count": 0, "at_ms": 0, "given_up": "a restart cannot fix this error"}

@@ -16,6 +16,7 @@ from connect.core.worker_config import WorkerConfig
 from connect.kafka.producer import OutRecord
 from connect.kafka.topiclog import LogRecord
 from connect.plugins import builtin
+from connect.runtime.listener import Failure
 from connect.runtime.offsets import OffsetTopic
 from connect.runtime.plugins import Plugins
 from connect.runtime.record_producer import Done, OutgoingRecord, RecordProducer
@@ -56,14 +57,14 @@ class Heard:
         self.topics: list[tuple[str, TaskId]] = []
         self.failed: list[str] = []
 
-    def connector_changed(self, name: str, state: State, trace: str | None, version: str | None) -> None:
-        self._changed(name, state, trace, version)
+    def connector_changed(self, name: str, state: State, failure: Failure | None, version: str | None) -> None:
+        self._changed(name, state, failure, version)
 
     def connector_failed(self, name: str) -> None:
         self.failed.append(name)
 
-    def task_changed(self, task: TaskId, state: State, trace: str | None, version: str | None) -> None:
-        self._changed(task, state, trace, version)
+    def task_changed(self, task: TaskId, state: State, failure: Failure | None, version: str | None) -> None:
+        self._changed(task, state, failure, version)
 
     def task_configs_wanted(self, name: str) -> None:
         self.wanted.append(name)
@@ -78,9 +79,9 @@ class Heard:
     def last(self, work: str | TaskId) -> State | None:
         return next(iter(reversed(self.of(work))), None)
 
-    def _changed(self, work: str | TaskId, state: State, trace: str | None, version: str | None) -> None:
+    def _changed(self, work: str | TaskId, state: State, failure: Failure | None, version: str | None) -> None:
         self.states.append((work, state))
-        self.traces[work] = trace
+        self.traces[work] = failure.trace if failure is not None else None
         self.versions[work] = version
 
 

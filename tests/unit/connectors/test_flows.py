@@ -82,6 +82,7 @@ WORKER = {
 
 SOURCE = {
     "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "auto.restart.enabled": "true",
     "consumer.isolation.level": "read_committed",
     "enabled": "true",
     "name": "MirrorSourceConnector",

@@ -433,3 +433,38 @@ def test_an_unreadable_assignment_is_asked_for_again() -> None:
     join = only(bench.step(RebalanceBegun()), Join)
     effects = bench.step(events.Joined(join.token, 9, "ours", "other", SESSIONED, b"\x00"))
     assert kinds(effects) == ["Join"]
+
+
+# -- two workers under one address -------------------------------------------------------------------------------------
+
+
+def warned(bench: Bench) -> list[str]:
+    """Return the warnings of the last step that name the setting."""
+    return [one.line for one in bench.said if one.level == "warning" and "rest.advertised.host.name" in one.line]
+
+
+def test_a_leader_warns_once_of_a_member_with_its_own_address() -> None:
+    bench = Bench()
+    bench.ready()
+    bench.elected([WorkerMetadata(OTHER_URL, 0)])
+    assert warned(bench) == []
+    bench.elected([WorkerMetadata(OTHER_URL, 0), WorkerMetadata(URL, 0)])
+    (line,) = warned(bench)
+    assert URL in line
+    bench.elected([WorkerMetadata(URL, 0)])
+    assert warned(bench) == []
+
+
+def test_a_member_warns_of_a_leader_with_its_own_address() -> None:
+    bench = Bench()
+    bench.ready()
+    bench.joined(leader_url=URL)
+    assert len(warned(bench)) == 1
+
+
+@pytest.mark.parametrize("leader", ["ours", "other"])
+def test_other_addresses_are_no_reason_to_warn(leader: str) -> None:
+    bench = Bench()
+    bench.ready()
+    bench.joined(leader=leader)
+    assert warned(bench) == []

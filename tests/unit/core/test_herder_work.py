@@ -559,3 +559,43 @@ def test_who_is_about_to_lead_answers_for_fencing_once_the_round_has_ended() -> 
     bench.step(events.RebalanceBegun())
     assert none(bench.ask(events.CheckFence("c")), Reply)
     assert only(bench.lead(), Reply).error is None
+
+
+# -- automatic restarts ------------------------------------------------------------------------------------------------
+
+
+def restarts(effects: list[events.Effect]) -> list[object]:
+    """What of the effects stops, starts, or says RESTARTING."""
+    return [each for each in effects if isinstance(each, StopWork | WriteStatus | StartTask | StartConnector)]
+
+
+def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
+    bench = leading()
+    bench.step(events.AutoRestart(TASKS[1], 120_000))
+    assert restarts(bench.tick(119_999)) == []
+    assert bench.herder.next_deadline_ms() == bench.now_ms + 1
+    assert restarts(bench.tick(1)) == [
+        StopWork((), (TASKS[1],)),
+        WriteStatus(TASKS[1], State.RESTARTING),
+        StartTask(TASKS[1], TargetState.STARTED),
+    ]
+    assert restarts(bench.tick(1_000_000)) == []
+
+
+def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
+    bench = leading()
+    assert restarts(bench.step(events.AutoRestart("c", 0))) == [
+        StopWork(("c",), ()),
+        WriteStatus("c", State.RESTARTING),
+        StartConnector("c", TargetState.STARTED),
+    ]
+
+
+def test_no_restart_follows_if_it_runs_again_or_is_stopped_or_is_elsewhere() -> None:
+    bench = leading()
+    bench.step(events.AutoRestart(TASKS[0], 1_000))
+    bench.step(events.AutoRestart(TASKS[0], None))
+    bench.step(events.AutoRestart(TASKS[1], 1_000))
+    bench.ask(events.RestartTask(TASKS[1]))
+    bench.step(events.AutoRestart(TaskId("elsewhere", 0), 1_000))
+    assert restarts(bench.tick(1_000)) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from connect.core.auto_restart import AUTO_RESTART
 from connect.core.client_defs import ADMIN, CONSUMER, PRODUCER
 from connect.core.config import ConfigDef
 from connect.core.config_infos import key_info
@@ -25,7 +26,7 @@ ROWS = [line.split("\t") for line in (Path(__file__).parent / "java_settings.tsv
 #: Ours, with what belongs to others left out, and the keys that Java's snapshot of the same name lacks or has alone.
 DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
     "security": (SECURITY, frozenset()),
-    "source": (SOURCE_CONNECTOR, frozenset()),
+    "source": (SOURCE_CONNECTOR, frozenset(AUTO_RESTART.settings)),
     "worker": (WORKER, frozenset({*OWN.settings, *OWN_REST.settings, "connector.client.config.override.allowlist"})),
     "mirror-source": (config_defs.SOURCE, frozenset(config_defs.OWN.settings)),
     "mirror-checkpoint": (config_defs.CHECKPOINT, frozenset()),

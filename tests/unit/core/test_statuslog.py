@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connect.core import statuslog
-from connect.core.model import State, Status, TaskId
+from connect.core.model import Restarts, State, Status, TaskId
 from connect.core.statuslog import StatusLog, TopicUse, may_write_safely, status_record, topic_record, topic_removal
 
 TASK = TaskId("a-b", 3)
@@ -39,6 +39,14 @@ def test_bytes_of_a_status() -> None:
         "status-task-a-b-3",
         rb'{"state":"FAILED","trace":"Exception: x\n\tat y","worker_id":"h:8083","generation":5,"version":null}',
     )
+
+
+def test_automatic_restarts_stand_behind_what_java_writes() -> None:
+    status = Status(State.RUNNING, "h:8083", 5, restarts=Restarts(2, 1_700_000_000_000, "no more"))
+    key, value = status_record(TASK, status)
+    assert value is not None
+    assert value.endswith(b'"version":null,"auto_restart":{"count":2,"at_ms":1700000000000,"given_up":"no more"}}')
+    assert folded((key, value)).status(TASK) == status
 
 
 def test_destroyed_is_a_tombstone() -> None:

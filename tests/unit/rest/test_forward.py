@@ -338,3 +338,12 @@ async def test_a_forwarded_request_keeps_its_flow() -> None:
         assert listening.received.startswith(b"DELETE /us/eu/connectors/a?forward=true HTTP/1.1\r\n")
 
     await _flows(check, public=True)
+
+
+async def test_nothing_is_sent_to_our_own_address(port: int, herder: DictHerder, server: RestServer) -> None:
+    """Workers of several machines that all advertise localhost have the same one."""
+    herder.refusals["delete_connector"] = NotLeader("Only the leader", server.advertised_url)
+    answer = await ask(port, "DELETE", "/connectors/a")
+    assert answer.status == 409
+    assert b"rest.advertised.host.name" in answer.body and server.advertised_url.encode() in answer.body
+    assert len(herder.done) == 1

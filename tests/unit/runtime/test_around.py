@@ -22,7 +22,7 @@ def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCapture
     """It stands in the config topic, where every worker of the group reads it."""
     nothing = cast(Any, None)
     around = Around(
-        *(nothing,) * 7,
+        *(nothing,) * 8,
         Loggers(lambda: 0),
         worker_id="one:8083",
         now_ms=lambda: 0,
@@ -87,7 +87,7 @@ class Leaderless:
         around = Around(
             cast(Any, SimpleNamespace(exactly_once_enabled=True)),
             cast(Any, Core()),
-            *(nothing,) * 3,
+            *(nothing,) * 4,
             cast(Any, self),
             cast(Any, self),
             nothing,
@@ -128,7 +128,7 @@ def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads() -> No
         around = Around(
             nothing,
             cast(Any, core),
-            *(nothing,) * 4,
+            *(nothing,) * 5,
             cast(Any, Silent()),
             nothing,
             worker_id="one:8083",
@@ -176,7 +176,7 @@ def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether
         ),
         cast(Any, SimpleNamespace(turn=turn)),
         cast(Any, store),
-        *(nothing,) * 4,
+        *(nothing,) * 5,
         worker_id="one:8083",
         now_ms=lambda: 0,
         changed=lambda: None,

@@ -48,6 +48,7 @@ def a_worker(group: str, **tasks: State) -> Any:
         herder=SimpleNamespace(info=WorkerInfo("4.3.1", "ours", None)),
         rebalances=Rebalances(),
         group_meters=meters,
+        restarts=SimpleNamespace(totals={"lines": 1, TaskId("lines", 0): 3}),
         worker=SimpleNamespace(
             connectors={"lines": SimpleNamespace(state=State.RUNNING, known=known)},
             tasks=runners,
@@ -90,6 +91,8 @@ def test_names_and_labels_are_those_that_the_usual_exporter_gives_java() -> None
         'kafka_connect_connect_worker_metrics_connector_total_task_count{connector="lines",group="g"} 2.0',
     ):
         assert line in text.splitlines()
+    assert 'connector_metrics_auto_restart_total{connector="lines",group="g"} 1.0' in text
+    assert 'connector_task_metrics_auto_restart_total{connector="lines",group="g",task="0"} 3.0' in text
     assert 'transform="m",transform_class="Mask"} 1.0' in text
 
 
