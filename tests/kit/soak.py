@@ -315,10 +315,11 @@ class Soak:
         return len(self._stage.lives[topic]) > 1
 
     def _counted(self, topic: str, index: int) -> int:
-        """Return how many records that had arrived a gap may name as lost: it begins at the stored position."""
-        if not self._is_restarted(topic):
+        """Return how many records that had arrived gaps may name as lost: each begins at the stored position."""
+        restarts = len(self._stage.lives[topic]) - 1
+        if not restarts:
             return self._announced(topic, index)
-        return int(self._stage.records_per_s_of_topic * _BETWEEN_COMMITS_S)
+        return int(restarts * self._stage.records_per_s_of_topic * _BETWEEN_COMMITS_S)
 
 
 def lost_ranges(gaps: Sequence[GapRecord], lives: Sequence[str]) -> list[Lost]:
