@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from connect.runtime.distributed import DistributedWorker
@@ -35,6 +35,17 @@ class _Collector(Collector):
         )
         yield CounterMetricFamily(
             "heliograph_loop_stalled_seconds", "For how long in all, as far as it is over.", self._watch.stalled_s
+        )
+        leases = self._watch.leases
+        yield GaugeMetricFamily(
+            "heliograph_loop_longest_stall_seconds",
+            "For how long the worker's loop came late at most since the start.",
+            leases.longest_stall_s,
+        )
+        yield GaugeMetricFamily(
+            "heliograph_lease_longest_beat_seconds",
+            "The longest time since the start between two turns of the thread that renews leases.",
+            leases.longest_beat_s,
         )
 
     def describe(self) -> Iterator[Metric]:
