@@ -7,7 +7,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
-from connect.cli.metrics import process_metrics
+from connect.cli.metrics import ProcessMetrics
 from connect.cli.rest_tls import rest_tls
 from connect.cli.spark import spark_of_worker
 from connect.core.worker_config import WorkerConfig
@@ -51,7 +51,7 @@ class WorkerNode:
         self._server = RestServer(
             RestSettings.of(config.values),
             tls=rest_tls(config.props),
-            metrics=process_metrics(self._workers, self._watch),
+            metrics=ProcessMetrics(self._workers, self._watch),
         )
 
     def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
