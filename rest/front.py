@@ -144,7 +144,7 @@ class TopOfFlows:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"], scope["path"]:
             case "GET", "/metrics":
-                response = metrics_response(self._metrics)
+                response = await metrics_response(self._metrics)
             case "GET", "/health":
                 status, body = await self._health()
                 response = json_response(body, status)

@@ -47,6 +47,10 @@ class _Running:
         return int(self.socket.getsockname()[1])
 
 
+async def _no_metrics() -> bytes:
+    return b""
+
+
 class RestServer:
     """Binds the listeners at :meth:`start`, and answers 404 until it knows whom to :meth:`serve`.
 
@@ -65,7 +69,7 @@ class RestServer:
         settings: RestSettings,
         *,
         tls: RestTls | None = None,
-        metrics: Metrics = bytes,
+        metrics: Metrics = _no_metrics,
         limits: Limits | None = None,
     ) -> None:
         self._settings = settings

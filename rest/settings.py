@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Final, Self
@@ -77,4 +77,4 @@ class RestTls:
 
 
 #: What ``GET /metrics`` shows, in the text format of Prometheus.
-Metrics = Callable[[], bytes]
+Metrics = Callable[[], Awaitable[bytes]]

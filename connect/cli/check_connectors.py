@@ -11,6 +11,7 @@ from connect.cli.spark import spark_of_worker
 from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.core.providers import ConfigTransformer
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.validation import validate_connector
 from connectors.checkpoint.connector import objections
@@ -27,7 +28,9 @@ _SAMPLE: Final = "orders"
 @asynccontextmanager
 async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
     """Those of a worker. Spark begins where a query is to be checked, and nowhere else."""
-    spark = SharedSpark(lambda: spark_of_worker(worker.props, frozenset()), LinkSettings())
+    leases = LeaseThread(worker.progress_timeout_ms / 1000)
+    leases.start()
+    spark = SharedSpark(lambda: spark_of_worker(worker.props, frozenset()), LinkSettings(), leases)
 
     def find(kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
         return plugins.find(kinds, name, version)
@@ -39,6 +42,7 @@ async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
         yield plugins
     finally:
         await spark.stop()
+        await leases.stop()
 
 
 async def objections_of(

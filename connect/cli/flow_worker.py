@@ -20,6 +20,7 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError, Re
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
 from connect.core.model import State, Status, TargetState
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.around import InternalRequests, Sign
 from connect.runtime.distributed import DistributedWorker
 from connect.runtime.herding import RuntimeHerder
@@ -108,7 +109,7 @@ class FlowWorker:
         SecurityError: A key store cannot be used.
     """
 
-    def __init__(self, flow: Flow, spark: SharedSpark, rest: FlowRest | None) -> None:
+    def __init__(self, flow: Flow, spark: SharedSpark, leases: LeaseThread, rest: FlowRest | None) -> None:
         self.flow = flow
         config = worker_config(flow)
         self.host = MirrorHost(config.props, spark, self._find_plugin)
@@ -130,6 +131,7 @@ class FlowWorker:
             cluster=flow.target,
             url=_NO_REST if rest is None else rest.url,
             worker_id=_worker_id(flow, rest),
+            leases=leases,
             elected=self._elected,
             engine=spark if flow.enabled else None,
         )

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
-from connect.cli.flow_worker import FlowWorker, check_flow
+from connect.cli.flow_worker import FlowWorker, check_flow, worker_config
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.driver import WorkerFailed
 from connect.runtime.loop_watch import LoopWatch, collect_rarely
 from connectors.flows import Flow, MirrorMakerConfig, mirrored
@@ -55,8 +56,10 @@ class MirrorMaker:
         self._config = config
         self._flows = flows
         self._engine = engine
-        self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)))
-        self._watch = LoopWatch()
+        progress_timeout_ms = min(worker_config(flow).progress_timeout_ms for flow in flows)
+        self._leases = LeaseThread(progress_timeout_ms / 1000)
+        self._spark = SharedSpark(self._engine_begun, _link_settings(config, mirrored(flows)), self._leases)
+        self._watch = LoopWatch(self._leases)
         self._public = config.public_rest
         self._rest = self._node_rest() if self._public or config.internal_rest else None
         self._workers: list[FlowWorker] = []
@@ -75,6 +78,7 @@ class MirrorMaker:
         Workers for heartbeats alone start in the background: what keeps them from starting keeps no mirror.
         """
         collect_rarely()
+        self._leases.start()
         self._watch.start()
         if self._rest is not None:
             await self._rest.start()
@@ -115,7 +119,7 @@ class MirrorMaker:
             await self._engine.stop()
         if self._rest is not None:
             await self._rest.stop()
-        await self._watch.stop()
+        await self._leases.stop()
         failed = []
         for worker, error in zip(self._workers, stopped, strict=True):
             if error is not None:
@@ -154,7 +158,7 @@ class MirrorMaker:
             await _put_away(worker)
 
     def _made(self, flow: Flow) -> FlowWorker:
-        return FlowWorker(flow, self._spark, None if self._rest is None else self._rest.of_flow(flow))
+        return FlowWorker(flow, self._spark, self._leases, None if self._rest is None else self._rest.of_flow(flow))
 
     async def _keep_up(self, index: int) -> None:
         """The life of a worker for heartbeats alone: made anew where that may help, and told of where it ends."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from connect.runtime.distributed import DistributedWorker
@@ -20,31 +21,56 @@ from connectors.written_metrics import written_metrics
 Workers = Callable[[], Sequence[tuple[DistributedWorker, MirrorHost]]]
 
 
-class _Collector(Collector):
+class ProcessMetrics:
+    """Gives the text of ``/metrics``, one at a time: looks in the loop, a few partitions in a turn, and writes the
+    text in a thread."""
+
     def __init__(self, workers: Workers, watch: LoopWatch) -> None:
         self._workers = workers
         self._watch = watch
+        self._asked = asyncio.Lock()
 
-    def collect(self) -> Iterator[Metric]:
-        now_ms, pairs = time.time_ns() // 1_000_000, self._workers()
-        yield from worker_metrics([worker for worker, _ in pairs], now_ms)
-        yield from mirror_metrics([host for _, host in pairs], now_ms)
-        yield from written_metrics([host.written for _, host in pairs], now_ms)
+    async def __call__(self) -> bytes:
+        async with self._asked:
+            now_ms, pairs = time.time_ns() // 1_000_000, self._workers()
+            registry = CollectorRegistry(auto_describe=False)
+            found = [
+                *worker_metrics([worker for worker, _ in pairs], now_ms),
+                *await mirror_metrics([host for _, host in pairs], now_ms),
+                *written_metrics([host.written for _, host in pairs], now_ms),
+                *self._of_loop(),
+            ]
+            for collector in (_Found(found), ProcessCollector(registry=None), PlatformCollector(registry=None)):
+                registry.register(collector)
+            return await asyncio.to_thread(generate_latest, registry)
+
+    def _of_loop(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "heliograph_loop_stalls", "How often something held up the loop for over a second.", self._watch.stalls
         )
         yield CounterMetricFamily(
             "heliograph_loop_stalled_seconds", "For how long in all, as far as it is over.", self._watch.stalled_s
         )
+        leases = self._watch.leases
+        yield GaugeMetricFamily(
+            "heliograph_loop_longest_stall_seconds",
+            "For how long the worker's loop came late at most since the start.",
+            leases.longest_stall_s,
+        )
+        yield GaugeMetricFamily(
+            "heliograph_lease_longest_beat_seconds",
+            "The longest time since the start between two turns of the thread that renews leases.",
+            leases.longest_beat_s,
+        )
+
+
+class _Found(Collector):
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
     def describe(self) -> Iterator[Metric]:
         # What there is changes with the workers; nothing is described before it is collected.
         return iter(())
-
-
-def process_metrics(workers: Workers, watch: LoopWatch) -> Callable[[], bytes]:
-    """Gives the text of ``/metrics``."""
-    registry = CollectorRegistry(auto_describe=False)
-    for collector in (_Collector(workers, watch), ProcessCollector(registry=None), PlatformCollector(registry=None)):
-        registry.register(collector)
-    return lambda: generate_latest(registry)

@@ -7,10 +7,11 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
-from connect.cli.metrics import process_metrics
+from connect.cli.metrics import ProcessMetrics
 from connect.cli.rest_tls import rest_tls
 from connect.cli.spark import spark_of_worker
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.distributed import DistributedWorker
 from connect.runtime.loop_watch import LoopWatch, collect_rarely
 from connect.runtime.plugins import Plugins
@@ -35,20 +36,22 @@ class WorkerNode:
     def __init__(self, config: WorkerConfig, elected: Callable[[], None] = lambda: None) -> None:
         self._config = config
         self._elected = elected
+        self._leases = LeaseThread(config.progress_timeout_ms / 1000)
         self._spark = SharedSpark(
             lambda: spark_of_worker(config.props, config.transformer.variables(config.raw)),
             link_settings(config.props),
+            self._leases,
         )
         self.host = MirrorHost(config.props, self._spark, self._find_plugin)
         self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         check_worker(config, self._plugins)
         self._worker: DistributedWorker | None = None
         self._lag: LagWatch | None = None
-        self._watch = LoopWatch()
+        self._watch = LoopWatch(self._leases)
         self._server = RestServer(
             RestSettings.of(config.values),
             tls=rest_tls(config.props),
-            metrics=process_metrics(self._workers, self._watch),
+            metrics=ProcessMetrics(self._workers, self._watch),
         )
 
     def _find_plugin(self, kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
@@ -61,6 +64,7 @@ class WorkerNode:
             HeliographError: What makes that impossible.
         """
         collect_rarely()
+        self._leases.start()
         self._watch.start()
         await self._server.start()
         url = self._server.advertised_url
@@ -71,6 +75,7 @@ class WorkerNode:
             name=f"group {self._config.group_id}",
             url=url,
             worker_id=urlsplit(url).netloc,
+            leases=self._leases,
             elected=self._elected,
             engine=self._spark,
         )
@@ -97,7 +102,7 @@ class WorkerNode:
             await self._worker.stop()
         await self._server.stop()
         await self._spark.stop()
-        await self._watch.stop()
+        await self._leases.stop()
 
     def _workers(self) -> list[tuple[DistributedWorker, MirrorHost]]:
         return [] if self._worker is None else [(self._worker, self.host)]

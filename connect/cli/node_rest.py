@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from connect.cli.flow_worker import FlowRest, FlowWorker
-from connect.cli.metrics import process_metrics
+from connect.cli.metrics import ProcessMetrics
 from connect.cli.rest_tls import rest_tls
 from connect.core.rest_defs import REST_INTERNAL
 from connect.runtime.distributed import DistributedWorker
@@ -35,7 +35,7 @@ class NodeRest:
         self._server = RestServer(
             RestSettings.of(REST_INTERNAL.parse(props)),
             tls=rest_tls(props),
-            metrics=process_metrics(self._watched, watch),
+            metrics=ProcessMetrics(self._watched, watch),
         )
 
     @property

@@ -136,6 +136,11 @@ class WorkerConfig:
         return min(_LEASE_MS, max(half_ms, late_ms), self.session_timeout_ms)
 
     @property
+    def progress_timeout_ms(self) -> int:
+        """How long the loop may stand still before nothing is renewed."""
+        return self.values.integer("worker.progress.timeout.ms")
+
+    @property
     def key_algorithm(self) -> str:
         return self.values.string("inter.worker.key.generation.algorithm")
 

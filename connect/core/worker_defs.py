@@ -242,6 +242,13 @@ OWN: Final = ConfigDef.of(
         "5000.",
         AtLeast(1000, _DAY_MS, nullable=True),
     ),
+    _int(
+        "worker.progress.timeout.ms",
+        30_000,
+        "How long the worker's loop may stand still before its heartbeats and the leases of its slices are no longer "
+        "renewed, as max.poll.interval.ms of a consumer.",
+        AtLeast(1000, _DAY_MS),
+    ),
     # Java's distribution leaves the class out of the worker's plugins for the same reason (KAFKA-13748).
     Setting(
         "file.stream.source.enable",

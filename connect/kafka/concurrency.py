@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -42,3 +42,11 @@ async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[On
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
+    """Give them one by one, as they are now, and let others of the loop have their turn after every ``at_once``."""
+    for number, one in enumerate(list(these), 1):
+        yield one
+        if not number % at_once:
+            await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, RoundOver
 from connect.kafka.group_requests import GroupRefused as GroupRefused
 from connect.kafka.group_requests import GroupSettings as GroupSettings
+from connect.kafka.lease_thread import LeaseLoop
 from connect.kafka.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,10 @@ class GroupEvents(HeartEvents, Protocol):
 
 
 class GroupMember:
-    """One worker in its group, outside of it when made. Has connections of its own, under the settings' client id."""
+    """One worker in its group, outside of it when made. Has connections of its own, under the settings' client id;
+    ``leases`` sends its heartbeats."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings, events: GroupEvents) -> None:
+    def __init__(self, cluster: Cluster, settings: GroupSettings, events: GroupEvents, leases: LeaseLoop) -> None:
         self._settings = settings
         self._events = events
         self._name = f"{settings.client_id} in group {settings.group_id}"
@@ -72,7 +74,8 @@ class GroupMember:
         self._coordinator = Coordinator(self._cluster, settings)
         self._standing = Standing()
         self.meters = GroupMeters()
-        self._heart = Heart(self._coordinator, settings, events, self._standing, self.meters)
+        beating = cluster.seen_by(settings.client_id)  # connections belong to one loop
+        self._heart = Heart(beating, settings, events, self._standing, self.meters, leases)
         self._joining: asyncio.Task[Membership] | None = None
 
     @property
@@ -152,6 +155,7 @@ class GroupMember:
         """Stop everything and close the connections, without leaving: that is ``leave``."""
         await self._stop()
         self._standing.forget()
+        await self._heart.close()
         await self._cluster.close()
 
     async def _stop(self) -> None:
@@ -204,7 +208,7 @@ class GroupMember:
             standing.member = answer.member_id
         self._check("JoinGroup", answer.error_code)
         self.meters.joined(asyncio.get_running_loop().time() - sent_s)
-        self._heart.answered_s = asyncio.get_running_loop().time()
+        self._heart.joined()
         standing.member, standing.generation, standing.rebalance_said = answer.member_id, answer.generation_id, False
         self._heart.start()  # our session runs from now on, also while the leader thinks
         return answer

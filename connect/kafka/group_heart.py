@@ -1,4 +1,4 @@
-"""The heartbeats of a member, and the lease that their answers renew."""
+"""The heartbeats of a member, which the lease thread sends, and the lease that their answers renew."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import group_requests as requests
-from connect.kafka.cluster import error_name
+from connect.kafka.cluster import Cluster, error_name
 from connect.kafka.group_coordinator import Coordinator
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import NOT_A_MEMBER, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, GroupSettings
+from connect.kafka.lease_thread import LeaseLoop
 from connect.kafka.patience import Patience
 
 log = logging.getLogger(__name__)
 
-#: The connection that heartbeats and LeaveGroup have.
+#: The connections of heartbeats, in their thread, and of LeaveGroup.
 BEATING: Final = "group"
 _NO_GENERATION: Final = -1
+#: How often a thread that may not renew looks whether it may again.
+_LOOK_S: Final = 0.25
 
 
 class HeartEvents(Protocol):
@@ -51,61 +54,159 @@ class Standing:
         self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
 
 
-class Heart:
-    """Beats in a task of its own from ``start`` on while ``standing`` has a generation, or until ``stop``.
+class _Beats:
+    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads ``renewed_s``.
 
-    The time of the lease runs from when a request that was answered had been sent: the coordinator cannot have given
-    our session less than that.
+    ``answered`` and ``refused`` are called in the main loop.
     """
 
     def __init__(
         self,
+        heart: Heart,
         coordinator: Coordinator,
+        settings: GroupSettings,
+        standing: Standing,
+        meters: GroupMeters,
+        leases: LeaseLoop,
+    ) -> None:
+        #: When the coordinator was asked what it has answered last.
+        self.renewed_s = float("-inf")
+        self._heart = heart
+        self._coordinator = coordinator
+        self._settings = settings
+        self._standing = standing
+        self._meters = meters
+        self._leases = leases
+        self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._beating = asyncio.create_task(self._guarded(), name=self._name)
+
+    def cancel(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+
+    async def stop(self) -> None:
+        """Returns when it has ended."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+
+    async def _guarded(self) -> None:
+        try:
+            await self._beat()
+        except PermanentError as error:
+            self._leases.tell(self._heart.refused, self, str(error))
+        except Exception as error:
+            log.error("%s ended by a defect", self._name, exc_info=error)
+            self._leases.tell(self._heart.refused, self, f"{self._name} ended by a defect: {error!r}")
+
+    async def _beat(self) -> None:
+        clock = asyncio.get_running_loop().time
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        waiting = Patience(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
+        await asyncio.sleep(interval_s)
+        while True:
+            if not self._leases.may_renew:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            sent_s = clock()
+            try:
+                await self._once(sent_s)
+            except RetriableError as error:
+                await waiting.after(error)
+                continue
+            waiting.over()
+            await asyncio.sleep(max(0.0, sent_s + interval_s - clock()))
+
+    async def _once(self, sent_s: float) -> None:
+        member, generation = self._standing.member, self._standing.generation
+        if generation == _NO_GENERATION:  # the main loop is about to end this, or to join again
+            return
+        request = requests.heartbeat(self._settings, member, generation)
+        self._meters.heartbeat_sent()
+        answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
+        code: int = answer.error_code
+        if code not in NOT_A_MEMBER and code != REBALANCE_IN_PROGRESS:
+            requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
+        if code not in NOT_A_MEMBER:
+            self.renewed_s = sent_s
+        took_s = asyncio.get_running_loop().time() - sent_s
+        self._leases.tell(self._heart.answered, self, took_s, (member, generation), code)
+
+
+class Heart:
+    """Beats from ``start`` on while ``standing`` has a generation, or until ``stop``.
+
+    The time of the lease runs from when a request that was answered had been sent: the coordinator cannot have given
+    our session less than that. Heartbeats are sent by the lease thread, over connections of its own, and renew the
+    lease even while the main loop is busy; all else happens in the main loop.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
         settings: GroupSettings,
         events: HeartEvents,
         standing: Standing,
         meters: GroupMeters,
+        leases: LeaseLoop,
     ) -> None:
-        self._coordinator = coordinator
+        self._cluster = cluster
+        self._coordinator = Coordinator(cluster, settings)
         self._settings = settings
         self._events = events
         self._standing = standing
         self._meters = meters
+        self._leases = leases
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
-        self._beating: asyncio.Task[None] | None = None
+        self._beats: _Beats | None = None
         self._renewed_s = float("-inf")
-        #: When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership.
-        self.answered_s = float("-inf")
+        self._answered_s = float("-inf")
         self._lease: asyncio.TimerHandle | None = None
 
     @property
     def holds(self) -> bool:
         """Whether our lease runs, by the clock: the loop may have stood still at its end."""
-        return asyncio.get_running_loop().time() < self._renewed_s + self._settings.lease_ms / 1000
+        return asyncio.get_running_loop().time() < self._ends_s
+
+    @property
+    def answered_s(self) -> float:
+        """When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership."""
+        return max(self._answered_s, self._beats.renewed_s if self._beats is not None else self._answered_s)
+
+    @property
+    def _ends_s(self) -> float:
+        beaten_s = self._beats.renewed_s if self._beats is not None else self._renewed_s
+        return max(self._renewed_s, beaten_s) + self._settings.lease_ms / 1000
 
     def start(self) -> None:
         """Beat, if that is not done already."""
-        if self._beating is None or self._beating.done():
-            self._beating = asyncio.create_task(self._beat(), name=self._name)
-            self._beating.add_done_callback(self._ended)
+        if self._beats is None:
+            self._beats = _Beats(self, self._coordinator, self._settings, self._standing, self._meters, self._leases)
+            self._leases.call(self._beats.start)
 
     async def stop(self) -> None:
         """No more heartbeats and no lease."""
+        beats = self._beats
         self._end_lease()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if beats is not None:
+            await self._leases.run(beats.stop())
+
+    async def close(self) -> None:
+        """Close the connections of heartbeats, once stopped."""
+        await self._leases.run(self._cluster.close())
+
+    def joined(self) -> None:
+        """The coordinator has just answered a join."""
+        self._answered_s = asyncio.get_running_loop().time()
 
     def renew(self, sent_s: float) -> None:
         """The coordinator has answered, as to a member, what was sent at ``sent_s`` of the loop's clock."""
-        self.answered_s = max(self.answered_s, sent_s)
-        if sent_s <= self._renewed_s:
-            return
-        self._renewed_s = sent_s
-        if self._lease is not None:
-            self._lease.cancel()
-        loop = asyncio.get_running_loop()
-        self._lease = loop.call_at(sent_s + self._settings.lease_ms / 1000, self._lease_over)
+        self._answered_s = max(self._answered_s, sent_s)
+        self._renewed_s = max(self._renewed_s, sent_s)
+        self._watch_lease()
 
     def lose(self, reason: str, *, known: bool = False) -> None:
         """We are no member any more; ``known``: our member id may still be taken."""
@@ -113,59 +214,50 @@ class Heart:
         self._standing.forget()
         if known:
             self._standing.member = member
+        if self._beats is not None:
+            self._leases.call(self._beats.cancel)
         self._end_lease()
         self._events.membership_lost(reason)
 
-    async def _beat(self) -> None:
-        clock = asyncio.get_running_loop().time
-        interval_s = self._settings.heartbeat_interval_ms / 1000
-        waiting = Patience(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
-        await asyncio.sleep(interval_s)
-        while self._standing.generation != _NO_GENERATION:
-            sent_s = clock()
-            try:
-                await self._once(sent_s)
-            except RetriableError as error:
-                await waiting.after(error)
-                continue
-            except PermanentError as error:
-                self.lose(str(error))
-                return
-            waiting.over()
-            await asyncio.sleep(max(0.0, sent_s + interval_s - clock()))
+    # -- what the lease thread tells, in the main loop ---------------------------------------------------
 
-    async def _once(self, sent_s: float) -> None:
-        member, generation = self._standing.member, self._standing.generation
-        request = requests.heartbeat(self._settings, member, generation)
-        self._meters.heartbeat_sent()
-        answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
-        self._meters.heartbeat_answered(asyncio.get_running_loop().time() - sent_s)
-        code: int = answer.error_code
-        as_sent = (member, generation) == (self._standing.member, self._standing.generation)
+    def answered(self, beats: _Beats, took_s: float, sent_as: tuple[str, int], code: int) -> None:
+        """A heartbeat of ``beats`` was answered."""
+        if beats is not self._beats:
+            return
+        self._meters.heartbeat_answered(took_s)
+        as_sent = sent_as == (self._standing.member, self._standing.generation)
         if code in NOT_A_MEMBER:
             # In a round that has ended without our knowing yet the generation is an old one: the join finds out.
             if as_sent and not self._standing.joining:
                 self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
             return
-        if code != REBALANCE_IN_PROGRESS:
-            requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
-        self.renew(sent_s)
+        self._watch_lease()
         self._events.heartbeat_answered()
         if code and as_sent and not self._standing.joining and not self._standing.rebalance_said:
             self._standing.rebalance_said = True
             self._events.rebalance_begun()
 
+    def refused(self, beats: _Beats, reason: str) -> None:
+        """Nothing more comes of ``beats``."""
+        if beats is self._beats:
+            self.lose(reason)
+
+    def _watch_lease(self) -> None:
+        if self._lease is None and self.holds:
+            self._lease = asyncio.get_running_loop().call_at(self._ends_s, self._lease_over)
+
     def _lease_over(self) -> None:
+        """Where the lease was renewed since this was set up, it runs on: the thread may be ahead of the main loop."""
         self._lease = None
-        self._events.lease_lost()
+        self._watch_lease()
+        if self._lease is None:
+            self._events.lease_lost()
 
     def _end_lease(self) -> None:
+        self._answered_s = self.answered_s
+        self._beats = None
         self._renewed_s = float("-inf")
         if self._lease is not None:
             self._lease.cancel()
             self._lease = None
-
-    def _ended(self, beating: asyncio.Task[None]) -> None:
-        if not beating.cancelled() and (error := beating.exception()) is not None:
-            log.error("%s ended by a defect", self._name, exc_info=error)
-            self.lose(f"{self._name} ended by a defect: {error!r}")

@@ -24,6 +24,7 @@ from connect.kafka.compacted import CompactedLog
 from connect.kafka.group import GroupMember
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import GroupSettings
+from connect.kafka.lease_thread import LeaseThread
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
 from connect.runtime.around import Around, InternalRequests
@@ -59,6 +60,7 @@ class DistributedWorker:
         cluster: What they call the group's cluster; None: its addresses.
         url: Our REST address, with a slash at the end, or Java's ``NOTUSED``.
         worker_id: Whom statuses name as their author: host:port, or the flow.
+        leases: Sends the heartbeats; started before this worker and stopped after it.
         elected: Called when this worker has become the leader of its group.
         engine: Comes up before this worker joins a group that is at work, where its connectors need it.
     """
@@ -73,6 +75,7 @@ class DistributedWorker:
         cluster: str | None = None,
         url: str,
         worker_id: str,
+        leases: LeaseThread,
         elected: Callable[[], None] = lambda: None,
         engine: Engine | None = None,
     ) -> None:
@@ -138,7 +141,7 @@ class DistributedWorker:
         group = _group_settings(config, worker_id)
         # The coordinator makes member ids of the client's.
         group_client = _connection(config, "shared-admin").with_client_id(group.client_id)
-        self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver)
+        self._group = GroupMember(self._kept(Cluster(group_client, cluster)), group, self._driver, leases)
         self._driver.connect(self._group, self.worker, around)
         self.herder = RuntimeHerder(self._parts())
 

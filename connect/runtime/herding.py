@@ -5,6 +5,7 @@ Kafka's ``DistributedHerder`` and ``AbstractHerder``, as far as they talk to RES
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -223,7 +224,7 @@ class RuntimeHerder:
     async def put_task_configs(self, name: str, read: ReadConfigs, signature: Signature) -> None:
         await self._parts.started()
         self._core.check_signature(signature)
-        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(read())))
+        await self._parts.driver.request(events.PutTaskConfigs(name, tuple(await asyncio.to_thread(read))))
 
     async def fence_zombies(self, name: str, signature: Signature) -> None:
         await self._parts.started()

@@ -1,7 +1,8 @@
 """Notices that the loop of a process stands still, and says who holds it up.
 
-Everything of a worker shares one loop. A plugin that blocks it for longer than the lease costs the worker all its work,
-and nothing on the loop can say so meanwhile: a thread does.
+Everything of a worker but its heartbeats shares one loop. A plugin that blocks it for longer than
+``worker.progress.timeout.ms`` costs the worker all its work, and nothing on the loop can say so meanwhile: the lease
+thread does.
 """
 
 from __future__ import annotations
@@ -11,17 +12,15 @@ import gc
 import logging
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
+from connect.kafka.lease_thread import BEAT_S, STILL_S, LeaseThread
+
 log = logging.getLogger(__name__)
 
-_STILL_S: Final = 1.0
-_BEAT_S: Final = 0.25
-_STOP_S: Final = 2.0
 _FRAMES: Final = 12
 #: Code that calls plugins and is none.
 _FRAMEWORK: Final = ("connect.runtime", "connect.cli", "connect.kafka", "connect.core")
@@ -40,56 +39,38 @@ def collect_rarely() -> None:
 
 
 class LoopWatch:
-    """A timer on the running loop, and a thread that sees whether it fires. Costs four timers a second.
+    """Looks from the lease thread whether the main loop turns.
 
     ``stalls`` and ``stalled_s`` count since the start. What freezes the whole process is no stall.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leases: LeaseThread) -> None:
         self.stalls = 0
         self.stalled_s = 0.0
-        self._beats = 0
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.leases = leases
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Watch the running loop."""
-        loop = asyncio.get_running_loop()
-        self._beat(loop)
-        self._thread = threading.Thread(
-            target=self._watch, args=(loop, threading.get_ident()), name="loop watch", daemon=True
-        )
-        self._thread.start()
+        """Watch the running loop, once the lease thread was started from it."""
+        self.leases.call(self._begin, asyncio.get_running_loop(), threading.get_ident())
 
-    async def stop(self) -> None:
-        """End the thread."""
-        self._over.set()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, _STOP_S)
+    def _begin(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        # The lease thread's end ends it.
+        self._watching = asyncio.create_task(self._watch(loop, thread), name="loop watch")
 
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._beats += 1
-        self._timer = loop.call_later(_BEAT_S, self._beat, loop)
-
-    def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        beats, since_s, told = self._beats, time.monotonic(), False
-        looked_s = since_s
-        while not self._over.wait(_BEAT_S):
-            now_s = time.monotonic()
-            # Where this thread did not run either, the process or the machine was frozen.
-            frozen, looked_s = now_s - looked_s > _STILL_S, now_s
-            if beats != self._beats or frozen:
-                if told:
-                    self.stalled_s += now_s - since_s
-                    log.warning("the worker's loop runs again after %.1f s", now_s - since_s)
-                beats, since_s, told = self._beats, now_s, False
-            elif not told and now_s - since_s > _STILL_S:
-                told = True
+    async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        told_of_s: float | None = None  # when it had turned last, where it was told that it stands still
+        while True:
+            await asyncio.sleep(BEAT_S)
+            moved_s, still_s = self.leases.moved_s, self.leases.still_s
+            if told_of_s is not None and moved_s != told_of_s:
+                self.stalled_s += moved_s - told_of_s
+                log.warning("the worker's loop runs again after %.1f s", moved_s - told_of_s)
+                told_of_s = None
+            elif told_of_s is None and still_s > STILL_S:
+                told_of_s = moved_s
                 self.stalls += 1
-                _tell(loop, thread, now_s - since_s)
+                _tell(loop, thread, still_s)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:

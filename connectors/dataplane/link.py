@@ -115,9 +115,13 @@ class Link:
 
     async def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        self.end()
         with contextlib.suppress(ConnectionError, OSError):
             await self._writer.wait_closed()
+
+    def end(self) -> None:
+        """Close once what was sent has left, without waiting for that."""
+        self._writer.close()
 
     def abort(self) -> None:
         """Close at once, dropping what is not sent."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
+from connect.kafka.lease_thread import LeaseLoop
 from connectors.dataplane.plan import SliceSettings
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
 from connectors.source.links import LinkServer
@@ -31,6 +32,7 @@ class Lent:
     instance: str
     engine: SparkEngine
     links: LinkServer
+    leases: LeaseLoop
     clusters: Clusters
     admin: Admin
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import unless
+from connect.kafka.lease_thread import LeaseThread
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
@@ -25,6 +26,8 @@ from connectors.spark.engine import SparkEngine
 log = logging.getLogger(__name__)
 
 _INSTANCE_BYTES: Final = 5
+#: For so long the loop may stand still before heartbeats and leases stop.
+_PROGRESS_TIMEOUT_S: Final = 30.0
 
 
 class MirrorMaker1:
@@ -36,6 +39,7 @@ class MirrorMaker1:
         self._instance = secrets.token_hex(_INSTANCE_BYTES)
         self._streams: dict[str, list[Stream]] = {}
         self._over = asyncio.Event()
+        self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set.
@@ -44,7 +48,9 @@ class MirrorMaker1:
             PermanentError: what one stream ended of; the others are stopped in order before.
         """
         async with AsyncExitStack() as closing:
-            links = LinkServer(LinkSettings(), self._engine.code)
+            self._leases.start()
+            closing.push_async_callback(self._leases.stop)
+            links = LinkServer(LinkSettings(), self._leases, self._engine.code)
             await links.start()
             closing.push_async_callback(links.stop)
             admin = Admin(self._settings.target, "target", fewer_replicas="set their default.replication.factor lower")
@@ -101,7 +107,7 @@ class MirrorMaker1:
     def _stream(
         self, source: SourceSettings, clusters: Clusters, number: int, links: LinkServer, admin: Admin
     ) -> Stream:
-        lent = Lent(self._settings, source, number, self._instance, self._engine, links, clusters, admin)
+        lent = Lent(self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin)
         listener = self._settings.options.listener
         return Stream(lent, Listener(listener) if listener is not None else None)
 

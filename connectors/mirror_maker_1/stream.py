@@ -65,7 +65,7 @@ class Stream:
         self._refused = Refused(lent.name)
         source = lent.source
         client_id = f"{source.group.client_id}-{lent.number}"
-        self._member = GroupMember(self._cluster, source.group_settings(client_id), self)
+        self._member = GroupMember(self._cluster, source.group_settings(client_id), self, lent.leases)
         self._offsets = GroupOffsets(
             self._cluster, source.group.group_id, lambda: (self._member.generation, self._member.member_id)
         )

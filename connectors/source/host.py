@@ -12,6 +12,7 @@ from typing import Final
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
+from connect.kafka.lease_thread import LeaseLoop
 from connectors.clients import FlowClients
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.lag_reader import SharedLag
@@ -30,11 +31,13 @@ _ON_SPARK: Final = ("MirrorSourceConnector", "MirrorSource")
 
 
 class SharedSpark:
-    """The Spark of a process, begun with its first task; ``make`` gives a fresh engine, not begun."""
+    """The Spark of a process, begun with its first task; ``make`` gives a fresh engine, not begun.
+    ``leases`` has the sockets of its links."""
 
-    def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings) -> None:
+    def __init__(self, make: Callable[[], SparkEngine], link: LinkSettings, leases: LeaseLoop) -> None:
         self._make = make
         self._link = link
+        self._leases = leases
         self._engine: SparkEngine | None = None
         self._links: LinkServer | None = None
         self._starting = asyncio.Lock()
@@ -51,7 +54,7 @@ class SharedSpark:
             self.begin()
             assert self._engine is not None
             if self._links is None:
-                links = LinkServer(self._link, self._engine.code)
+                links = LinkServer(self._link, self._leases, self._engine.code)
                 await links.start()
                 self._links = links
             return self._engine, self._links

@@ -13,6 +13,8 @@ import secrets
 import socket
 import ssl
 import tempfile
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from connect.core.errors import ConfigError, RetriableError
+from connect.kafka.lease_thread import LeaseLoop
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, Message
 from connectors.dataplane.plan import LINK_VERSION
 from connectors.dataplane.shipping import running_code
@@ -35,6 +38,9 @@ _HELLO_TIMEOUT_S: Final = 10.0
 #: A hello is a few hundred bytes; who sends more is no slice.
 _MAX_HELLO_BYTES: Final = 64 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
+#: So many messages of a slice wait for a main loop that stands still; then no more are read.
+_MOST_WAITING: Final = 1024
+_LOOK_S: Final = 0.05
 _NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "heliograph control link")])
 #: A slice accepts this very certificate and no other, so its dates protect nothing; executors' clocks may be wrong.
 _BEGIN: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
@@ -94,9 +100,99 @@ class Ticket:
     token: str = field(repr=False)
     slice: str
     epoch: int
-    linked: asyncio.Future[tuple[Link, Message]]
+    linked: asyncio.Future[tuple[ServedLink, Message]]
     misused: asyncio.Future[str]
     attempt: str = ""
+
+
+class ServedLink:
+    """The worker's side of an open link, for the main loop; its socket is the lease thread's.
+
+    The thread renews the slice's lease and hears its answers, whatever the main loop is busy with.
+    """
+
+    def __init__(self, link: Link, leases: LeaseLoop) -> None:
+        self.peer = link.peer
+        #: When the slice last said something, in monotonic time.
+        self.heard_s = time.monotonic()
+        self._link = link
+        self._leases = leases
+        self._said: deque[Message | LinkClosed] = deque()
+        self._arrived = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def listen(self) -> None:
+        """Begin to receive."""
+        self._leases.call(self._begin_to_listen)
+
+    def renew(self, every_s: float) -> None:
+        """Renew the slice's lease from now on, as long as the main loop turns."""
+        self._leases.call(self._begin_to_renew, every_s)
+
+    def send(self, message: Message) -> None:
+        """See :meth:`Link.send`."""
+        self._leases.call(self._link.send, message)
+
+    async def receive(self) -> Message:
+        """Return the next message; raises :class:`LinkClosed` at the end of the link."""
+        while not self._said:
+            self._arrived.clear()
+            await self._arrived.wait()
+        said = self._said.popleft()
+        if isinstance(said, LinkClosed):
+            self._said.append(said)
+            raise said
+        return said
+
+    def hang_up(self) -> None:
+        """Close once what was sent is on its way."""
+        self._leases.call(self._hang_up)
+
+    def abort(self) -> None:
+        """Close at once, dropping what is not sent."""
+        self._leases.call(self._abort)
+
+    # -- in the lease thread ---------------------------------------------------------------------------
+
+    def _begin_to_listen(self) -> None:
+        self._tasks.append(asyncio.create_task(self._listen(), name=f"link of {self.peer}"))
+
+    def _begin_to_renew(self, every_s: float) -> None:
+        self._tasks.append(asyncio.create_task(self._renew(every_s), name=f"lease of {self.peer}"))
+
+    async def _renew(self, every_s: float) -> None:
+        while True:
+            if self._leases.may_renew:
+                self._link.send({"type": "lease"})
+            await asyncio.sleep(every_s)
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                message = await self._link.receive()
+                self.heard_s = time.monotonic()
+                self._hand_over(message)
+                while len(self._said) >= _MOST_WAITING:
+                    self.heard_s = time.monotonic()  # it is the main loop that is silent
+                    await asyncio.sleep(_LOOK_S)
+        except LinkClosed as closed:
+            self._hand_over(closed)
+
+    def _hand_over(self, said: Message | LinkClosed) -> None:
+        self._said.append(said)
+        self._leases.tell(self._arrived.set)
+
+    def _hang_up(self) -> None:
+        self._end_tasks()
+        self._link.end()
+
+    def _abort(self) -> None:
+        self._end_tasks()
+        self._link.abort()
+
+    def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
 
 class LinkServer:
@@ -104,11 +200,13 @@ class LinkServer:
 
     Args:
         settings: Where to listen.
+        leases: Has the sockets.
         code: The code that slices must run, as :func:`connectors.dataplane.shipping.running_code` names it.
     """
 
-    def __init__(self, settings: LinkSettings | None = None, code: str = "") -> None:
-        self._settings = settings or LinkSettings()
+    def __init__(self, settings: LinkSettings, leases: LeaseLoop, code: str = "") -> None:
+        self._settings = settings
+        self._leases = leases
         self._code = code or running_code()
         self._server: asyncio.Server | None = None
         self._certificate = ""
@@ -120,7 +218,7 @@ class LinkServer:
         if settings.leaves_the_machine:
             context, self._certificate = server_tls()
         try:
-            self._server = await self._listen(context)
+            self._server = await self._leases.run(self._listen(context))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = f"{settings.host}:{settings.port}"
@@ -159,29 +257,30 @@ class LinkServer:
         for ticket in list(self._tickets.values()):
             self.forget(ticket)
         if self._server is not None:
-            self._server.close()
-            # From Python 3.12 on this waits for every connection, also for one that never says hello.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._server.wait_closed(), _CLOSE_TIMEOUT_S)
+            await self._leases.run(_closed(self._server))
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """In the lease thread; who may come in is decided in the main loop, where tickets are."""
         link = Link(reader, writer)
         try:
             hello = await asyncio.wait_for(link.receive(_MAX_HELLO_BYTES), _HELLO_TIMEOUT_S)
         except (TimeoutError, LinkClosed):
             link.abort()
             return
+        self._leases.tell(self._said_hello, ServedLink(link, self._leases), hello)
+
+    def _said_hello(self, link: ServedLink, hello: Message) -> None:
         ticket = self._ticket(str(hello.get("token", "")))
         stale = self._staleness(hello)
         refusal = self._refusal(hello, ticket, stale)
         if not refusal and ticket is not None:
             ticket.attempt = str(hello.get("attempt"))
+            link.listen()
             ticket.linked.set_result((link, hello))
             return
         log.warning("a slice from %s was refused: %s", link.peer, refusal)
         link.send({"type": "refused", "reason": refusal, "stale": bool(stale)})
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(link.close(), _CLOSE_TIMEOUT_S)
+        link.hang_up()
 
     def _ticket(self, token: str) -> Ticket | None:
         """Compared in full, so that the time it takes tells nothing of a token."""
@@ -215,6 +314,13 @@ class LinkServer:
             f"{hello.get('host')}, and this worker needs {self._code} (version {LINK_VERSION}); restart this worker "
             f"if it was upgraded meanwhile, or the executors if it is they that are older"
         )
+
+
+async def _closed(server: asyncio.Server) -> None:
+    server.close()
+    # From Python 3.12 on this waits for every connection, also for one that never says hello.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
 
 
 def _mismatch(hello: Message, ticket: Ticket) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connectors.dataplane.link import Link, LinkClosed, Message, pieces
+from connectors.dataplane.link import LinkClosed, Message, pieces
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -20,7 +20,7 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.dataplane.resume import Resumed
-from connectors.source.links import LinkServer, Ticket
+from connectors.source.links import LinkServer, ServedLink, Ticket
 from connectors.spark.engine import Job, SliceCrashed, SparkEngine
 
 log = logging.getLogger(__name__)
@@ -87,9 +87,8 @@ class SliceHandle:
         self._name = f"{settings.flow} task {settings.task}"
         self._ticket: Ticket | None = None
         self._job: Job | None = None
-        self._link: Link | None = None
+        self._link: ServedLink | None = None
         self._is_gone = False
-        self._heard_s = time.monotonic()
         self._ready = asyncio.Event()
         self._resuming: set[TopicPartition] = set()
         self._resumed: list[Resumed] = []
@@ -128,11 +127,11 @@ class SliceHandle:
             self._links.forget(ticket)
             raise
         self.pid = int(hello["pid"])
-        self._heard_s = time.monotonic()
         self._tasks = [
             asyncio.create_task(self._listen(self._link), name=f"slice {self._name}"),
-            asyncio.create_task(self._renew(self._link), name=f"lease {self._name}"),
+            asyncio.create_task(self._watch_lease(self._link), name=f"lease {self._name}"),
         ]
+        self._link.renew(self._look_s)
         ticket.misused.add_done_callback(self._misused)
         self._link.send(
             {
@@ -144,7 +143,7 @@ class SliceHandle:
         )
         await self._until(self._ready.wait())
 
-    async def _linked(self, ticket: Ticket, job: Job) -> tuple[Link, Message]:
+    async def _linked(self, ticket: Ticket, job: Job) -> tuple[ServedLink, Message]:
         """The link of the slice, once Spark runs it.
 
         While its slots may all be taken Spark is waited for: another job would start no sooner.
@@ -290,19 +289,21 @@ class SliceHandle:
         finally:
             waiting.cancel()
 
-    async def _renew(self, link: Link) -> None:
+    @property
+    def _look_s(self) -> float:
+        return min(_RENEW_S, self._settings.lease_ms / 4000)
+
+    async def _watch_lease(self, link: ServedLink) -> None:
         lease_s = self._settings.lease_ms / 1000
         while not self.ended.done():
-            link.send({"type": "lease"})
-            await asyncio.sleep(min(_RENEW_S, lease_s / 4))
-            if time.monotonic() - self._heard_s > lease_s:
+            await asyncio.sleep(self._look_s)
+            if time.monotonic() - link.heard_s > lease_s:
                 self._end(SliceLost(f"nothing heard from the slice (pid {self.pid}) for {lease_s:.1f} s"))
 
-    async def _listen(self, link: Link) -> None:
+    async def _listen(self, link: ServedLink) -> None:
         try:
             while True:
                 message = await link.receive()
-                self._heard_s = time.monotonic()
                 self._heard(message)
         except LinkClosed:
             self._is_gone = True

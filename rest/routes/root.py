@@ -35,11 +35,11 @@ async def health(call: Calling) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """All metrics of this process, in the text format of Prometheus."""
-    return metrics_response(request.app.state.metrics)
+    return await metrics_response(request.app.state.metrics)
 
 
-def metrics_response(metrics: Metrics) -> Response:
-    return Response(metrics(), headers={"content-type": _METRICS_TYPE})
+async def metrics_response(metrics: Metrics) -> Response:
+    return Response(await metrics(), headers={"content-type": _METRICS_TYPE})
 
 
 async def health_of(herder: Herder, timeout_s: float) -> tuple[int, WorkerStatus]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError
+from connect.kafka.lease_thread import LeaseThread
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.shipping import running_code
-from connectors.source.links import LinkServer, LinkSettings, SliceRefused, Ticket, server_tls
+from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, Ticket, server_tls
+from tests.kit.one_loop import OneLoop
 
 pytestmark = pytest.mark.integration
 
@@ -25,12 +30,15 @@ DEADLINE_S = 60.0
 
 @asynccontextmanager
 async def listening(settings: LinkSettings = PLAIN) -> AsyncIterator[LinkServer]:
-    server = LinkServer(settings)
-    await server.start()
+    leases = LeaseThread(60.0)
+    leases.start()
+    server = LinkServer(settings, leases)
     try:
+        await server.start()
         yield server
     finally:
         await server.stop()
+        await leases.stop()
 
 
 @pytest.fixture
@@ -44,7 +52,7 @@ def hello(ticket: Ticket, **other: Any) -> Message:
     return {**named, "code": running_code(), "pid": 1, "host": "here", "from": "there", **other}
 
 
-async def heard(link: Link) -> Message:
+async def heard(link: Link | ServedLink) -> Message:
     return await asyncio.wait_for(link.receive(), DEADLINE_S)
 
 
@@ -184,5 +192,37 @@ async def test_a_place_where_nobody_can_listen_ends_in_a_line_with_the_key(host:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"link.listener = {host}:{port}: cannot listen there") as caught:
-            await LinkServer(LinkSettings(host, port, "127.0.0.1")).start()
+            await LinkServer(LinkSettings(host, port, "127.0.0.1"), OneLoop()).start()
     assert "\n" not in str(caught.value)
+
+
+async def test_a_slice_keeps_its_lease_while_the_main_loop_of_its_worker_stands_still() -> None:
+    """Longer than the lease, in which the slice answers too."""
+    heard: list[Message] = []
+
+    def live(address: LinkAddress, ticket: Ticket) -> None:
+        async def answer() -> None:
+            link = await Link.connect(address, hello(ticket))
+            with contextlib.suppress(LinkClosed):
+                while True:
+                    heard.append(await link.receive())
+                    link.send({"type": "alive"})
+            await link.close()
+
+        asyncio.run(answer())
+
+    async with listening() as server:
+        ticket = server.expect("us->eu task 0", 3)
+        slice_ = threading.Thread(target=live, args=(server.address, ticket), name="slice", daemon=True)
+        slice_.start()
+        worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
+        worker.renew(0.05)
+        assert (await asyncio.wait_for(worker.receive(), DEADLINE_S))["type"] == "alive"
+        before, blocked_s = len(heard), time.monotonic()
+        while len(heard) < before + 10:
+            assert time.monotonic() < blocked_s + DEADLINE_S, "the slice heard nothing of its lease"
+            time.sleep(0.01)  # noqa: ASYNC251
+        assert worker.heard_s > blocked_s
+        worker.abort()
+        await asyncio.to_thread(slice_.join, DEADLINE_S)
+        assert {one["type"] for one in heard} == {"lease"}

@@ -16,11 +16,12 @@ from connect.embedded.brokers import KafkaCluster
 from connect.embedded.java import find_java
 from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import SliceSettings
-from connectors.source.links import LinkServer
+from connectors.source.links import LinkServer, LinkSettings
 from connectors.source.slice import SliceHandle, SliceLost
 from connectors.spark.class_archive import record_archive, with_archive
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
 from connectors.spark.settings import SparkSettings
+from tests.kit.one_loop import OneLoop
 from tests.kit.processes import Member, Role, gone, tree, wait_until
 
 pytestmark = pytest.mark.integration
@@ -47,7 +48,7 @@ async def slices(spark: SparkEngine, us: KafkaCluster, eu: KafkaCluster) -> Asyn
     """Makes handles of slices between two brokers; all are closed in the end."""
     sides = [connection_settings({"bootstrap.servers": one.bootstrap}, client_id="t", where="t") for one in (us, eu)]
     settings = SliceSettings("us->eu", 0, sides[0].to_wire(), sides[1].to_wire())
-    links, made = LinkServer(code=spark.code), list[SliceHandle]()
+    links, made = LinkServer(LinkSettings(), OneLoop(), spark.code), list[SliceHandle]()
     await links.start()
 
     def make(**bounds: float) -> SliceHandle:

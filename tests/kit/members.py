@@ -10,6 +10,7 @@ from dataclasses import replace
 from connect.kafka.cluster import Cluster
 from connect.kafka.group import GroupMember, GroupSettings, Membership
 from connect.kafka.settings import connection_settings
+from tests.kit.one_loop import OneLoop
 
 PROTOCOLS = ("sessioned", "compatible")
 #: Nobody's session or lease ends because the machine is busy; a test of that shortens them.
@@ -45,7 +46,7 @@ class Joiner:
         self.group = group
         settings = replace(settings, group_id=group, client_id=name)
         connection = connection_settings({"bootstrap.servers": bootstrap}, client_id="unused", where="cluster us")
-        self.member = GroupMember(Cluster(connection, "us"), settings, self)
+        self.member = GroupMember(Cluster(connection, "us"), settings, self, OneLoop())
         self.rounds: list[Membership] = []
         self.told: list[str] = []
         self.answered = 0

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -29,7 +30,9 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest")
         self._thread.start()
-        self._server = RestServer(RestSettings((Listener("http", "127.0.0.1", 0),)), metrics=lambda: b"m 1\n")
+        self._server = RestServer(
+            RestSettings((Listener("http", "127.0.0.1", 0),)), metrics=AsyncMock(return_value=b"m 1\n")
+        )
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(30)
         self.url = self._server.advertised_url
 

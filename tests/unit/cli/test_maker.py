@@ -84,6 +84,7 @@ def made(
 ) -> tuple[MirrorMaker, Engine]:
     monkeypatch.setattr(maker, "FlowWorker", Worker)
     monkeypatch.setattr(maker, "check_flow", lambda _: None)
+    monkeypatch.setattr(maker, "worker_config", lambda _: SimpleNamespace(progress_timeout_ms=30_000))
     engine = Engine()
     return MirrorMaker(config, cast(Any, flows), cast(Any, engine)), engine
 

@@ -108,7 +108,7 @@ class Scene:
         self.source, self.group = Source(), Group()
         clusters = cast(Any, SimpleNamespace(target=None, source=self.source))
         nothing = cast(Any, None)
-        self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, clusters, nothing)
+        self.lent = Lent(settings, settings.sources[0], 0, "abc", nothing, nothing, nothing, clusters, nothing)
         self.slices: list[Slice] = []
         self.defect = False
         self.leaderless: set[TopicPartition] = set()

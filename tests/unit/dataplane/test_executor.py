@@ -272,3 +272,10 @@ async def test_who_reads_hears_of_records_that_a_query_drops() -> None:
     given.pop()([None] * 3)
     assert not copier.buffered_bytes
     assert reader.woken
+
+
+def test_a_slice_that_reports_many_partitions_costs_its_worker_no_more() -> None:
+    for busy in (1, 100, 1_500, 10_000):
+        reports_a_second = busy / executor.pause_s(busy)
+        assert reports_a_second <= max(500, busy / 3) + 1
+    assert executor.pause_s(10) < 0.1  # few partitions are told of as often as ever

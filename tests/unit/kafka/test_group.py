@@ -13,6 +13,7 @@ from kafka.protocol.consumer.group import HeartbeatResponse, JoinGroupResponse, 
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.group import GroupMember, GroupRefused, GroupSettings, Left, Membership
+from tests.kit.one_loop import OneLoop
 from tests.kit.virtual_time import run
 
 SETTINGS = GroupSettings(
@@ -161,7 +162,7 @@ def beat(code: int) -> Any:
 
 
 def made(cluster: FakeCluster, events: Events, settings: GroupSettings = SETTINGS) -> GroupMember:
-    return GroupMember(cast("Cluster", cluster), settings, events)
+    return GroupMember(cast("Cluster", cluster), settings, events, OneLoop())
 
 
 async def never() -> None:
@@ -435,6 +436,25 @@ def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
         cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
         await asyncio.sleep(100)
         assert events.told() == ["lease", "lease"]
+        await member.close()
+
+    run(main())
+
+
+def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
+    async def main() -> None:
+        cluster, events, leases = FakeCluster(), Events(), OneLoop()
+        member = GroupMember(cast("Cluster", cluster), SETTINGS, events, leases)
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(10)
+        leases.may_renew = False
+        sent = len(cluster.sent("HeartbeatRequest"))
+        await asyncio.sleep(20)
+        assert len(cluster.sent("HeartbeatRequest")) == sent
+        assert events.told() == ["lease"]
+        leases.may_renew = True
+        await asyncio.sleep(5)
+        assert len(cluster.sent("HeartbeatRequest")) > sent
         await member.close()
 
     run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -20,7 +21,9 @@ ANYWHERE = Listener("http", "127.0.0.1", 0)
 async def server() -> AsyncIterator[RestServer]:
     """Shared by the tests of a module: to stop one takes a while."""
     server = RestServer(
-        RestSettings((ANYWHERE,)), metrics=lambda: b"connect_workers 1\n", limits=Limits(request_s=0.2, health_s=0.2)
+        RestSettings((ANYWHERE,)),
+        metrics=AsyncMock(return_value=b"connect_workers 1\n"),
+        limits=Limits(request_s=0.2, health_s=0.2),
     )
     await server.start()
     yield server

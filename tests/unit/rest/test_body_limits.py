@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
+from pydantic import TypeAdapter
 
 from connect.core.bounded_json import MAX_ELEMENTS
 from connect.core.herding import Forbidden
 from connect.core.rest_defs import REST
+from rest import bodies
 from rest.server import RestServer
 from rest.settings import RestSettings
 from tests.kit.raw_http import ask
@@ -122,3 +126,17 @@ async def test_elements_are_counted_before_objects_are_made() -> None:
             f"The body is too large: it has more than {MAX_ELEMENTS} elements.",
         )
     assert herder.done == []
+
+
+async def test_bodies_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[int] = []
+
+    def read(body: bytes, shape: TypeAdapter[Any]) -> Any:
+        readers.append(threading.get_ident())
+        return bodies.read(body, shape)
+
+    monkeypatch.setattr("rest.calls.bodies", SimpleNamespace(read=read))
+    async with served(RestSettings((ANYWHERE,)), DictHerder()) as port:
+        await ask(port, "PUT", "/connectors/a/config", {})
+    assert len(readers) == 1
+    assert readers[0] != threading.get_ident()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -279,7 +280,7 @@ async def test_a_signed_request_that_a_former_leader_has_passed_on_may_be_grante
 
 
 async def _flows(action: Callable[[RestServer, dict[tuple[str, str], Any]], Awaitable[None]], *, public: bool) -> None:
-    server = RestServer(RestSettings((ANYWHERE,)), metrics=lambda: b"m 1\n")
+    server = RestServer(RestSettings((ANYWHERE,)), metrics=AsyncMock(return_value=b"m 1\n"))
     flows: dict[tuple[str, str], Any] = {}
     await server.start()
     server.serve_flows(flows, public=public)

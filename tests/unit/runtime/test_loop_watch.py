@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.loop_watch import LoopWatch, culprit
 from tests.kit.members import until
 
@@ -24,19 +25,22 @@ async def block_until_told(watch: LoopWatch) -> None:
 
 async def test_who_holds_up_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    watch = LoopWatch()
+    leases = LeaseThread(30.0)
+    leases.start()
+    watch = LoopWatch(leases)
     watch.start()
     try:
         await asyncio.create_task(block_until_told(watch), name="task lines-0")
         await until(lambda: "runs again" in caplog.text, "that it runs again")
     finally:
-        await watch.stop()
+        await leases.stop()
     assert watch.stalled_s > 1.0
+    assert leases.longest_stall_s > 0.5
     told = [each.getMessage() for each in caplog.records if "has stood still" in each.getMessage()]
     assert len(told) == watch.stalls, "once each; a busy machine may hold it up again"
     assert "task lines-0 holds it up in" in told[0]
     assert "block_until_told" in told[0].splitlines()[0]
-    await until(lambda: "loop watch" not in [each.name for each in threading.enumerate()], "its thread has ended")
+    await until(lambda: "leases" not in [each.name for each in threading.enumerate()], "its thread has ended")
 
 
 def test_the_innermost_frame_of_a_plugin_is_the_culprit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -14,11 +15,11 @@ from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane import executor
-from connectors.dataplane.link import MAX_ENTRIES, Link, LinkAddress
+from connectors.dataplane.link import MAX_ENTRIES, LinkAddress
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
-from connectors.source.links import LinkServer, SliceRefused, Ticket
+from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, Ticket
 from connectors.source.slice import (
     SliceDefect,
     SliceFenced,
@@ -28,6 +29,7 @@ from connectors.source.slice import (
 )
 from connectors.spark.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.spark.settings import SparkSettings
+from tests.kit.one_loop import OneLoop
 
 SECRET = "planted-secret"
 SETTINGS = SliceSettings(
@@ -47,9 +49,15 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.is_aborted = False
+        self.renewed_every_s: list[float] = []
+        self.heard_s = time.monotonic()
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
+    def renew(self, every_s: float) -> None:
+        self.renewed_every_s.append(every_s)
+
     def say(self, kind: str, **values: Any) -> None:
+        self.heard_s = time.monotonic()
         self._said.put_nowait({"type": kind, **values})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -109,14 +117,14 @@ class World:
         return self.tickets[-1]
 
     def connect(self, ticket: Ticket) -> None:
-        ticket.linked.set_result((cast(Link, self.wire), HELLO))
+        ticket.linked.set_result((cast(ServedLink, self.wire), HELLO))
 
 
 class Links(LinkServer):
     """Without a socket."""
 
     def __init__(self, world_tickets: list[Ticket]) -> None:
-        super().__init__()
+        super().__init__(LinkSettings(), OneLoop())
         self._made = world_tickets
 
     @property
@@ -353,6 +361,7 @@ async def test_a_stop_waits_for_a_slice_that_answers_its_lease() -> None:
         await asyncio.sleep(0.02)
         world.wire.say("alive")
     assert not stopping.done()
+    assert world.wire.renewed_every_s == [0.05]
     with pytest.raises(SliceLost, match="nothing heard"):
         await asyncio.wait_for(stopping, 60)
     await handle.close()

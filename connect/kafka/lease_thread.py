@@ -1,0 +1,145 @@
+"""A thread with a loop of its own for what must be on time, whatever the worker's loop is busy with: heartbeats, and
+the leases of slices.
+
+It renews as long as the main loop turns. When that has stood still for ``worker.progress.timeout.ms``, the thread stops
+renewing, so that others take the work over, as Kafka's consumers do after ``max.poll.interval.ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+#: Of both loops: how often each shows that it turns.
+BEAT_S: Final = 0.25
+#: Longer than this neither loop waits for the processor, unless all of the process or the machine is frozen.
+STILL_S: Final = 1.0
+#: A process that ran used so much of the time or more, also in C code that keeps Python's lock; a frozen one did not.
+_LEAST_USED: Final = 0.1
+_STOP_S: Final = 2.0
+_NOT_STARTED: Final = "the lease thread was not started"
+
+
+class LeaseLoop(Protocol):
+    """Where leases are renewed, as users of the thread see it."""
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether the main loop has turned within its limit."""
+        ...
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the lease thread; return what it returns, raise what it raises."""
+        ...
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call ``function`` in the lease thread, soon and in order."""
+        ...
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        """From the lease thread: call ``function`` in the main loop, soon and in order."""
+        ...
+
+
+class LeaseThread:
+    """See the module. Costs eight timers a second.
+
+    ``longest_beat_s`` and ``longest_stall_s``: the longest time between two turns of the thread, and for how long the
+    main loop came late at most. What freezes the whole process counts for neither.
+
+    Args:
+        progress_timeout_s: How long the main loop may stand still before nothing is renewed.
+    """
+
+    def __init__(self, progress_timeout_s: float) -> None:
+        self.longest_beat_s = 0.0
+        self.longest_stall_s = 0.0
+        #: When the main loop turned last; and when the process ran again after a freeze.
+        self.moved_s = self.thawed_s = self._looked_s = time.monotonic()
+        self._progress_timeout_s = progress_timeout_s
+        self._used_s = time.process_time()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def still_s(self) -> float:
+        """For how long the main loop has stood still, from when the process ran."""
+        return time.monotonic() - max(self.moved_s, self.thawed_s)
+
+    @property
+    def may_renew(self) -> bool:
+        return self.still_s < self._progress_timeout_s
+
+    def start(self) -> None:
+        """Begin, for the running loop as the main one."""
+        self._main = asyncio.get_running_loop()
+        self.moved_s = self.thawed_s = self._looked_s = time.monotonic()
+        self._used_s = time.process_time()
+        self._loop = asyncio.new_event_loop()
+        self._tick()
+        self._thread = threading.Thread(target=self._work, args=(self._loop,), name="leases", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread, if it was started, and whatever still runs in it."""
+        if self._thread is not None and self._timer is not None:
+            self._timer.cancel()
+            self.call(self._over.set)
+            await asyncio.to_thread(self._thread.join, _STOP_S)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, _NOT_STARTED
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None, _NOT_STARTED
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def tell(self, function: Callable[..., object], *args: object) -> None:
+        assert self._main is not None, _NOT_STARTED
+        self._main.call_soon_threadsafe(function, *args)
+
+    # -- in the main loop ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now_s, used_s = time.monotonic(), time.process_time()
+        stood_s = now_s - self.moved_s
+        # If the thread did not run either, its next turn is about to find out whether the process was frozen.
+        both_stood = now_s - self._looked_s > STILL_S
+        is_frozen = self.thawed_s > self.moved_s or (both_stood and _was_frozen(stood_s, used_s - self._used_s))
+        if not is_frozen:
+            self.longest_stall_s = max(self.longest_stall_s, stood_s - BEAT_S)
+        self.moved_s, self._used_s = now_s, used_s
+        assert self._main is not None, _NOT_STARTED
+        self._timer = self._main.call_later(BEAT_S, self._tick)
+
+    # -- in the thread ---------------------------------------------------------------------------------
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(self._turn())
+
+    async def _turn(self) -> None:
+        used_s = time.process_time()
+        while not self._over.is_set():
+            try:
+                await asyncio.wait_for(self._over.wait(), BEAT_S)
+            except TimeoutError:
+                now_s, used_before_s, used_s = time.monotonic(), used_s, time.process_time()
+                stood_s, self._looked_s = now_s - self._looked_s, now_s
+                if _was_frozen(stood_s, used_s - used_before_s):
+                    self.thawed_s = now_s
+                else:
+                    self.longest_beat_s = max(self.longest_beat_s, stood_s)
+
+
+def _was_frozen(stood_s: float, used_s: float) -> bool:
+    return stood_s > STILL_S and used_s < stood_s * _LEAST_USED
