@@ -18,6 +18,7 @@ from connect.core.config import ConfigDef, Values
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.clock import wall_ms
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import connection_settings
 from connectors.clients import connector_client, inner_client_id
 from connectors.config_defs import HEARTBEAT
@@ -52,7 +53,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         self._props: Props = {}
         self._interval_s: int | None = None
         self._admin: Admin | None = None
-        self._creating: asyncio.Task[None] | None = None
+        self._scope = Scope("MirrorHeartbeat")
 
     @classmethod
     def version(cls) -> str:
@@ -85,10 +86,8 @@ class MirrorHeartbeatConnector(SourceConnector):
         self._admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
         topic = topic_of_heartbeats(props)
         tried = asyncio.Event()
-        self._creating = asyncio.create_task(
-            keep_making(self._admin, topic, tried),
-            name=f"create {topic.name} for {values.string('name')}",
-        )
+        making = keep_making(self._admin, topic, tried)
+        self._scope.spawn(making, f"create {topic.name} for {values.string('name')}")
         try:
             await asyncio.wait_for(tried.wait(), values.integer("admin.timeout.ms") / 1000)
         except TimeoutError:
@@ -101,9 +100,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         return MirrorHeartbeatTask(self._written)
 
     async def stop(self) -> None:
-        if self._creating is not None:
-            self._creating.cancel()
-            await asyncio.gather(self._creating, return_exceptions=True)
+        await self._scope.close()
         if self._admin is not None:
             await self._admin.close()
 

@@ -20,6 +20,7 @@ from connect.core.errors import ConfigError, HeliographError, PermanentError, Re
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
 from connect.core.model import State, Status, TargetState
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.concurrency import Scope, together
 from connect.runtime.around import InternalRequests, Sign
 from connect.runtime.distributed import DistributedWorker
 from connect.runtime.herding import RuntimeHerder
@@ -118,7 +119,7 @@ class FlowWorker:
         except ConfigError as error:
             raise flow.located(error) from None
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
-        self._seeing: asyncio.Task[None] | None = None
+        self._scope = Scope(str(flow))
         self._failures = Failures()
         #: Whether the config of the file replaces the stored one, or has done so in this run.
         self._is_replaced = False
@@ -144,16 +145,14 @@ class FlowWorker:
         await self.worker.start()
         self._failures = Failures(self._statuses())
         self._lag.start()
-        self._seeing = asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self.flow}")
+        self._scope.spawn(self._see_to_connectors(), f"connectors of {self.flow}")
 
     async def ended(self) -> None:
         """Returns when the worker was stopped; raises what ended it otherwise."""
         await self.worker.ended()
 
     async def stop(self) -> None:
-        if self._seeing is not None:
-            self._seeing.cancel()
-            await asyncio.gather(self._seeing, return_exceptions=True)
+        await self._scope.close()
         await self._lag.stop()
         await self.worker.stop()
 
@@ -196,9 +195,7 @@ class FlowWorker:
         while True:
             await self._elections.get()
             # None of them waits for another that is refused, or not answered.
-            async with asyncio.TaskGroup() as puts:
-                for connector in Connector:
-                    puts.create_task(self._see_to(connector), name=f"{self.flow}: {connector.value} from the file")
+            await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
 
     async def _see_to(self, connector: Connector) -> None:
         if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):

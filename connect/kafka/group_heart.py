@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import group_requests as requests
 from connect.kafka.cluster import error_name
+from connect.kafka.concurrency import Scope
 from connect.kafka.group_coordinator import Coordinator
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import NOT_A_MEMBER, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, GroupSettings
@@ -72,6 +73,7 @@ class Heart:
         self._standing = standing
         self._meters = meters
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
+        self._scope = Scope(self._name)
         self._beating: asyncio.Task[None] | None = None
         self._renewed_s = float("-inf")
         #: When the coordinator was asked what it has answered last, in the loop's time; it outlives the membership.
@@ -86,15 +88,14 @@ class Heart:
     def start(self) -> None:
         """Beat, if that is not done already."""
         if self._beating is None or self._beating.done():
-            self._beating = asyncio.create_task(self._beat(), name=self._name)
+            self._scope = Scope(self._name)
+            self._beating = self._scope.spawn(self._beat(), self._name)
             self._beating.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """No more heartbeats and no lease."""
         self._end_lease()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._scope.close()
 
     def renew(self, sent_s: float) -> None:
         """The coordinator has answered, as to a member, what was sent at ``sent_s`` of the loop's clock."""

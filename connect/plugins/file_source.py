@@ -29,6 +29,7 @@ from connect.api.source import (
 from connect.core.checks import NonEmpty
 from connect.core.config import REQUIRED, ConfigDef, Importance, Setting, Type
 from connect.core.errors import PermanentError
+from connect.kafka.concurrency import Scope
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class FileStreamSourceTask(SourceTask):
         self._file: int | None = None
         self._lines = _Lines(0)
         self._missing = False
+        self._scope = Scope("FileStreamSource")
         self._working: asyncio.Future[bool] | None = None
 
     async def start(self, props: Props) -> None:
@@ -208,7 +210,7 @@ class FileStreamSourceTask(SourceTask):
         """Run ``work`` to its end, one at a time; where the caller is cancelled, ``stop`` or the next one waits."""
         if self._working is not None and not self._working.done():
             await asyncio.wait([self._working])
-        self._working = asyncio.ensure_future(asyncio.to_thread(work))
+        self._working = self._scope.spawn(asyncio.to_thread(work), f"read {self._name()}")
         return await asyncio.shield(self._working)
 
     def _record(self, line: str, position: int, now_ms: int) -> SourceRecord:

@@ -13,6 +13,7 @@ from connect.api.source import OffsetReader, SourceConnector
 from connect.core.errors import PermanentError
 from connect.core.lifecycle import Phase, Step, step_to
 from connect.core.model import State, TargetState
+from connect.kafka.concurrency import Scope
 from connect.runtime.counters import Starts
 from connect.runtime.known import Known
 from connect.runtime.listener import WorkerListener
@@ -69,12 +70,13 @@ class ConnectorRunner:
         self._changed.set()
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
+        self._scope = Scope(f"connector {name}")
         self._running: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
         """Start to run; the task ends when the instance is down, and never raises."""
-        self._running = asyncio.create_task(self._run(), name=f"connector {self.name}")
+        self._running = self._scope.spawn(self._run(), f"connector {self.name}")
         return self._running
 
     def set_target(self, target: TargetState) -> None:
@@ -102,7 +104,7 @@ class ConnectorRunner:
         self._stop_asking()
         if self._running is not None:
             self._running.cancel()
-        self._leaving = asyncio.create_task(self._close(), name=f"connector {self.name}, abandoned")
+        self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
 
     def unfinished(self) -> list[asyncio.Task[None]]:
         """What of it still runs."""
@@ -119,7 +121,7 @@ class ConnectorRunner:
         if instance is None or self._phase is not Phase.STARTED:
             raise NotRunning(f"Connector {self.name} is not running and cannot configure its tasks")
         self._present = present
-        asking = asyncio.create_task(self._ask(instance), name=f"task configs of {self.name}")
+        asking = self._scope.spawn(self._ask(instance), f"task configs of {self.name}")
         self._asking.add(asking)
         try:
             await asyncio.wait({asking})

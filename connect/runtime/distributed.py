@@ -21,6 +21,7 @@ from connect.core.worker_config import ClientRole, WorkerConfig
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
+from connect.kafka.concurrency import Scope
 from connect.kafka.group import GroupMember
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import GroupSettings
@@ -86,7 +87,7 @@ class DistributedWorker:
         self._engine = engine
         self._was_leader = False
         self._started = asyncio.Event()
-        self._watching: list[asyncio.Task[None]] = []
+        self._scope = Scope(name)
         self._closing = AsyncExitStack()
         self._stages = Stages(_now_ms)
         self._loggers = Loggers(_now_ms)
@@ -183,14 +184,12 @@ class DistributedWorker:
                 self._patiently(partial(self._offsets.start, _START_TIMEOUT_S)),
             )
         self.herder.info = WorkerInfo(KAFKA_VERSION, f"heliograph-{version('heliograph')}", cluster_id)
-        self._watching = [
-            asyncio.create_task(self._watch(topic.name, ended), name=f"watch {topic.name}")
-            for topic, ended in (
-                (self.config.config_topic, self._configs.ended),
-                (self.config.status_topic, self.statuses.ended),
-                (self.config.offset_topic, self._offsets.ended),
-            )
-        ]
+        for topic, ended in (
+            (self.config.config_topic, self._configs.ended),
+            (self.config.status_topic, self.statuses.ended),
+            (self.config.offset_topic, self._offsets.ended),
+        ):
+            self._scope.spawn(self._watch(topic.name, ended), f"watch {topic.name}")
         self._driver.put(events.Ready())
         self._driver.start()
 
@@ -208,9 +207,7 @@ class DistributedWorker:
 
     async def stop(self) -> None:
         """Stop all work, leave the group, and let go of everything; in bounded time."""
-        for watching in self._watching:
-            watching.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._scope.close()
         await self._fence.stop()
         await self._driver.stop()
         await self.worker.stop()

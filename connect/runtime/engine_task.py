@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from connect.api.source import EngineTask, SourceConnector
 from connect.core.model import State, TaskId
+from connect.kafka.concurrency import Scope
 from connect.runtime.control import TaskControl
 from connect.runtime.error_handling import Interrupted
 from connect.runtime.offsets import ConnectorOffsets
@@ -95,25 +96,21 @@ class EngineWork:
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
         """One engine, until it ends by itself or is told to; whether it was told."""
         self._is_ended = False
-        running = asyncio.create_task(_run(engine), name=f"engine of {self._id}")
         told = False
         try:
-            while not running.done():
-                if (control.is_stopping or control.is_paused) and not told:
-                    told = True
-                    engine.stop()
-                wish = asyncio.create_task(control.changed(), name=f"wishes for {self._id}")
-                try:
-                    await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    wish.cancel()
-            await running
+            async with Scope(f"task {self._id}") as scope:
+                running = scope.spawn(_run(engine), f"engine of {self._id}")
+                while not running.done():
+                    if (control.is_stopping or control.is_paused) and not told:
+                        told = True
+                        engine.stop()
+                    async with Scope(f"task {self._id}") as waiting:
+                        wish = waiting.spawn(control.changed(), f"wishes for {self._id}")
+                        await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
+                await running
             return told
         finally:
             self._is_ended = True
-            if not running.done():
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
 
 
 async def _run(engine: EngineTask) -> None:

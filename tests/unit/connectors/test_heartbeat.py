@@ -100,9 +100,9 @@ async def test_what_may_pass_is_tried_again_behind_the_start(monkeypatch: pytest
     admin = target(monkeypatch, RetriableError("no broker answers"), too_few, None)
     connector = MirrorHeartbeatConnector()
     await connector.start(PROPS)
-    assert connector._creating is not None
+    (creating,) = connector._scope.tasks
     async with asyncio.timeout(60):
-        await connector._creating
+        await creating
     assert len(admin.asked) == 3
     await connector.stop()
 
