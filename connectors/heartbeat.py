@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from connect.api.connector import Props
@@ -52,8 +53,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         self._written = written or Written()
         self._props: Props = {}
         self._interval_s: int | None = None
-        self._admin: Admin | None = None
-        self._scope = Scope("MirrorHeartbeat")
+        self._closing = AsyncExitStack()
 
     @classmethod
     def version(cls) -> str:
@@ -83,11 +83,12 @@ class MirrorHeartbeatConnector(SourceConnector):
             client.get("client.id", ""),
         )
         connection = connection_settings(client, client_id=client_id, where=f"cluster {target}")
-        self._admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
+        admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
+        self._closing.push_async_callback(admin.close)
+        scope = await self._closing.enter_async_context(Scope(values.string("name")))
         topic = topic_of_heartbeats(props)
         tried = asyncio.Event()
-        making = keep_making(self._admin, topic, tried)
-        self._scope.spawn(making, f"create {topic.name} for {values.string('name')}")
+        scope.spawn(keep_making(admin, topic, tried), f"create {topic.name} for {values.string('name')}")
         try:
             await asyncio.wait_for(tried.wait(), values.integer("admin.timeout.ms") / 1000)
         except TimeoutError:
@@ -100,9 +101,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         return MirrorHeartbeatTask(self._written)
 
     async def stop(self) -> None:
-        await self._scope.close()
-        if self._admin is not None:
-            await self._admin.close()
+        await self._closing.aclose()
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

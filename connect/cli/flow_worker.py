@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.cli.rates import NO_TOPICS
+from connect.core.configlog import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
 from connect.core.model import State, Status, TargetState
@@ -132,6 +133,7 @@ class FlowWorker:
             url=_NO_REST if rest is None else rest.url,
             worker_id=_worker_id(flow, rest),
             elected=self._elected,
+            obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
         self._lag = LagWatch(self.host, partial(self.worker.tasks_here, spark.is_for))
@@ -197,9 +199,24 @@ class FlowWorker:
             # None of them waits for another that is refused, or not answered.
             await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
 
+    def _obsolete(self, stored: ConfigLog) -> list[str]:
+        """The connectors of the flow whose stored configs are not those of the file."""
+        return [
+            connector.value
+            for connector in Connector
+            if (config := stored.connector_config(connector.value)) is not None
+            and (self._left_out(connector) or config != self.flow.connector_config(connector))
+        ]
+
+    def _left_out(self, connector: Connector) -> str:
+        """Why the file has the flow do without a connector; empty if it does not."""
+        if connector is not Connector.CHECKPOINT:
+            return ""
+        return "; ".join(objections(self.flow.connector_config(connector)).values())
+
     async def _see_to(self, connector: Connector) -> None:
-        if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
-            log.info("%s: %s is left out: %s", self.flow, connector.value, "; ".join(off.values()))
+        if reason := self._left_out(connector):
+            log.info("%s: %s is left out: %s", self.flow, connector.value, reason)
         else:
             await self._put(connector)
 

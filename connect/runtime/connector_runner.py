@@ -173,6 +173,8 @@ class ConnectorRunner:
                     await self._move_to(target)
             await self._shut_down()
         finally:
+            # Cancelled in its start, it may run parts of itself already; only its stop knows which.
+            await self._stop_quietly()
             await self._close()
 
     async def _close(self) -> None:
@@ -237,6 +239,12 @@ class ConnectorRunner:
             self._failed(error)
         else:
             self._tell(State.UNASSIGNED)
+
+    async def _stop_quietly(self) -> None:
+        try:
+            await self._stop_connector()
+        except Exception as error:
+            log.error("connector %s: its stop raised an error: %s", self.name, self.known.secrets.line(error))
 
     async def _ask(self, instance: Instance) -> Sequence[Props]:
         with plugin_call("its task configs"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -14,9 +14,11 @@ from typing import Final
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import TaskReport
 from connect.core import events
+from connect.core.configlog import ConfigLog, config_removal_record
 from connect.core.errors import RetriableError
 from connect.core.herder import Herder, HerderSettings
 from connect.core.herding import WorkerInfo
+from connect.core.membership import held_by
 from connect.core.worker_config import ClientRole, WorkerConfig
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -60,6 +62,8 @@ class DistributedWorker:
         url: Our REST address, with a slash at the end, or Java's ``NOTUSED``.
         worker_id: Whom statuses name as their author: host:port, or the flow.
         elected: Called when this worker has become the leader of its group.
+        obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
+            removes them before it assigns work.
         engine: Comes up before this worker joins a group that is at work, where its connectors need it.
     """
 
@@ -74,6 +78,7 @@ class DistributedWorker:
         url: str,
         worker_id: str,
         elected: Callable[[], None] = lambda: None,
+        obsolete: Callable[[ConfigLog], Collection[str]] = lambda _: (),
         engine: Engine | None = None,
     ) -> None:
         self.config = config
@@ -84,6 +89,7 @@ class DistributedWorker:
         self._cluster_name = cluster
         self._plugins = plugins
         self._elected = elected
+        self._obsolete = obsolete
         self._engine = engine
         self._was_leader = False
         self._started = asyncio.Event()
@@ -113,6 +119,7 @@ class DistributedWorker:
             name=name,
             last_grace_s=_last_grace_s(config),
             prepare=self._prepared,
+            before_assigning=self._remove_obsolete,
         )
         self._offsets = self._offset_topic()
         self._fence = ZombieFence(
@@ -241,6 +248,13 @@ class DistributedWorker:
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
         await prepare(self._name, self._engine, classes, self._group.others, self._stages)
+
+    async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
+        """Raises RetriableError or PermanentError if the config topic cannot be written to."""
+        obsolete = set(self._obsolete(self.core.snapshot))
+        if obsolete and (names := sorted(obsolete - held_by(members))):
+            log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
+            await self._configs.write([[config_removal_record(name) for name in names]])
 
     async def _has_started(self) -> None:
         await self._started.wait()

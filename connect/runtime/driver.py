@@ -78,8 +78,10 @@ class Driver:
     """One herder and what it works with. ``now_ms`` is a clock that does not jump back.
 
     ``name`` is what lines of the log begin with. ``last_grace_s``: how long work may take to end once the lease is
-    lost; then the session is over, and others have it. ``prepare`` is awaited before the first join. The owner hands in
-    the parts that need the driver themselves with :meth:`connect`.
+    lost; then the session is over, and others have it. ``prepare`` is awaited before the first join, and
+    ``before_assigning`` before each assignment that this worker makes as leader, with the metadata of all members: what
+    it writes to the config topic holds for the assignment. The owner hands in the parts that need the driver themselves
+    with :meth:`connect`.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class Driver:
         name: str,
         last_grace_s: float,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        before_assigning: Callable[[Mapping[str, bytes]], Awaitable[None]] | None = None,
     ) -> None:
         self._prepare = prepare
+        self._before_assigning = before_assigning
         self._last_grace_s = last_grace_s
         self._name = name
         self._herder = herder
@@ -169,7 +173,9 @@ class Driver:
     # -- what the group says (GroupEvents) -------------------------------------------------------------
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """We lead: the assignments of a round."""
+        """We lead: the assignments of a round. Raises as ``before_assigning``."""
+        if self._before_assigning is not None:
+            await self._before_assigning(members)
         self._assigning = asyncio.get_running_loop().create_future()
         self.put(events.LeaderElected(protocol, leader, members))
         return await self._assigning

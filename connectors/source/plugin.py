@@ -81,7 +81,6 @@ class MirrorSource(SourceConnector):
         self._host = host
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
-        self._scope = Scope("MirrorSource")
 
     @classmethod
     def version(cls) -> str:
@@ -111,7 +110,9 @@ class MirrorSource(SourceConnector):
         self._inner = MirrorSourceConnector(
             settings, props, clusters.source, clusters.target, parts.admin, access, syncs
         )
-        looking = self._scope.spawn(self._look(settings, parts), f"first look of {settings.flow}")
+        self._closing.push_async_callback(self._inner.stop)
+        scope = await self._closing.enter_async_context(Scope(f"{settings.flow}: connector"))
+        looking = scope.spawn(self._look(settings, parts), f"first look of {settings.flow}")
         await asyncio.wait({looking}, timeout=_FIRST_LOOK_S)
         if looking.done():
             looking.result()
@@ -127,9 +128,6 @@ class MirrorSource(SourceConnector):
         return MirrorSourceEngineTask(self._host)
 
     async def stop(self) -> None:
-        await self._scope.close()
-        if self._inner is not None:
-            await self._inner.stop()
         await self._closing.aclose()
 
     async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
