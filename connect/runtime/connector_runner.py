@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
@@ -19,6 +19,9 @@ from connect.runtime.known import Known
 from connect.runtime.listener import WorkerListener
 from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.plugin_calls import masked, plugin_call
+from connect.runtime.plugin_thread import PluginThread
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +74,8 @@ class ConnectorRunner:
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
         self._scope = Scope(f"connector {name}")
+        self._thread = PluginThread(f"connector {name}")
+        self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
@@ -140,10 +145,15 @@ class ConnectorRunner:
     # what the connector is lent (SourceConnectorContext)
 
     def request_task_reconfiguration(self) -> None:
-        if not (self._stopping or self._abandoned):
+        if asyncio._get_running_loop() is not self._loop:
+            self._loop.call_soon_threadsafe(self.request_task_reconfiguration)
+        elif not (self._stopping or self._abandoned):
             self._listener.task_configs_wanted(self.name)
 
     def raise_error(self, error: Exception) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            self._loop.call_soon_threadsafe(self.raise_error, error)
+            return
         log.error("connector %s: it says that it cannot go on: %s", self.name, self.known.secrets.mask(str(error)))
         self.fail(error)
 
@@ -155,6 +165,9 @@ class ConnectorRunner:
     def offset_reader(self) -> OffsetReader:
         assert self._instance is not None
         return self._instance.offsets
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        return self._thread.wait_for(asked)
 
     # its life
 
@@ -174,8 +187,11 @@ class ConnectorRunner:
             await self._shut_down()
         finally:
             # Cancelled in its start, it may run parts of itself already; only its stop knows which.
-            await self._stop_quietly()
-            await self._close()
+            try:
+                await self._stop_quietly()
+            finally:
+                await self._thread.close()
+                await self._close()
 
     async def _close(self) -> None:
         if self._instance is None:
@@ -189,7 +205,7 @@ class ConnectorRunner:
         try:
             with plugin_call(f"connector {self.name}"):
                 self._instance = await self._make(self.known)
-                self._instance.connector.initialize(self)
+                await self._thread.call(self._instance.connector.initialize, self)
         except Exception as error:
             self._failed(error)
 
@@ -221,7 +237,7 @@ class ConnectorRunner:
             assert self._instance is not None
             self._begun = True
             with plugin_call("its start"):
-                await self._instance.connector.start(self._instance.props)
+                await self._thread.call(self._instance.connector.start, self._instance.props)
         elif step.call == "stop":
             await self._stop_connector()
 
@@ -230,7 +246,7 @@ class ConnectorRunner:
             assert self._instance is not None
             self._begun = False
             with plugin_call("its stop"):
-                await self._instance.connector.stop()
+                await self._thread.call(self._instance.connector.stop, always=True)
 
     async def _shut_down(self) -> None:
         try:
@@ -248,7 +264,8 @@ class ConnectorRunner:
 
     async def _ask(self, instance: Instance) -> Sequence[Props]:
         with plugin_call("its task configs"):
-            return await instance.connector.task_configs(instance.tasks_max)
+            configs: Sequence[Props] = await self._thread.call(instance.connector.task_configs, instance.tasks_max)
+            return configs
 
     def _stop_asking(self) -> None:
         for asking in self._asking:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from connect.api.source import EngineTask, SourceConnector
 from connect.core.model import State, TaskId
@@ -76,7 +77,7 @@ class EngineWork:
         if self._engine is None or self._is_ended or not self._engine.reconfigure(props):
             return False
         # For the engine after a pause.
-        self._context = TaskContext(props, self._offsets)
+        self._context = replace(self._context, configs=props)
         return True
 
     async def close(self, timeout_s: float) -> None:

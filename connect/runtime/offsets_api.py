@@ -15,6 +15,7 @@ from connect.core.worker_config import WorkerConfig
 from connect.runtime.fencing import ZombieFence
 from connect.runtime.offsets import ConnectorOffsets, encoded_key, encoded_offset
 from connect.runtime.plugin_calls import masked, plugin_call
+from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.traces import Secrets, passwords, secrets_of
 
@@ -95,7 +96,8 @@ async def _asked(
 ) -> bool:
     try:
         with plugin_call("the connector was asked whether its offsets may be altered"):
-            return await connector.alter_offsets(props, wanted)
+            async with PluginThread("a change of offsets") as thread:
+                return bool(await thread.call(connector.alter_offsets, props, wanted))
     except HeliographError as error:
         raise masked(error, secrets) from None
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,9 @@ class NothingStored:
     @property
     def offset_reader(self) -> NothingStored:
         return self
+
+    def wait_for(self, asked: Any) -> Any:
+        raise AssertionError("its methods are coroutines")
 
     async def offset(self, partition: Fields) -> Fields | None:
         return None

@@ -17,6 +17,7 @@ from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import ErrorHandler, ErrorSettings
 from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.record_producer import BatchRefused, OutgoingRecord
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets
@@ -66,7 +67,7 @@ class Bench:
             TASK,
             self.producer,
             ConnectorOffsets("c", self.topic),
-            TaskCallbacks(TASK, self.task, Secrets()),
+            TaskCallbacks(TASK, self.task, Secrets(), PluginThread("task")),
             TopicsInUse(TASK, self.heard, tracked=True),
             handler,
             self.counters,

@@ -17,6 +17,7 @@ from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import Interrupted
 from connect.runtime.exactly_once import ExactlyOnce
 from connect.runtime.offsets import ConnectorOffsets
+from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.record_producer import OutgoingRecord, ProducerFenced
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets
@@ -56,7 +57,7 @@ class Bench:
             TASK,
             self.producer,
             ConnectorOffsets("c", topic),
-            TaskCallbacks(TASK, Told(self.log), Secrets()),
+            TaskCallbacks(TASK, Told(self.log), Secrets(), PluginThread("task")),
             TopicsInUse(TASK, Heard(), tracked=True),
             boundaries or PollBoundaries(),
             self.counters,
