@@ -14,12 +14,12 @@ from connect.core.errors import PermanentError
 from connect.core.lifecycle import Phase, Step, step_to
 from connect.core.model import State, TargetState
 from connect.kafka.concurrency import Scope
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.counters import Starts
 from connect.runtime.known import Known
 from connect.runtime.listener import WorkerListener
 from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.plugin_calls import masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 
 T = TypeVar("T")
 

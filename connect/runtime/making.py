@@ -16,6 +16,7 @@ from connect.core.model import TaskId
 from connect.core.providers import ConfigTransformer
 from connect.core.worker_config import ClientKind, WorkerConfig
 from connect.kafka.admin import Admin
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.boundaries import ConnectorBoundaries
 from connect.runtime.clients import (
@@ -37,7 +38,6 @@ from connect.runtime.listener import WorkerListener
 from connect.runtime.offset_stores import OffsetStores
 from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.parts import converter_parts, steps
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.record_producer import RecordProducer
 from connect.runtime.source_settings import SourceSettings, source_settings

@@ -12,10 +12,10 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.core.herding import SourceOffset
 from connect.core.offsetlog import in_java_order
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.fencing import ZombieFence
 from connect.runtime.offsets import ConnectorOffsets, encoded_key, encoded_offset
 from connect.runtime.plugin_calls import masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.traces import Secrets, passwords, secrets_of
 

@@ -13,8 +13,8 @@ from connect.core.herding import BadRequest, NotFound
 from connect.core.model import State, TaskId
 from connect.core.statuslog import StatusLog
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.plugin_calls import masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.traces import passwords, secrets_of
 

@@ -14,13 +14,13 @@ from connect.api.source import OffsetReader, SourceRecord, SourceTask, Transacti
 from connect.core.errors import RetriableError
 from connect.core.model import State, TaskId
 from connect.kafka.patience import Patience
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.control import TaskControl
 from connect.runtime.conversion import Conversion
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import Delivery
 from connect.runtime.error_handling import Interrupted, LeftOut
 from connect.runtime.plugin_calls import masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.topic_creation import TopicCreation
 from connect.runtime.traces import Secrets
 from connect.runtime.work import Tell

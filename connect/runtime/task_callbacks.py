@@ -6,9 +6,9 @@ import logging
 
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.listener import WorkerListener
 from connect.runtime.plugin_calls import plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.traces import Secrets
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
 from connect.core.providers import ConfigTransformer, ProvidersDeclared
 from connect.core.versions import InvalidRange, parse_range
 from connect.core.worker_config import ClientKind, WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.client_overrides import client_overrides
 from connect.runtime.plugin_calls import masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import CONNECTORS, PluginNotFound, Plugins, SinkRefused, VersionNotFound
 from connect.runtime.traces import Secrets, has_reference, passwords, secrets_of
 

@@ -37,7 +37,9 @@ class NothingStored:
         return self
 
     def wait_for(self, asked: Any) -> Any:
-        raise AssertionError("its methods are coroutines")
+        with pytest.raises(StopIteration) as answer:  # nothing in it waits
+            asked.send(None)
+        return answer.value.value
 
     async def offset(self, partition: Fields) -> Fields | None:
         return None
@@ -73,9 +75,9 @@ async def written(case: Case, file: Path) -> list[Written]:
     ]
     task = FileStreamSourceTask()
     task.initialize(NothingStored())
-    await task.start(props)
+    task.start(props)
     kept: list[Written] = []
-    for record in await task.poll() or ():
+    for record in task.poll() or ():
         try:
             after: SourceRecord = record
             for step in steps:
@@ -88,7 +90,7 @@ async def written(case: Case, file: Path) -> list[Written]:
             kept.append(Written.of(key_data, value.from_connect(after.topic, after.value_schema, after.value), headers))
         except DataError:
             continue
-    await task.stop()
+    task.stop()
     return kept
 
 

@@ -12,12 +12,12 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import ErrorHandler, ErrorSettings
 from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.record_producer import BatchRefused, OutgoingRecord
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets

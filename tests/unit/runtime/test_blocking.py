@@ -17,8 +17,8 @@ from connect.api.source import SourceConnector, SourceConnectorContext, SourceRe
 from connect.core.config import ConfigDef, ConfigValue
 from connect.core.errors import PermanentError
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime import worker as runtime_worker
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.plugins import Plugins
 from connect.runtime.validation import validate_connector
 from connect.runtime.worker import Worker
@@ -300,7 +300,7 @@ async def test_a_cancelled_call_that_waits_its_turn_is_not_made() -> None:
 def test_a_call_that_hangs_does_not_hold_the_process() -> None:
     script = (
         "import asyncio, threading\n"
-        "from connect.runtime.plugin_thread import PluginThread\n"
+        "from connect.kafka.plugin_thread import PluginThread\n"
         "async def main():\n"
         "    thread, entered = PluginThread('plugin'), threading.Event()\n"
         "    hanging = asyncio.create_task(thread.call(lambda: (entered.set(), threading.Event().wait())))\n"

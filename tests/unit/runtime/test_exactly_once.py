@@ -11,13 +11,13 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.boundaries import Boundaries, ConnectorBoundaries, IntervalBoundaries, PollBoundaries
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import Interrupted
 from connect.runtime.exactly_once import ExactlyOnce
 from connect.runtime.offsets import ConnectorOffsets
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.record_producer import OutgoingRecord, ProducerFenced
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets

@@ -13,8 +13,8 @@ from connect.api.source import EngineTask, RecordMetadata, SourceConnector, Sour
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herding import BadRequest
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.plugin_calls import PluginBroke, masked, plugin_call
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.task_callbacks import TaskCallbacks
 from connect.runtime.traces import Secrets
 from connect.runtime.worker import Worker

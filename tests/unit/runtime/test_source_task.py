@@ -11,12 +11,12 @@ from connect.api.convert import DataError
 from connect.api.source import SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.conversion import Conversion, make_converters
 from connect.runtime.counters import Starts
 from connect.runtime.error_handling import ErrorHandler, ErrorSettings
 from connect.runtime.offsets import ConnectorOffsets, encoded_key
-from connect.runtime.plugin_thread import PluginThread
 from connect.runtime.source_task import SourceWork, TaskContext
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.task_runner import TaskRunner
