@@ -27,6 +27,7 @@ import orjson
 from bench.bed import BenchError
 from bench.loads import Load
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import together
 from connect.kafka.connection import Connection
 from connect.kafka.settings import connection_settings
 from connect.wire.batch import CODEC_MASK, extents, read_header, rewrite
@@ -189,10 +190,9 @@ class Loop:
             if leader is None:
                 raise BenchError(f"{self._target_topic}-{index} has no leader")
             by_leader.setdefault(leader, []).append(index)
-        async with asyncio.TaskGroup() as running:
-            for leader, indexes in by_leader.items():
-                running.create_task(self._produce(leader, indexes), name=f"produce to {leader}")
-            running.create_task(self._read(), name="read the source")
+        await together(
+            "ceiling", [*(self._produce(leader, indexes) for leader, indexes in by_leader.items()), self._read()]
+        )
 
     async def _produce(self, leader: int, indexes: Sequence[int]) -> None:
         connection = await self._target.connection(leader)

@@ -24,6 +24,7 @@ from bench.contenders import Contender
 from bench.loads import Paced
 from bench.measure import failure_of, first_records, quiet_look
 from bench.rows import Latency
+from connect.kafka.concurrency import Scope
 
 _TICK_S: Final = 0.001
 _VALUE_BYTES: Final = 100
@@ -142,14 +143,12 @@ class Meter:
             AIOKafkaConsumer(bootstrap_servers=self._target, auto_offset_reset="earliest") as consumer,
         ):
             consumer.assign(copied)
-            reading = asyncio.create_task(self._read(consumer), name="read the target")
-            try:
+            async with Scope("read the target") as scope:
+                scope.spawn(self._read(consumer), "read the target")
                 count = await self._send(producer)
                 until_s = time.monotonic() + self._deadline_s
                 while len(self._seen) < count and time.monotonic() < until_s:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            finally:
-                reading.cancel()
         if len(self._seen) < count:
             return {"error": f"{count - len(self._seen)} of {count} records did not arrive"}
         if twice := sum(times > 1 for times in self._seen.values()):

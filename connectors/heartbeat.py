@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from connect.api.connector import Props
@@ -18,6 +19,7 @@ from connect.core.config import ConfigDef, Values
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.clock import wall_ms
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import connection_settings
 from connectors.clients import connector_client, inner_client_id
 from connectors.config_defs import HEARTBEAT
@@ -51,8 +53,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         self._written = written or Written()
         self._props: Props = {}
         self._interval_s: int | None = None
-        self._admin: Admin | None = None
-        self._creating: asyncio.Task[None] | None = None
+        self._closing = AsyncExitStack()
 
     @classmethod
     def version(cls) -> str:
@@ -82,13 +83,12 @@ class MirrorHeartbeatConnector(SourceConnector):
             client.get("client.id", ""),
         )
         connection = connection_settings(client, client_id=client_id, where=f"cluster {target}")
-        self._admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
+        admin = Admin(connection, target, f"set {_FACTOR_KEY} lower")
+        self._closing.push_async_callback(admin.close)
+        scope = await self._closing.enter_async_context(Scope(values.string("name")))
         topic = topic_of_heartbeats(props)
         tried = asyncio.Event()
-        self._creating = asyncio.create_task(
-            keep_making(self._admin, topic, tried),
-            name=f"create {topic.name} for {values.string('name')}",
-        )
+        scope.spawn(keep_making(admin, topic, tried), f"create {topic.name} for {values.string('name')}")
         try:
             await asyncio.wait_for(tried.wait(), values.integer("admin.timeout.ms") / 1000)
         except TimeoutError:
@@ -101,11 +101,7 @@ class MirrorHeartbeatConnector(SourceConnector):
         return MirrorHeartbeatTask(self._written)
 
     async def stop(self) -> None:
-        if self._creating is not None:
-            self._creating.cancel()
-            await asyncio.gather(self._creating, return_exceptions=True)
-        if self._admin is not None:
-            await self._admin.close()
+        await self._closing.aclose()
 
     async def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]

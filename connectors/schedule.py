@@ -6,13 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from connect.core.errors import HeliographError
+from connect.kafka.concurrency import Scope
 
 log = logging.getLogger(__name__)
-
-_GRACE_S: Final = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +33,7 @@ class Schedule:
         self._label = label
         self._timeout_s = timeout_s
         self._jobs: list[_Job] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._scope = Scope(f"jobs of {label}")
         self._one_at_a_time = asyncio.Lock()
 
     def add(self, name: str, run: Callable[[], Awaitable[None]], interval_s: float | None) -> None:
@@ -44,9 +42,8 @@ class Schedule:
 
     def begin(self) -> None:
         """Let the jobs come, each one interval from now for the first time, or when :meth:`hurry` asks."""
-        self._tasks = [
-            asyncio.create_task(self._repeat(job), name=f"{job.name} of {self._label}") for job in self._jobs
-        ]
+        for job in self._jobs:
+            self._scope.spawn(self._repeat(job), f"{job.name} of {self._label}")
 
     async def run_once(self, name: str) -> bool:
         """Run a job now, as at its interval; whether it succeeded."""
@@ -58,10 +55,7 @@ class Schedule:
 
     async def stop(self) -> None:
         """Ends what runs."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_GRACE_S)
+        await self._scope.close()
 
     def _job(self, name: str) -> _Job:
         return next(job for job in self._jobs if job.name == name)

@@ -15,6 +15,7 @@ import uvicorn
 from connect.core.errors import ConfigError, PermanentError
 from connect.core.herding import Herder
 from connect.core.rest_defs import Listener
+from connect.kafka.concurrency import Scope
 from rest.app import Limits, Part, create_app
 from rest.forward import Forwarder
 from rest.front import Flows, Front, ManyHerders, OneHerder, TopOfFlows
@@ -40,7 +41,7 @@ class _Running:
     listener: Listener
     socket: socket.socket
     server: uvicorn.Server
-    loop: asyncio.Task[None]
+    scope: Scope
 
     @property
     def port(self) -> int:
@@ -177,8 +178,9 @@ class RestServer:
         except BaseException:
             bound.close()
             raise
-        loop = asyncio.create_task(server.main_loop(), name=f"rest {listener}")
-        return _Running(listener, bound, server, loop)
+        scope = Scope(f"rest {listener}")
+        scope.spawn(server.main_loop(), f"rest {listener}")
+        return _Running(listener, bound, server, scope)
 
     def _server_context(self, prefix: str) -> SSLContext:
         if self._tls is None:
@@ -209,8 +211,7 @@ def _uvicorn_config(front: Front, context: SSLContext | None) -> uvicorn.Config:
 
 async def _stopped(running: _Running) -> None:
     server = running.server
-    running.loop.cancel()
-    await asyncio.wait([running.loop])
+    await running.scope.close()
     await server.shutdown(sockets=[running.socket])
     # What did not end in time was cancelled; a client that reads nothing keeps no connection.
     for connection in list(server.server_state.connections):

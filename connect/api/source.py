@@ -1,16 +1,20 @@
 """What the author of a source connector writes: a connector that plans, and tasks that poll.
 
-The contract is Kafka Connect's (``SourceConnector``, ``SourceTask``, KIP-618, KIP-875); calls are coroutines, all of
-them in the worker's loop, so one that computes for long belongs into a thread.
+The contract is Kafka Connect's (``SourceConnector``, ``SourceTask``, KIP-618, KIP-875).
+
+Methods whose result may be awaitable are written as ``async def`` or as plain ``def``. Coroutine functions run in the
+worker's loop and must not block. Plain ones may block: they run in a thread, one for each connector and each task, one
+call after the other. A call that hangs harms its connector or task alone. The other methods are called in the loop and
+return at once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from connect.api.connector import Props
 from connect.core.config import ConfigDef, ConfigValue
@@ -18,6 +22,8 @@ from connect.core.config import ConfigDef, ConfigValue
 #: Source partitions and offsets: objects of JSON with string keys and primitive values. The order of their fields is
 #: part of the stored key.
 Fields = Mapping[str, str | int | float | bool | None]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,7 @@ class TransactionContext(Protocol):
 
 
 class SourceConnectorContext(Protocol):
-    """What the worker lends a connector."""
+    """What the worker lends a connector. Any thread may use it."""
 
     def request_task_reconfiguration(self) -> None:
         """The task configs changed: ask for them again, and let running tasks take theirs, or restart them."""
@@ -139,6 +145,10 @@ class SourceConnectorContext(Protocol):
     @property
     def offset_reader(self) -> OffsetReader: ...
 
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        """As that of :class:`SourceTaskContext`."""
+        ...
+
 
 class SourceTaskContext(Protocol):
     """What the worker lends a task."""
@@ -156,6 +166,14 @@ class SourceTaskContext(Protocol):
         """None unless ``transaction.boundary=connector`` under exactly-once."""
         ...
 
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the worker's loop and return what it returns, from a method that is a plain function:
+        ``context.wait_for(context.offset_reader.offset(partition))``.
+
+        Raises RuntimeError outside of the task's thread, and once the task is closed.
+        """
+        ...
+
 
 class SourceTask(ABC):
     """One task: polled by the worker, which converts, sends and stores offsets."""
@@ -166,24 +184,29 @@ class SourceTask(ABC):
         self.context = context
 
     @abstractmethod
-    async def start(self, props: Props) -> None: ...
+    def start(self, props: Props) -> Awaitable[None] | None: ...
 
     @abstractmethod
-    async def poll(self) -> Sequence[SourceRecord] | None:
+    def poll(self) -> Awaitable[Sequence[SourceRecord] | None] | Sequence[SourceRecord] | None:
         """The next records, or None where there are none for the moment; waits a little rather than spin.
 
         A :class:`~connect.core.errors.RetriableError` is taken as None; any other error makes the task FAILED. The
-        worker cancels a poll that is still waiting when the task is to stop.
+        worker cancels a poll that is still waiting when the task is to stop. A plain function cannot be cancelled, and
+        the other methods wait for it: it returns within a second or so. What it returns after the task was told to stop
+        is dropped, and read again from the stored offset.
         """
 
-    async def commit(self) -> None:  # noqa: B027
+    def commit(self) -> Awaitable[None] | None:
         """Offsets up to the last record sent were stored."""
+        return None
 
-    async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:  # noqa: B027
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> Awaitable[None] | None:
         """A record was acknowledged; ``metadata`` None where it was left out."""
+        return None
 
-    async def stop(self) -> None:  # noqa: B027
-        """End what ``start`` began. Called once, after the last poll."""
+    def stop(self) -> Awaitable[None] | None:
+        """End what ``start`` began. Called once, after the last poll, also when ``start`` failed or was cancelled."""
+        return None
 
 
 class EngineTask(ABC):
@@ -244,7 +267,9 @@ class SourceConnector(ABC):
     def config_def(cls) -> ConfigDef:
         """The settings of the connector, without the framework's own."""
 
-    async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+    def validate(
+        self, props: Props, values: dict[str, ConfigValue]
+    ) -> Awaitable[dict[str, ConfigValue]] | dict[str, ConfigValue]:
         """Look at settings together; ``values`` is what each one by itself gave. Returns the amended values.
 
         Asked of an instance that was not started.
@@ -255,10 +280,10 @@ class SourceConnector(ABC):
         self.context = context
 
     @abstractmethod
-    async def start(self, props: Props) -> None: ...
+    def start(self, props: Props) -> Awaitable[None] | None: ...
 
     @abstractmethod
-    async def task_configs(self, max_tasks: int) -> Sequence[Props]:
+    def task_configs(self, max_tasks: int) -> Awaitable[Sequence[Props]] | Sequence[Props]:
         """The configs of at most ``max_tasks`` tasks."""
 
     @abstractmethod
@@ -266,8 +291,9 @@ class SourceConnector(ABC):
         """A new task, not begun. Called on a worker that may not run the connector's instance: on one that was only
         constructed, never started."""
 
-    async def stop(self) -> None:  # noqa: B027
-        """End what ``start`` began."""
+    def stop(self) -> Awaitable[None] | None:
+        """End what ``start`` began, also when ``start`` was cancelled half-way."""
+        return None
 
     def exactly_once_support(self, props: Props) -> ExactlyOnceSupport | None:
         """Whether tasks with this config can be exactly-once; None where the author did not say."""
@@ -276,9 +302,9 @@ class SourceConnector(ABC):
     def can_define_transaction_boundaries(self, props: Props) -> TransactionBoundaries:
         return TransactionBoundaries.UNSUPPORTED
 
-    async def report(
+    def report(
         self, kind: str, props: Props, tasks: Sequence[TaskReport], query: Mapping[str, str]
-    ) -> Mapping[str, Any] | None:
+    ) -> Awaitable[Mapping[str, Any] | None] | Mapping[str, Any] | None:
         """What the connector tells of itself beside Kafka Connect's API (``GET /connectors/{name}/{kind}``), as JSON.
 
         Asked of an instance that was not started, on any worker of the group. None: it tells nothing of that kind.
@@ -286,9 +312,9 @@ class SourceConnector(ABC):
         """
         return None
 
-    async def alter_offsets(
+    def alter_offsets(
         self, props: Props, offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
-    ) -> bool:
+    ) -> Awaitable[bool] | bool:
         """Asked before offsets are altered over REST; None resets a partition.
 
         Returns whether the connector vouches that nothing else must be changed. Raise to refuse.

@@ -106,21 +106,8 @@ def run_command(program: str, command: Callable[[], int], exit_error: int = EXIT
     except (HeliographError, OSError) as error:
         print(f"{program}: error: {describe(error)}", file=sys.stderr)
         return exit_error
-    except ExceptionGroup as group:
-        first = _first(group)
-        if isinstance(first, (HeliographError, OSError)):
-            print(f"{program}: error: {describe(first)}", file=sys.stderr)
-            return exit_error
-        return _internal_error(program, group, exit_error)
     except Exception as error:  # the last border: nothing above could show it to anybody
         return _internal_error(program, error, exit_error)
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _internal_error(program: str, error: Exception, exit_error: int) -> int:

@@ -23,6 +23,7 @@ from connect.cli.demo_view import REFRESH_PER_S, LastWarning, LiveView, PlainVie
 from connect.cli.mirror_maker import run as run_mirror
 from connect.cli.rates import BATCH_KINDS, FlowRates, RateMeter
 from connect.core.errors import HeliographError
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connectors.policy import DefaultReplicationPolicy
 from connectors.verify import Report, compare_topics
@@ -201,14 +202,19 @@ async def _watch(running: _Demo, maker: MirrorMaker) -> None:
         f"REST: {maker.rest_url}{SOURCE}/{TARGET}/connectors?expand=status, health and metrics: {maker.rest_url}metrics"
     )
     with running.view:
-        async with asyncio.TaskGroup() as tasks:
-            showing = tasks.create_task(_show(running, maker), name="demo view")
-            await _write(running)
-            if running.records is not None:
-                await _wait_until_mirrored(running, maker)
-                running.stop.set()
-            await running.stop.wait()
-            showing.cancel()
+        async with Scope("demo") as scope:
+            showing = scope.spawn(_show(running, maker), "demo view")
+            working = scope.spawn(_work(running, maker), "demo writer")
+            await asyncio.wait({showing, working}, return_when="FIRST_COMPLETED")
+            (working if working.done() else showing).result()
+
+
+async def _work(running: _Demo, maker: MirrorMaker) -> None:
+    await _write(running)
+    if running.records is not None:
+        await _wait_until_mirrored(running, maker)
+        running.stop.set()
+    await running.stop.wait()
 
 
 async def _show(running: _Demo, maker: MirrorMaker) -> None:

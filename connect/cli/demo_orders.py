@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from connect.core.errors import RetriableError
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import ConnectionSettings
 
 #: Records made in one go: a few milliseconds, so that the flow's tasks in the same loop are not held up.
@@ -129,18 +130,19 @@ class OrderWriter:
         clock = asyncio.get_running_loop().time
         began, made = clock(), 0
         in_flight: list[asyncio.Task[None]] = []
-        async with asyncio.TaskGroup() as tasks:
+        async with Scope("sample orders") as scope:
             while not stop.is_set() and (records is None or made < records):
                 left = _ROUND_RECORDS if records is None else min(_ROUND_RECORDS, records - made)
                 due = left if rate is None else min(left, int((clock() - began) * rate) - made)
                 if due > 0:
                     made += due
                     chunk = await _take(source, due)
-                    in_flight.append(tasks.create_task(await self._send(chunk), name="sample orders"))
+                    in_flight.append(scope.spawn(await self._send(chunk), "sample orders"))
                 if len(in_flight) >= _ROUNDS_IN_FLIGHT:
                     await in_flight.pop(0)
                 # Between two looks at the clock enough becomes due to fill batches with more than a record or two.
                 await asyncio.sleep(_TICK_S if due < left else 0)
+            await asyncio.gather(*in_flight)
 
     async def _send(self, records: Sequence[SampleRecord]) -> Coroutine[None, None, None]:
         """Hands one round to the producers, in order, as whole batches; what it gives waits for the answers."""

@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.cli.rates import NO_TOPICS
+from connect.core.configlog import ConfigLog
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.herding import ElsewhereError, RebalanceExpected, RequestConflict
 from connect.core.model import State, Status, TargetState
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.concurrency import Scope, together
 from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.around import InternalRequests, Sign
 from connect.runtime.distributed import DistributedWorker
@@ -119,7 +121,7 @@ class FlowWorker:
         except ConfigError as error:
             raise flow.located(error) from None
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
-        self._seeing: asyncio.Task[None] | None = None
+        self._scope = Scope(str(flow))
         self._failures = Failures()
         #: Whether the config of the file replaces the stored one, or has done so in this run.
         self._is_replaced = False
@@ -133,6 +135,7 @@ class FlowWorker:
             worker_id=_worker_id(flow, rest),
             leases=leases,
             elected=self._elected,
+            obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
         self._lag = LagWatch(self.host, partial(self.worker.tasks_here, spark.is_for))
@@ -146,16 +149,14 @@ class FlowWorker:
         await self.worker.start()
         self._failures = Failures(self._statuses())
         self._lag.start()
-        self._seeing = asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self.flow}")
+        self._scope.spawn(self._see_to_connectors(), f"connectors of {self.flow}")
 
     async def ended(self) -> None:
         """Returns when the worker was stopped; raises what ended it otherwise."""
         await self.worker.ended()
 
     async def stop(self) -> None:
-        if self._seeing is not None:
-            self._seeing.cancel()
-            await asyncio.gather(self._seeing, return_exceptions=True)
+        await self._scope.close()
         await self._lag.stop()
         await self.worker.stop()
 
@@ -198,13 +199,26 @@ class FlowWorker:
         while True:
             await self._elections.get()
             # None of them waits for another that is refused, or not answered.
-            async with asyncio.TaskGroup() as puts:
-                for connector in Connector:
-                    puts.create_task(self._see_to(connector), name=f"{self.flow}: {connector.value} from the file")
+            await together(f"{self.flow}: connectors from the file", map(self._see_to, Connector))
+
+    def _obsolete(self, stored: ConfigLog) -> list[str]:
+        """The connectors of the flow whose stored configs are not those of the file."""
+        return [
+            connector.value
+            for connector in Connector
+            if (config := stored.connector_config(connector.value)) is not None
+            and (self._left_out(connector) or config != self.flow.connector_config(connector))
+        ]
+
+    def _left_out(self, connector: Connector) -> str:
+        """Why the file has the flow do without a connector; empty if it does not."""
+        if connector is not Connector.CHECKPOINT:
+            return ""
+        return "; ".join(objections(self.flow.connector_config(connector)).values())
 
     async def _see_to(self, connector: Connector) -> None:
-        if connector is Connector.CHECKPOINT and (off := objections(self.flow.connector_config(connector))):
-            log.info("%s: %s is left out: %s", self.flow, connector.value, "; ".join(off.values()))
+        if reason := self._left_out(connector):
+            log.info("%s: %s is left out: %s", self.flow, connector.value, reason)
         else:
             await self._put(connector)
 

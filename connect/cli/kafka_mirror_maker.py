@@ -16,6 +16,7 @@ from connect.cli.console import EXIT_OK, configure_logging, run_command, stop_si
 from connect.cli.kafka_mirror_maker_options import EXIT_FAILED, PROGRAM, Arguments, parse_arguments
 from connect.core.errors import ConfigError
 from connect.core.properties import load_properties
+from connect.kafka.concurrency import Scope
 
 if TYPE_CHECKING:
     from connectors.mirror_maker_1.maker import MirrorMaker1
@@ -91,12 +92,11 @@ async def _run_until_signal(settings: MirrorSettings) -> None:
         from connectors.mirror_maker_1.maker import MirrorMaker1
 
         maker = MirrorMaker1(settings, engine)
-        summaries = asyncio.create_task(_log_summaries(maker), name="summaries")
         try:
-            await maker.run(stop)
+            async with Scope("summaries") as scope:
+                scope.spawn(_log_summaries(maker), "summaries")
+                await maker.run(stop)
         finally:
-            summaries.cancel()
-            await asyncio.gather(summaries, return_exceptions=True)
             await engine.stop()
 
 

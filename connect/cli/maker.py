@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from connect.cli.flow_worker import FlowWorker, check_flow, worker_config
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import Scope, together
 from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.driver import WorkerFailed
 from connect.runtime.loop_watch import LoopWatch, collect_rarely
@@ -63,7 +64,7 @@ class MirrorMaker:
         self._public = config.public_rest
         self._rest = self._node_rest() if self._public or config.internal_rest else None
         self._workers: list[FlowWorker] = []
-        self._beside: list[asyncio.Task[None]] = []
+        self._scope = Scope("connect-mirror-maker")
         #: Workers that have ended by themselves, and why.
         self._ended: dict[FlowWorker, str] = {}
 
@@ -85,15 +86,12 @@ class MirrorMaker:
         self._workers = [self._made(flow) for flow in self._flows]
         if self._rest is not None:
             self._rest.serve(self._workers)
-        self._beside = [
-            asyncio.create_task(self._keep_up(index), name=f"heartbeats of {worker.flow}")
-            for index, worker in enumerate(self._workers)
-            if not worker.flow.enabled
-        ]
-        await asyncio.gather(*(worker.start() for worker in self._mirrors))
-        self._beside += [
-            asyncio.create_task(self._live(worker), name=f"life of {worker.flow}") for worker in self._mirrors
-        ]
+        for index, worker in enumerate(self._workers):
+            if not worker.flow.enabled:
+                self._scope.spawn(self._keep_up(index), f"heartbeats of {worker.flow}")
+        await together("start of flows", [worker.start() for worker in self._mirrors])
+        for worker in self._mirrors:
+            self._scope.spawn(self._live(worker), f"life of {worker.flow}")
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set; raises :class:`FlowsFailed` when no flow goes on any more and nobody could mend it
@@ -110,9 +108,7 @@ class MirrorMaker:
 
         Raises :class:`StopFailed` where that did not go in order.
         """
-        for starting in self._beside:
-            starting.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._scope.close()
         stopped = await asyncio.gather(*(worker.stop() for worker in self._workers), return_exceptions=True)
         await self._spark.stop()
         if self._engine is not None:

@@ -31,7 +31,7 @@ from connect.cli.console import (
 from connect.cli.rates import RateMeter, flow_line, idle_text
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
-from connect.kafka.concurrency import unless
+from connect.kafka.concurrency import Scope, unless
 
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
@@ -234,10 +234,13 @@ async def run(
     if maker is None:
         return
     try:
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch(maker), name="watch flows")
-            await maker.run_until(stop)
-            watching.cancel()
+        async with Scope("watch flows") as scope:
+            watching = scope.spawn(watch(maker), "watch flows")
+            running = scope.spawn(maker.run_until(stop), "flows")
+            await asyncio.wait({watching, running}, return_when="FIRST_COMPLETED")
+            if not running.done():
+                watching.result()
+            await running
     finally:
         await _stop(maker)
 

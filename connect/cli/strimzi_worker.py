@@ -17,7 +17,7 @@ from connect.cli.rates import RateMeter, flow_line
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.core.worker_config import WorkerConfig
-from connect.kafka.concurrency import unless
+from connect.kafka.concurrency import Scope, unless
 from connect.runtime.distributed import DistributedWorker
 from connectors.checkpoint.settings import checkpoint_settings
 from connectors.clients import flow_clients
@@ -90,6 +90,7 @@ class _ResourceNode:
         self._found = found
         self._elections: asyncio.Queue[None] = asyncio.Queue(1)
         self._node = WorkerNode(config, elected=self._elected)
+        self._scope = Scope(found.name)
         self._beside: list[asyncio.Task[None]] = []
 
     @property
@@ -99,24 +100,20 @@ class _ResourceNode:
     async def start(self) -> None:
         await self._node.start()
         self._beside = [
-            asyncio.create_task(self._see_to_connectors(), name=f"connectors of {self._found.name}"),
-            asyncio.create_task(self._tell(), name=f"speed of {self._found.name}"),
+            self._scope.spawn(self._see_to_connectors(), f"connectors of {self._found.name}"),
+            self._scope.spawn(self._tell(), f"speed of {self._found.name}"),
         ]
 
     async def ended(self) -> None:
         """As of the worker; what is done beside it has no end of its own, so whatever ends it is raised too."""
-        worker = asyncio.create_task(self._node.ended(), name=f"end of {self._found.name}")
-        try:
+        async with Scope(self._found.name) as scope:
+            worker = scope.spawn(self._node.ended(), f"end of {self._found.name}")
             done, _ = await asyncio.wait({worker, *self._beside}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            worker.cancel()
-        for each in done:
-            each.result()
+            for each in done:
+                each.result()
 
     async def stop(self) -> None:
-        for each in self._beside:
-            each.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._scope.close()
         await self._node.stop()
 
     def _elected(self) -> None:

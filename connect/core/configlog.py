@@ -339,6 +339,11 @@ def removal_records(name: str) -> tuple[Record, Record]:
     return (CONNECTOR_PREFIX + name, None), (TARGET_STATE_PREFIX + name, None)
 
 
+def config_removal_record(name: str) -> Record:
+    """Delete a connector's config, and with it its tasks; what it is to do stays, for a config that follows."""
+    return CONNECTOR_PREFIX + name, None
+
+
 def task_records(name: str, configs: Sequence[Config]) -> tuple[Record, ...]:
     """The configs of tasks 0 to N-1. They must have been read back before :func:`commit_record` is written."""
     return tuple(

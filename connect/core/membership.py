@@ -17,7 +17,7 @@ magic ``HGLE``, tail version INT16, lease in ms INT32. A later tail may go on be
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,6 +122,18 @@ def encode_metadata(protocol: str, metadata: WorkerMetadata) -> bytes:
     if metadata.lease_ms is not None:
         out += _TAIL_MAGIC + _TAIL.pack(_TAIL_VERSION, metadata.lease_ms)
     return bytes(out)
+
+
+def held_by(members: Mapping[str, bytes]) -> set[str]:
+    """Return the connectors that members hold, or of which they hold tasks, by the metadata of all members."""
+    held: set[str] = set()
+    for data in members.values():
+        try:
+            allocation = decode_metadata(data).allocation or NOTHING
+        except MalformedMembership:
+            continue  # gets no work, and is named in the log when work is assigned
+        held.update(allocation.connectors, (task.connector for task in allocation.tasks))
+    return held
 
 
 def decode_metadata(data: bytes) -> WorkerMetadata:

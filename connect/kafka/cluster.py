@@ -22,6 +22,7 @@ from kafka.protocol.metadata import (
 )
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
+from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
 from connect.kafka.settings import ConnectionSettings
@@ -112,6 +113,7 @@ class Cluster:
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._scope = Scope(f"cluster {self.name}")
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
         self._addresses_stale = True
         self._closed = False
@@ -155,7 +157,7 @@ class Cluster:
         key = None if topics is None else frozenset(topics)
         task = self._refreshing.get(key)
         if task is None:
-            task = asyncio.create_task(self._refresh(key), name=f"metadata of cluster {self.name}")
+            task = self._scope.spawn(self._refresh(key), f"metadata of cluster {self.name}")
             task.add_done_callback(lambda done: self._refreshed(key, done))
             self._refreshing[key] = task
         try:
@@ -283,10 +285,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; what is in flight fails with ConnectionLost."""
         self._closed = True
-        refreshing = list(self._refreshing.values())
-        for task in refreshing:
-            task.cancel()
-        await asyncio.gather(*refreshing, return_exceptions=True)
+        await self._scope.close()
         connections = [
             *self._connections.values(),
             *([self._bootstrap] if self._bootstrap else []),

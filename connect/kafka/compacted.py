@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.concurrency import Scope
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord, PlainWriter
@@ -78,6 +79,7 @@ class CompactedLog:
         self._where = f"cluster {cluster.name}: topic {topic}"
         self._writer = PlainWriter(cluster, timeout_s=_SILENCE_MS / 1000)
         self._writing = asyncio.Lock()
+        self._scope = Scope(self._where)
         self._tail: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
         self._identity: _Identity | None = None
@@ -100,7 +102,8 @@ class CompactedLog:
     async def start(self, timeout_s: float = 60.0, *, committed_only: bool = False) -> None:
         """Read all there is, as ``read_to_end``, then follow. The topic must be there. Raises as that does; nothing
         runs then."""
-        self._tail = asyncio.create_task(self._follow(), name=f"tail of {self.topic}")
+        self._scope = Scope(self._where)
+        self._tail = self._scope.spawn(self._follow(), f"tail of {self.topic}")
         try:
             await self.read_to_end(timeout_s, committed_only=committed_only)
         except BaseException:
@@ -159,9 +162,7 @@ class CompactedLog:
 
     async def stop(self) -> None:
         """Stop following. Harmless when repeated."""
-        if self._tail is not None:
-            self._tail.cancel()
-            await asyncio.gather(self._tail, return_exceptions=True)
+        await self._scope.close()
 
     # -- the tail ------------------------------------------------------------------------------------------------------
 

@@ -1,30 +1,83 @@
-"""Waiting for work that an event ends, and doing one thing for many, a few at a time."""
+"""Asyncio tasks: each belongs to a scope, which ends it. This module alone starts tasks (``make check`` holds it)."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 One = TypeVar("One")
 
 _AT_ONCE: Final = 16
+#: A close that sees no task end for so long asks again, and after another one gives up.
+_STUCK_S: Final = 10.0
+
+
+class Scope:
+    """Tasks that end together: when the scope is closed, at the latest. ``name`` begins what the log says of it.
+
+    As a context manager it is closed at the end of the block, whatever ends the block.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.is_closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start ``work``. Raises RuntimeError once the scope is closed: ``work`` does not run then."""
+        if self.is_closed:
+            work.close()
+            raise RuntimeError(f"{self.name}: {name} was not started, because its owner has ended")
+        task = asyncio.create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel the tasks and return when they have ended. Harmless when repeated, also by one of the tasks.
+
+        A task that goes on although it was cancelled twice is named in the log and left behind, once no task has ended
+        for 20 s.
+        """
+        self.is_closed = True
+        left = self.tasks - {asyncio.current_task()}
+        for _ in range(2):
+            for task in left:
+                task.cancel()
+            while left:
+                done, left = await asyncio.wait(left, timeout=_STUCK_S)
+                for task in done:
+                    if not task.cancelled():
+                        task.exception()  # was asked for by now, or is the fault of its end
+                if not done:
+                    break
+        if left:
+            log.error("%s: still running after a cancel: %s", self.name, ", ".join(task.get_name() for task in left))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 async def unless(
     event: asyncio.Event, work: Coroutine[Any, Any, T], name: str, timeout_s: float | None = None
 ) -> T | None:
     """Return what ``work`` returns; None, with the work cancelled, if ``event`` is set first or it takes too long."""
-    doing = asyncio.create_task(work, name=name)
-    waiting = asyncio.create_task(event.wait(), name=f"stop of {name}")
-    try:
+    async with Scope(name) as scope:
+        doing = scope.spawn(work, name)
+        waiting = scope.spawn(event.wait(), f"stop of {name}")
         await asyncio.wait({doing, waiting}, timeout=timeout_s, return_when="FIRST_COMPLETED")
         return doing.result() if doing.done() else None
-    finally:
-        for task in (doing, waiting):
-            task.cancel()
-        await asyncio.gather(doing, waiting, return_exceptions=True)
 
 
 async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[One], at_once: int = _AT_ONCE) -> list[T]:
@@ -35,13 +88,7 @@ async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[On
         async with asking:
             return await look(one)
 
-    tasks = [asyncio.create_task(ask(one), name="look at one of many") for one in these]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await together("look at many", [ask(one) for one in these])
 
 
 async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
@@ -50,3 +97,9 @@ async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
         yield one
         if not number % at_once:
             await asyncio.sleep(0)
+
+
+async def together(name: str, works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run ``works`` at the same time and return what each returns. Raises what one first raises, once none runs."""
+    async with Scope(name) as scope:
+        return await asyncio.gather(*[scope.spawn(work, name) for work in works])

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import Scope
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.framing import ConnectionLost as ConnectionLost
 from connect.kafka.opening import OpeningConnection, one_line, open_with_aiokafka
@@ -82,6 +83,7 @@ class Connection:
         self.reauthentications = 0
         self._session = Session(opened_by[0], settings.sasl_mechanism, versions.get(_SASL_AUTHENTICATE, (0, 0))[1])
         self._session.begin(asyncio.get_running_loop().time(), opened_by[0].session_lifetime_ms)
+        self._scope = Scope(f"connection to {self.address}")
         self._reauthenticating: asyncio.Task[None] | None = None
         self._waiting: list[_Request] = []  # for the end of a re-authentication
 
@@ -260,7 +262,7 @@ class Connection:
         request = _Request(api_key, version, buffers, flexible, loop.create_future())
         if self._reauthenticating is None and not self._protocol.is_lost and self._session.is_due(loop.time()):
             name = f"re-authenticate with {self.address}"
-            self._reauthenticating = asyncio.create_task(self._reauthenticate(), name=name)
+            self._reauthenticating = self._scope.spawn(self._reauthenticate(), name)
         if self._reauthenticating is None:
             self._write(request)
         else:
@@ -310,8 +312,7 @@ class Connection:
     async def close(self) -> None:
         """Cut the connection; what was written and not yet sent is dropped, what is pending fails."""
         self._protocol.drop("it was closed on this side")
-        if self._reauthenticating is not None:
-            await asyncio.wait({self._reauthenticating}, timeout=_CLOSE_TIMEOUT_S)
+        await self._scope.close()
         # A transport that was lost before it was ours tells nobody any more.
         await asyncio.wait({self._protocol.lost}, timeout=_CLOSE_TIMEOUT_S)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka import group_requests as requests
 from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.concurrency import Scope
 from connect.kafka.group_coordinator import Coordinator
 from connect.kafka.group_heart import BEATING, Heart, HeartEvents, Standing
 from connect.kafka.group_meters import GroupMeters
@@ -76,6 +77,7 @@ class GroupMember:
         self.meters = GroupMeters()
         beating = cluster.seen_by(settings.client_id)  # connections belong to one loop
         self._heart = Heart(beating, settings, events, self._standing, self.meters, leases)
+        self._scope = Scope(self._name)
         self._joining: asyncio.Task[Membership] | None = None
 
     @property
@@ -110,8 +112,8 @@ class GroupMember:
         """
         if self._joining is not None:
             raise RuntimeError(f"{self._name}: join was called while another one is under way")
-        joining = asyncio.create_task(self._rounds(tuple(protocols)), name=f"join of {self._name}")
-        self._joining = joining
+        self._scope = Scope(self._name)
+        joining = self._joining = self._scope.spawn(self._rounds(tuple(protocols)), f"join of {self._name}")
         self._standing.joining = True
         try:
             return await joining
@@ -159,11 +161,10 @@ class GroupMember:
         await self._cluster.close()
 
     async def _stop(self) -> None:
-        if (joining := self._joining) is not None:
+        if self._joining is not None:
             self._joining = None
             self._standing.joining = False
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
+            await self._scope.close()
         await self._heart.stop()
 
     async def _rounds(self, protocols: Sequence[tuple[str, bytes]]) -> Membership:
@@ -239,17 +240,12 @@ class GroupMember:
         """The answer to what may wait for the other members, as long as the broker that was asked is the coordinator:
         one that is stuck, or cut off from us, says nothing when it is not any more."""
         timeout_ms = max(self._cluster.settings.request_timeout_ms, self._settings.rebalance_timeout_ms + _LAPSE_MS)
-        asking = asyncio.create_task(
-            self._coordinator.call(request, _JOINING, timeout_ms=timeout_ms, at_most=at_most),
-            name=f"{request.name} of {self._name}",
-        )
-        try:
+        call = self._coordinator.call(request, _JOINING, timeout_ms=timeout_ms, at_most=at_most)
+        async with Scope(self._name) as scope:
+            asking = scope.spawn(call, f"{request.name} of {self._name}")
             while True:
                 await asyncio.wait({asking}, timeout=self._settings.session_timeout_ms / 1000)
                 if asking.done():
                     return asking.result()
                 if await self._coordinator.has_moved(_JOINING):
                     raise RetriableError(f"cluster {self._coordinator.name}: the group has another coordinator now")
-        finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)

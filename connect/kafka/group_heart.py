@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import group_requests as requests
 from connect.kafka.cluster import Cluster, error_name
+from connect.kafka.concurrency import Scope
 from connect.kafka.group_coordinator import Coordinator
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import NOT_A_MEMBER, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, GroupSettings
@@ -78,20 +79,18 @@ class _Beats:
         self._meters = meters
         self._leases = leases
         self._name = f"heartbeats of {settings.client_id} in group {settings.group_id}"
-        self._beating: asyncio.Task[None] | None = None
+        self._scope = Scope(self._name)
 
     def start(self) -> None:
-        self._beating = asyncio.create_task(self._guarded(), name=self._name)
+        self._scope.spawn(self._guarded(), self._name)
 
     def cancel(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
+        for beating in self._scope.tasks:
+            beating.cancel()
 
     async def stop(self) -> None:
         """Returns when it has ended."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._scope.close()
 
     async def _guarded(self) -> None:
         try:

@@ -7,7 +7,6 @@ Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler``, and the client credentials
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import threading
@@ -20,6 +19,7 @@ from typing import Any, Final, Self
 import aiokafka.abc
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
+from connect.kafka.plugin_thread import PluginThread
 
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
@@ -153,7 +153,10 @@ class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc
         self._tokens = _tokens(settings)
 
     async def token(self) -> str:
-        return await asyncio.to_thread(self._tokens.token)
+        # Not in asyncio's own threads: the end of the process waits for those, and a token server may hang.
+        async with PluginThread("oauth token") as thread:
+            token: str = await thread.call(self._tokens.token)
+            return token
 
 
 class _Tokens:

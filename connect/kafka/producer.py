@@ -22,6 +22,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.kafka import transactions
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
+from connect.kafka.concurrency import together
 from connect.kafka.transactions import MarkersPending, Partition, ProducerIdentity
 
 log = logging.getLogger(__name__)
@@ -288,20 +289,12 @@ async def produce_all(
     """Send what was placed and wait for all answers, of which ``check`` raises what an error means. Return the offset
     of the first record in each partition."""
     sending = [
-        asyncio.create_task(
-            _produce(cluster, leader, placed, transactional_id, timeout_s, check, produce_at_most),
-            name=f"records of {cluster.settings.client_id} to broker {leader}",
-        )
+        _produce(cluster, leader, placed, transactional_id, timeout_s, check, produce_at_most)
         for leader, placed in by_leader.items()
     ]
     first: dict[Partition, int] = {}
-    try:
-        for of_leader in await asyncio.gather(*sending):
-            first |= of_leader
-    finally:
-        for task in sending:
-            task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
+    for of_leader in await together(f"records of {cluster.settings.client_id}", sending):
+        first |= of_leader
     return first
 
 

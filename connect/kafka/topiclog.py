@@ -26,6 +26,7 @@ from connect.core.errors import (
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin, ConfigsRefused, TopicExists
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.fetched import teach_consumers
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.patience import Patience
@@ -257,12 +258,15 @@ async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) ->
         isolation_level="read_committed" if read_committed else "read_uncommitted",
         **{**cluster.settings.aiokafka_arguments(), **arguments},
     )
-    starting = asyncio.create_task(consumer.start(), name=f"start a reader of cluster {cluster.name}")
+    scope = Scope(f"a reader of cluster {cluster.name}")
+    starting = scope.spawn(consumer.start(), f"start a reader of cluster {cluster.name}")
     try:
         await asyncio.shield(starting)
         yield consumer
     finally:
-        await _stop(consumer, starting)
+        await asyncio.wait({starting}, timeout=_OPENING_S)
+        await scope.close()
+        await _stop(consumer)
 
 
 def check_reads(consumer: AIOKafkaConsumer, where: str) -> None:
@@ -271,11 +275,8 @@ def check_reads(consumer: AIOKafkaConsumer, where: str) -> None:
         raise RetriableError(f"{where}: its consumer has stopped fetching")
 
 
-async def _stop(consumer: AIOKafkaConsumer, starting: asyncio.Task[None]) -> None:
+async def _stop(consumer: AIOKafkaConsumer) -> None:
     """aiokafka forgets a connection that it is just opening: stop it when it is not, or when that takes long."""
-    await asyncio.wait({starting}, timeout=_OPENING_S)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
     with suppress(TimeoutError):
         await asyncio.wait_for(consumer._client._get_conn_lock.acquire(), _OPENING_S)
     await consumer.stop()

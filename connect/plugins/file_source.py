@@ -7,14 +7,13 @@ full batch go out with the next poll and do not wait until the file grows; a lin
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from connect.api.connector import Props
@@ -22,6 +21,7 @@ from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import (
     STRING,
     ExactlyOnceSupport,
+    Fields,
     SourceConnector,
     SourceRecord,
     SourceTask,
@@ -108,7 +108,7 @@ class FileStreamSourceConnector(SourceConnector):
 
 
 class FileStreamSourceTask(SourceTask):
-    """Reads one file from where it stopped, or the standard input. Files are read in threads, a little at a time."""
+    """Reads one file from where it stopped, or the standard input."""
 
     def __init__(self) -> None:
         self._filename: str | None = None
@@ -117,46 +117,41 @@ class FileStreamSourceTask(SourceTask):
         self._file: int | None = None
         self._lines = _Lines(0)
         self._missing = False
-        self._working: asyncio.Future[bool] | None = None
 
-    async def start(self, props: Props) -> None:
+    def start(self, props: Props) -> None:
         values = _CONFIG.parse(props)
         self._filename = _filename(props)
         self._topic = values.string("topic")
         self._batch_size = max(values.integer("batch.size"), 1)
 
-    async def poll(self) -> Sequence[SourceRecord] | None:
-        # Nothing is taken out before the last await: a poll that is cancelled loses no line.
-        if self._file is None and not await self._open():
-            await asyncio.sleep(_WAIT_S)
+    def poll(self) -> Sequence[SourceRecord] | None:
+        if self._file is None and not self._open():
+            time.sleep(_WAIT_S)
             return None
         ready = self._lines.ready
-        while len(ready) < self._batch_size and await self._in_thread(self._read):
+        while len(ready) < self._batch_size and self._read():
             pass
         if not ready:
-            await asyncio.sleep(_WAIT_S)
+            time.sleep(_WAIT_S)
             return None
         # Java stamps each line with the time at which it was read.
         now_ms = time.time_ns() // 1_000_000
         return [self._record(*ready.popleft(), now_ms) for _ in range(min(len(ready), self._batch_size))]
 
-    async def stop(self) -> None:
-        if self._working is not None:
-            await asyncio.wait([self._working])
+    def stop(self) -> None:
         if self._file is not None and self._filename is not None:
             os.close(self._file)
         self._file = None
 
-    async def _open(self) -> bool:
+    def _open(self) -> bool:
         """Whether there is a file; it is read from where the stored offset says."""
         if self._filename is None:
             self._file = _STANDARD_INPUT
             return True
-        filename, position = self._filename, await self._stored_position()
-        if await self._in_thread(lambda: self._open_file(filename, position)):
+        if self._open_file(self._filename, self._stored_position()):
             return True
         if not self._missing:
-            log.warning("Couldn't find file %s, waiting for it to be created", filename)
+            log.warning("Couldn't find file %s, waiting for it to be created", self._filename)
         self._missing = True
         return False
 
@@ -173,8 +168,8 @@ class FileStreamSourceTask(SourceTask):
         self._lines = _Lines(position)
         return True
 
-    async def _stored_position(self) -> int:
-        offset = await self.context.offset_reader.offset({FILENAME: self._filename})
+    def _stored_position(self) -> int:
+        offset = self.context.wait_for(self._stored_offset())
         position = None if offset is None else offset.get(POSITION)
         if position is None:
             return 0
@@ -204,12 +199,8 @@ class FileStreamSourceTask(SourceTask):
             )
         return bool(data)
 
-    async def _in_thread(self, work: Callable[[], bool]) -> bool:
-        """Run ``work`` to its end, one at a time; where the caller is cancelled, ``stop`` or the next one waits."""
-        if self._working is not None and not self._working.done():
-            await asyncio.wait([self._working])
-        self._working = asyncio.ensure_future(asyncio.to_thread(work))
-        return await asyncio.shield(self._working)
+    async def _stored_offset(self) -> Fields | None:
+        return await self.context.offset_reader.offset({FILENAME: self._filename})
 
     def _record(self, line: str, position: int, now_ms: int) -> SourceRecord:
         return SourceRecord(

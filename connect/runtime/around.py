@@ -18,6 +18,7 @@ from connect.core.membership import SESSIONED
 from connect.core.model import State, Status, TaskId
 from connect.core.statuslog import TopicUse
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.concurrency import Scope
 from connect.kafka.patience import Patience
 from connect.runtime.auto_restarts import AutoRestarts
 from connect.runtime.driver import Driver
@@ -159,8 +160,8 @@ class Around:
     async def send_task_configs(self, leader_url: str, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         """Until the leader answers, however busy it is (what is sent twice is written twice), or another one leads."""
         request = self._internal.post_task_configs(leader_url, name, configs, self._signer())
-        sending = asyncio.create_task(request, name=f"task configs of {name} to {leader_url}")
-        try:
+        async with Scope(f"task configs of {name}") as scope:
+            sending = scope.spawn(request, f"task configs of {name} to {leader_url}")
             while not sending.done():
                 if self._core.leader_url not in (leader_url, None):
                     raise RetriableError(
@@ -169,8 +170,6 @@ class Around:
                     )
                 await asyncio.wait({sending}, timeout=_LEADER_LOOK_S)
             await sending
-        finally:
-            sending.cancel()
 
     def stepped(self) -> None:
         self._changed()

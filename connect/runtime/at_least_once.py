@@ -11,6 +11,7 @@ from typing import Final
 from connect.api.source import RecordMetadata, SourceRecord
 from connect.core.errors import PermanentError
 from connect.core.model import TaskId
+from connect.kafka.concurrency import Scope
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
 from connect.runtime.error_handling import ErrorHandler, Stage
@@ -63,7 +64,8 @@ class AtLeastOnce:
         self._outstanding = 0
         self._acked: deque[tuple[SourceRecord, RecordMetadata | None, Submitted]] = deque()
         self._progress = asyncio.Event()
-        self._running: list[asyncio.Task[None]] = []
+        self._scope = Scope(f"task {task}")
+        self._entered = False
         self._connected = False
         self._closed = False
 
@@ -71,12 +73,12 @@ class AtLeastOnce:
         """The producer connects for the first record: a worker may have thousands of tasks with nothing to send."""
 
     def enter(self) -> None:
-        if self._running:
+        if self._entered:
             return
-        self._running.append(asyncio.create_task(self._flush_regularly(), name=f"offsets of {self._task}"))
+        self._entered = True
+        self._scope.spawn(self._flush_regularly(), f"offsets of {self._task}")
         if self._callbacks.wants_records:
-            telling = asyncio.create_task(self._acknowledge(), name=f"acknowledgements of {self._task}")
-            self._running.append(telling)
+            self._scope.spawn(self._acknowledge(), f"acknowledgements of {self._task}")
 
     def before_poll(self) -> None:
         if self._failure is not None:
@@ -131,13 +133,10 @@ class AtLeastOnce:
 
     async def close(self, timeout_s: float) -> None:
         self._closed = True
-        running, self._running = self._running, []
-        for each in running:
-            each.cancel()
         await self._producer.close(timeout_s)
         await self._offsets.close(timeout_s)
-        # Last, for they may be in the task's callbacks, which may not heed being cancelled.
-        await asyncio.gather(*running, return_exceptions=True)
+        # Last, for they may be in the task's callbacks, which may go on although they are cancelled.
+        await self._scope.close()
 
     def _done(
         self,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
 from connect.core.errors import PermanentError
 from connect.core.lifecycle import Phase, Step, step_to
 from connect.core.model import State, TargetState
+from connect.kafka.concurrency import Scope
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.counters import Starts
 from connect.runtime.known import Known
 from connect.runtime.listener import Failure, WorkerListener
 from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.plugin_calls import masked, plugin_call
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +73,15 @@ class ConnectorRunner:
         self._changed.set()
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
+        self._scope = Scope(f"connector {name}")
+        self._thread = PluginThread(f"connector {name}")
+        self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
         """Start to run; the task ends when the instance is down, and never raises."""
-        self._running = asyncio.create_task(self._run(), name=f"connector {self.name}")
+        self._running = self._scope.spawn(self._run(), f"connector {self.name}")
         return self._running
 
     def set_target(self, target: TargetState) -> None:
@@ -102,7 +109,7 @@ class ConnectorRunner:
         self._stop_asking()
         if self._running is not None:
             self._running.cancel()
-        self._leaving = asyncio.create_task(self._close(), name=f"connector {self.name}, abandoned")
+        self._leaving = self._scope.spawn(self._close(), f"connector {self.name}, abandoned")
 
     def unfinished(self) -> list[asyncio.Task[None]]:
         """What of it still runs."""
@@ -119,7 +126,7 @@ class ConnectorRunner:
         if instance is None or self._phase is not Phase.STARTED:
             raise NotRunning(f"Connector {self.name} is not running and cannot configure its tasks")
         self._present = present
-        asking = asyncio.create_task(self._ask(instance), name=f"task configs of {self.name}")
+        asking = self._scope.spawn(self._ask(instance), f"task configs of {self.name}")
         self._asking.add(asking)
         try:
             await asyncio.wait({asking})
@@ -138,10 +145,15 @@ class ConnectorRunner:
     # what the connector is lent (SourceConnectorContext)
 
     def request_task_reconfiguration(self) -> None:
-        if not (self._stopping or self._abandoned):
+        if asyncio._get_running_loop() is not self._loop:
+            self._loop.call_soon_threadsafe(self.request_task_reconfiguration)
+        elif not (self._stopping or self._abandoned):
             self._listener.task_configs_wanted(self.name)
 
     def raise_error(self, error: Exception) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            self._loop.call_soon_threadsafe(self.raise_error, error)
+            return
         log.error("connector %s: it says that it cannot go on: %s", self.name, self.known.secrets.mask(str(error)))
         self.fail(error)
 
@@ -153,6 +165,9 @@ class ConnectorRunner:
     def offset_reader(self) -> OffsetReader:
         assert self._instance is not None
         return self._instance.offsets
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        return self._thread.wait_for(asked)
 
     # its life
 
@@ -171,7 +186,12 @@ class ConnectorRunner:
                     await self._move_to(target)
             await self._shut_down()
         finally:
-            await self._close()
+            # Cancelled in its start, it may run parts of itself already; only its stop knows which.
+            try:
+                await self._stop_quietly()
+            finally:
+                await self._thread.close()
+                await self._close()
 
     async def _close(self) -> None:
         if self._instance is None:
@@ -185,7 +205,7 @@ class ConnectorRunner:
         try:
             with plugin_call(f"connector {self.name}"):
                 self._instance = await self._make(self.known)
-                self._instance.connector.initialize(self)
+                await self._thread.call(self._instance.connector.initialize, self)
         except Exception as error:
             self._failed(error)
 
@@ -217,7 +237,7 @@ class ConnectorRunner:
             assert self._instance is not None
             self._begun = True
             with plugin_call("its start"):
-                await self._instance.connector.start(self._instance.props)
+                await self._thread.call(self._instance.connector.start, self._instance.props)
         elif step.call == "stop":
             await self._stop_connector()
 
@@ -226,7 +246,7 @@ class ConnectorRunner:
             assert self._instance is not None
             self._begun = False
             with plugin_call("its stop"):
-                await self._instance.connector.stop()
+                await self._thread.call(self._instance.connector.stop, always=True)
 
     async def _shut_down(self) -> None:
         try:
@@ -236,9 +256,16 @@ class ConnectorRunner:
         else:
             self._tell(State.UNASSIGNED)
 
+    async def _stop_quietly(self) -> None:
+        try:
+            await self._stop_connector()
+        except Exception as error:
+            log.error("connector %s: its stop raised an error: %s", self.name, self.known.secrets.line(error))
+
     async def _ask(self, instance: Instance) -> Sequence[Props]:
         with plugin_call("its task configs"):
-            return await instance.connector.task_configs(instance.tasks_max)
+            configs: Sequence[Props] = await self._thread.call(instance.connector.task_configs, instance.tasks_max)
+            return configs
 
     def _stop_asking(self) -> None:
         for asking in self._asking:

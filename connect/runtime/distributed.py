@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -14,13 +14,16 @@ from typing import Final
 from connect.api.plugins import KAFKA_VERSION
 from connect.api.source import TaskReport
 from connect.core import events
+from connect.core.configlog import ConfigLog, config_removal_record
 from connect.core.errors import RetriableError
 from connect.core.herder import Herder, HerderSettings
 from connect.core.herding import WorkerInfo
+from connect.core.membership import held_by
 from connect.core.worker_config import ClientRole, WorkerConfig
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
+from connect.kafka.concurrency import Scope
 from connect.kafka.group import GroupMember
 from connect.kafka.group_meters import GroupMeters
 from connect.kafka.group_requests import GroupSettings
@@ -62,6 +65,8 @@ class DistributedWorker:
         worker_id: Whom statuses name as their author: host:port, or the flow.
         leases: Sends the heartbeats; started before this worker and stopped after it.
         elected: Called when this worker has become the leader of its group.
+        obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
+            removes them before it assigns work.
         engine: Comes up before this worker joins a group that is at work, where its connectors need it.
     """
 
@@ -77,6 +82,7 @@ class DistributedWorker:
         worker_id: str,
         leases: LeaseThread,
         elected: Callable[[], None] = lambda: None,
+        obsolete: Callable[[ConfigLog], Collection[str]] = lambda _: (),
         engine: Engine | None = None,
     ) -> None:
         self.config = config
@@ -87,10 +93,11 @@ class DistributedWorker:
         self._cluster_name = cluster
         self._plugins = plugins
         self._elected = elected
+        self._obsolete = obsolete
         self._engine = engine
         self._was_leader = False
         self._started = asyncio.Event()
-        self._watching: list[asyncio.Task[None]] = []
+        self._scope = Scope(name)
         self._closing = AsyncExitStack()
         self._stages = Stages(_now_ms)
         self._loggers = Loggers(_now_ms)
@@ -116,6 +123,7 @@ class DistributedWorker:
             name=name,
             last_grace_s=_last_grace_s(config),
             prepare=self._prepared,
+            before_assigning=self._remove_obsolete,
         )
         self._offsets = self._offset_topic()
         self._fence = ZombieFence(
@@ -189,14 +197,12 @@ class DistributedWorker:
                 self._patiently(partial(self._offsets.start, _START_TIMEOUT_S)),
             )
         self.herder.info = WorkerInfo(KAFKA_VERSION, f"heliograph-{version('heliograph')}", cluster_id)
-        self._watching = [
-            asyncio.create_task(self._watch(topic.name, ended), name=f"watch {topic.name}")
-            for topic, ended in (
-                (self.config.config_topic, self._configs.ended),
-                (self.config.status_topic, self.statuses.ended),
-                (self.config.offset_topic, self._offsets.ended),
-            )
-        ]
+        for topic, ended in (
+            (self.config.config_topic, self._configs.ended),
+            (self.config.status_topic, self.statuses.ended),
+            (self.config.offset_topic, self._offsets.ended),
+        ):
+            self._scope.spawn(self._watch(topic.name, ended), f"watch {topic.name}")
         self._driver.put(events.Ready())
         self._driver.start()
 
@@ -214,9 +220,7 @@ class DistributedWorker:
 
     async def stop(self) -> None:
         """Stop all work, leave the group, and let go of everything; in bounded time."""
-        for watching in self._watching:
-            watching.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._scope.close()
         await self._fence.stop()
         await self._driver.stop()
         await self.worker.stop()
@@ -250,6 +254,13 @@ class DistributedWorker:
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
         await prepare(self._name, self._engine, classes, self._group.others, self._stages)
+
+    async def _remove_obsolete(self, members: Mapping[str, bytes]) -> None:
+        """Raises RetriableError or PermanentError if the config topic cannot be written to."""
+        obsolete = set(self._obsolete(self.core.snapshot))
+        if obsolete and (names := sorted(obsolete - held_by(members))):
+            log.info("%s: removing the stored configs of %s, which the file replaces", self._name, ", ".join(names))
+            await self._configs.write([[config_removal_record(name) for name in names]])
 
     async def _has_started(self) -> None:
         await self._started.wait()

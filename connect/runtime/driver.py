@@ -19,6 +19,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.events import Effect, Event, Operation
 from connect.core.herder import Herder
 from connect.core.model import State, TaskId
+from connect.kafka.concurrency import Scope
 from connect.kafka.group import GroupMember
 from connect.runtime.rebalances import Rebalances
 from connect.runtime.stage import Stages
@@ -77,8 +78,10 @@ class Driver:
     """One herder and what it works with. ``now_ms`` is a clock that does not jump back.
 
     ``name`` is what lines of the log begin with. ``last_grace_s``: how long work may take to end once the lease is
-    lost; then the session is over, and others have it. ``prepare`` is awaited before the first join. The owner hands in
-    the parts that need the driver themselves with :meth:`connect`.
+    lost; then the session is over, and others have it. ``prepare`` is awaited before the first join, and
+    ``before_assigning`` before each assignment that this worker makes as leader, with the metadata of all members: what
+    it writes to the config topic holds for the assignment. The owner hands in the parts that need the driver themselves
+    with :meth:`connect`.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class Driver:
         name: str,
         last_grace_s: float,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        before_assigning: Callable[[Mapping[str, bytes]], Awaitable[None]] | None = None,
     ) -> None:
         self._prepare = prepare
+        self._before_assigning = before_assigning
         self._last_grace_s = last_grace_s
         self._name = name
         self._herder = herder
@@ -106,10 +111,10 @@ class Driver:
         self._arrived = asyncio.Event()
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count(1)
+        self._scope = Scope(name)
         self._loop: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[None] | None = None
         self._assigning: asyncio.Future[Mapping[str, bytes]] | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._computing = asyncio.Semaphore(_COMPUTED_AT_ONCE)
         #: Whether the group has answered us for as long as our lease goes back.
@@ -126,7 +131,7 @@ class Driver:
 
     def start(self) -> None:
         """Begin to handle events, those put before included."""
-        self._loop = asyncio.create_task(self._run(), name="herder")
+        self._loop = self._scope.spawn(self._run(), "herder")
 
     def put(self, event: Event) -> None:
         """Something happened; it is handled in its turn."""
@@ -162,17 +167,15 @@ class Driver:
         if not self.ended.done():
             self.put(events.Stopping())
             await asyncio.wait({self.ended})
-        self._loop.cancel()
-        pending = [self._loop, *self._under_way]
-        for task in self._under_way:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await self._scope.close()
         self._refuse_all()
 
     # -- what the group says (GroupEvents) -------------------------------------------------------------
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """We lead: the assignments of a round."""
+        """We lead: the assignments of a round. Raises as ``before_assigning``."""
+        if self._before_assigning is not None:
+            await self._before_assigning(members)
         self._assigning = asyncio.get_running_loop().create_future()
         self.put(events.LeaderElected(protocol, leader, members))
         return await self._assigning
@@ -291,10 +294,7 @@ class Driver:
             self._surroundings.start_task(effect)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(work), name=name)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return task
+        return self._scope.spawn(self._guarded(work), name)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -375,12 +375,8 @@ class Driver:
         assert self._worker is not None
         async with self._computing:
             present = self._herder.snapshot.all_task_configs(name)
-            asking = asyncio.create_task(self._worker.task_configs(name, present), name=f"tasks of {name}")
-            try:
-                await asyncio.wait({asking}, timeout=_COMPUTED_WITHIN_S)
-            except asyncio.CancelledError:
-                asking.cancel()
-                raise
+            asking = self._scope.spawn(self._worker.task_configs(name, present), f"tasks of {name}")
+            await asyncio.wait({asking}, timeout=_COMPUTED_WITHIN_S)
         if not asking.done():
             log.warning("connector %s has not said its tasks within %g s; it is waited for", name, _COMPUTED_WITHIN_S)
         return await asking

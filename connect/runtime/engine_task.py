@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from connect.api.source import EngineTask, SourceConnector
 from connect.core.model import State, TaskId
+from connect.kafka.concurrency import Scope
 from connect.runtime.control import TaskControl
 from connect.runtime.error_handling import Interrupted
 from connect.runtime.offsets import ConnectorOffsets
@@ -75,7 +77,7 @@ class EngineWork:
         if self._engine is None or self._is_ended or not self._engine.reconfigure(props):
             return False
         # For the engine after a pause.
-        self._context = TaskContext(props, self._offsets)
+        self._context = replace(self._context, configs=props)
         return True
 
     async def close(self, timeout_s: float) -> None:
@@ -95,25 +97,21 @@ class EngineWork:
     async def _run(self, engine: EngineTask, control: TaskControl) -> bool:
         """One engine, until it ends by itself or is told to; whether it was told."""
         self._is_ended = False
-        running = asyncio.create_task(_run(engine), name=f"engine of {self._id}")
         told = False
         try:
-            while not running.done():
-                if (control.is_stopping or control.is_paused) and not told:
-                    told = True
-                    engine.stop()
-                wish = asyncio.create_task(control.changed(), name=f"wishes for {self._id}")
-                try:
-                    await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    wish.cancel()
-            await running
+            async with Scope(f"task {self._id}") as scope:
+                running = scope.spawn(_run(engine), f"engine of {self._id}")
+                while not running.done():
+                    if (control.is_stopping or control.is_paused) and not told:
+                        told = True
+                        engine.stop()
+                    async with Scope(f"task {self._id}") as waiting:
+                        wish = waiting.spawn(control.changed(), f"wishes for {self._id}")
+                        await asyncio.wait({running, wish}, return_when=asyncio.FIRST_COMPLETED)
+                await running
             return told
         finally:
             self._is_ended = True
-            if not running.done():
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
 
 
 async def _run(engine: EngineTask) -> None:

@@ -13,6 +13,7 @@ from connect.core.errors import RetriableError
 from connect.core.herder import Herder
 from connect.core.herding import BadRequest, NotFound, RequestConflict
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope, together
 from connect.kafka.settings import ConnectionSettings
 from connect.kafka.transactions import init_producer_id
 from connect.runtime.clients import task_transactional_id
@@ -53,6 +54,7 @@ class ZombieFence:
         self._config = config
         self._connection = connection
         self._is_source = is_source
+        self._scope = Scope("fencing")
         self._rounds: dict[_Key, asyncio.Task[None]] = {}
 
     async def fence(self, name: str) -> None:
@@ -75,15 +77,13 @@ class ZombieFence:
         key = (name, self._core.snapshot.task_generation(name))
         running = self._rounds.get(key)
         if running is None:
-            running = asyncio.create_task(self._round(name, config), name=f"fence {name}")
+            running = self._scope.spawn(self._round(name, config), f"fence {name}")
             self._rounds[key] = running
             running.add_done_callback(lambda done: self._ended(key, done))
         await asyncio.shield(running)
 
     async def stop(self) -> None:
-        for task in list(self._rounds.values()):
-            task.cancel()
-        await asyncio.gather(*self._rounds.values(), return_exceptions=True)
+        await self._scope.close()
 
     def _ended(self, key: _Key, done: asyncio.Task[None]) -> None:
         self._rounds.pop(key, None)
@@ -118,11 +118,7 @@ class ZombieFence:
 
         try:
             for first in range(0, tasks, _AT_ONCE):
-                async with asyncio.TaskGroup() as group:
-                    for task in range(first, min(first + _AT_ONCE, tasks)):
-                        group.create_task(claim(task), name=f"fence {name}-{task}")
-        except ExceptionGroup as refused:
-            raise refused.exceptions[0] from refused
+                await together(f"fence {name}", map(claim, range(first, min(first + _AT_ONCE, tasks))))
         finally:
             await cluster.close()
         log.info("connector %s: the producers of its %d former tasks are fenced off", name, tasks)

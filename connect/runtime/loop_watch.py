@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
+from connect.kafka.concurrency import Scope
 from connect.kafka.lease_thread import BEAT_S, STILL_S, LeaseThread
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class LoopWatch:
         self.stalls = 0
         self.stalled_s = 0.0
         self.leases = leases
-        self._watching: asyncio.Task[None] | None = None
+        self._scope = Scope("loop watch")
 
     def start(self) -> None:
         """Watch the running loop, once the lease thread was started from it."""
@@ -56,7 +57,7 @@ class LoopWatch:
 
     def _begin(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         # The lease thread's end ends it.
-        self._watching = asyncio.create_task(self._watch(loop, thread), name="loop watch")
+        self._scope.spawn(self._watch(loop, thread), "loop watch")
 
     async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         told_of_s: float | None = None  # when it had turned last, where it was told that it stands still

@@ -16,6 +16,7 @@ from connect.core.model import TaskId
 from connect.core.providers import ConfigTransformer
 from connect.core.worker_config import ClientKind, WorkerConfig
 from connect.kafka.admin import Admin
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.boundaries import ConnectorBoundaries
 from connect.runtime.clients import (
@@ -148,7 +149,7 @@ class Maker:
                 work: Work = EngineWork(
                     order.task,
                     connector,
-                    TaskContext(props, offsets),
+                    TaskContext(props, offsets, PluginThread(f"task {order.task}")),
                     offsets,
                     before=_interrupted_by_stop(runner.control, order.before),
                     after=_interrupted_by_stop(runner.control, order.after),
@@ -183,7 +184,8 @@ class Maker:
         runner.known.steps.extend(steps(connector, self._plugins))
         boundaries = settings.boundaries(self._config.offset_flush_interval_ms)
         transactions = boundaries if isinstance(boundaries, ConnectorBoundaries) else None
-        callbacks = TaskCallbacks(order.task, task, secrets)
+        thread = PluginThread(f"task {order.task}")
+        callbacks = TaskCallbacks(order.task, task, secrets, thread)
         topics = TopicsInUse(order.task, self._listener, tracked=self._config.topic_tracking_enable)
         delivery: Delivery
         if self._config.exactly_once_enabled:
@@ -215,7 +217,7 @@ class Maker:
         return SourceWork(
             order.task,
             task,
-            TaskContext(props, offsets, transactions),
+            TaskContext(props, offsets, thread, transactions),
             delivery,
             conversion,
             self._topic_creation(order.task, connector),

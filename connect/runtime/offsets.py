@@ -17,6 +17,7 @@ from connect.api.source import Fields
 from connect.core import offsetlog
 from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.core.offsetlog import SourceOffsets
+from connect.kafka.concurrency import Scope
 from connect.kafka.producer import OutRecord
 from connect.kafka.topiclog import LogRecord
 from connect.kafka.unreadable import pass_over
@@ -86,6 +87,7 @@ class OffsetTopic:
         self._log = open_log(self._apply, self._begin_anew)
         self._append = write or self._log.write
         self._next: list[_Write] = []
+        self._scope = Scope(f"offsets to {self.topic}")
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self, timeout_s: float) -> None:
@@ -102,9 +104,7 @@ class OffsetTopic:
 
     async def stop(self) -> None:
         """Stop to follow; what is being written by then may be written or not, and whoever waits for it is told so."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._scope.close()
         self._settle(self._next, self._stopped())
         await self._log.stop()
 
@@ -132,11 +132,13 @@ class OffsetTopic:
         What comes while something is being written goes out together after it: thousands of tasks may store their
         offsets at the same time. Who no longer waits takes nothing away from the others, and writes nothing more.
         """
+        if self._scope.is_closed:
+            raise self._stopped()
         records = [OutRecord(self.topic, key, value) for key, value in values.items()]
         one = _Write(records, asyncio.get_running_loop().create_future())
         self._next.append(one)
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_groups(), name=f"offsets to {self.topic}")
+            self._writing = self._scope.spawn(self._write_groups(), f"offsets to {self.topic}")
         await one.written
 
     async def _write_groups(self) -> None:
@@ -211,6 +213,7 @@ class ConnectorOffsets:
         self._primary = primary
         self._secondary = secondary
         self._behind: dict[bytes, bytes | None] = {}
+        self._scope = Scope(f"offsets of {connector}")
         self._catching_up: asyncio.Task[None] | None = None
 
     @property
@@ -250,20 +253,18 @@ class ConnectorOffsets:
 
     def stored(self, values: Values) -> None:
         """What :meth:`store` wrote holds: the worker's topic gets it too, which is not waited for."""
-        if self._secondary is None:
+        if self._secondary is None or self._scope.is_closed:
             return
         self._behind.update((key, value) for key, value in values.items() if value is not None)
         if self._behind and (self._catching_up is None or self._catching_up.done()):
-            self._catching_up = asyncio.create_task(
-                self._catch_up(self._secondary), name=f"offsets of {self._connector} to {self._secondary.topic}"
-            )
+            name = f"offsets of {self._connector} to {self._secondary.topic}"
+            self._catching_up = self._scope.spawn(self._catch_up(self._secondary), name)
 
     async def close(self, timeout_s: float = 0.0) -> None:
         """Let go of the topics, after ``timeout_s`` also with offsets that the worker's topic has not got yet."""
         if self._catching_up is not None:
             await asyncio.wait({self._catching_up}, timeout=timeout_s)
-            self._catching_up.cancel()
-            await asyncio.gather(self._catching_up, return_exceptions=True)
+        await self._scope.close()
         release, self._release = self._release, None
         if release is not None:
             await release()

@@ -12,6 +12,7 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.core.herding import SourceOffset
 from connect.core.offsetlog import in_java_order
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.fencing import ZombieFence
 from connect.runtime.offsets import ConnectorOffsets, encoded_key, encoded_offset
 from connect.runtime.plugin_calls import masked, plugin_call
@@ -95,7 +96,8 @@ async def _asked(
 ) -> bool:
     try:
         with plugin_call("the connector was asked whether its offsets may be altered"):
-            return await connector.alter_offsets(props, wanted)
+            async with PluginThread("a change of offsets") as thread:
+                return bool(await thread.call(connector.alter_offsets, props, wanted))
     except HeliographError as error:
         raise masked(error, secrets) from None
     except Exception as error:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from connect.api.source import TaskReport
+from connect.api.source import SourceConnector, TaskReport
 from connect.core.configlog import ConfigLog
 from connect.core.errors import ConfigError, RetriableError
 from connect.core.herding import BadRequest, NotFound
 from connect.core.model import State, TaskId
 from connect.core.statuslog import StatusLog
 from connect.core.worker_config import WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.plugin_calls import masked, plugin_call
 from connect.runtime.plugins import Plugins
 from connect.runtime.traces import passwords, secrets_of
@@ -45,7 +46,7 @@ class Reports:
         try:
             async with asyncio.timeout(_TIMEOUT_S) as timeout:
                 with plugin_call(f"connector {name} was asked for its {kind}"):
-                    told = await connector.report(kind, props, self._tasks(name), query)
+                    told = await _told(name, connector, kind, props, self._tasks(name), query)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -67,3 +68,9 @@ class Reports:
         if status is None:
             return TaskReport(task.task, State.UNASSIGNED.value, "", config)
         return TaskReport(task.task, status.state.value, status.worker_id, config)
+
+
+async def _told(name: str, connector: SourceConnector, *asked: Any) -> Mapping[str, Any] | None:
+    async with PluginThread(f"report of connector {name}") as thread:
+        told: Mapping[str, Any] | None = await thread.call(connector.report, *asked)
+        return told

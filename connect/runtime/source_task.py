@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceRecord, SourceTask, TransactionContext
 from connect.core.errors import RetriableError
 from connect.core.model import State, TaskId
 from connect.kafka.patience import Patience
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.control import TaskControl
 from connect.runtime.conversion import Conversion
 from connect.runtime.counters import TaskCounters
@@ -23,6 +24,8 @@ from connect.runtime.plugin_calls import masked, plugin_call
 from connect.runtime.topic_creation import TopicCreation
 from connect.runtime.traces import Secrets
 from connect.runtime.work import Tell
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,11 @@ class TaskContext:
 
     configs: Props
     offset_reader: OffsetReader
+    thread: PluginThread
     transaction_context: TransactionContext | None = None
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        return self.thread.wait_for(asked)
 
 
 class SourceWork:
@@ -62,6 +69,7 @@ class SourceWork:
         self._id = task_id
         self._task = task
         self._context = context
+        self._thread = context.thread
         self._delivery = delivery
         self._conversion = conversion
         self._topics = topics
@@ -76,8 +84,8 @@ class SourceWork:
         await self._delivery.start()
         # From here on the task may hold something that only its stop gives back.
         self._started = True
-        self._task.initialize(self._context)
-        await self._task.start(self._context.configs)
+        await self._thread.call(self._task.initialize, self._context)
+        await self._thread.call(self._task.start, self._context.configs)
 
     def reconfigure(self, props: Mapping[str, str]) -> bool:
         # As in Java: a task that is polled gets its config when it starts.
@@ -101,9 +109,10 @@ class SourceWork:
             self._started = False
             try:
                 with plugin_call("its stop"):
-                    await self._task.stop()
+                    await self._thread.call(self._task.stop, always=True)
             except Exception as error:
                 log.error("task %s: its stop raised an error: %s", self._id, self._secrets.line(error))
+        await self._thread.close()
         await self._delivery.close(timeout_s)
         await self._topics.close()
         self._conversion.close()
@@ -135,7 +144,7 @@ class SourceWork:
             try:
                 async with scope:
                     with plugin_call("its poll"):
-                        records = await self._task.poll()
+                        records = await self._thread.call(self._task.poll)
             except TimeoutError:
                 if not scope.expired():
                     raise

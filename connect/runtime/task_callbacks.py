@@ -6,6 +6,7 @@ import logging
 
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.listener import WorkerListener
 from connect.runtime.plugin_calls import plugin_call
 from connect.runtime.traces import Secrets
@@ -16,10 +17,11 @@ log = logging.getLogger(__name__)
 class TaskCallbacks:
     """``commit_record`` and ``commit`` of one task."""
 
-    def __init__(self, task_id: TaskId, task: SourceTask, secrets: Secrets) -> None:
+    def __init__(self, task_id: TaskId, task: SourceTask, secrets: Secrets, thread: PluginThread) -> None:
         self._id = task_id
         self._task = task
         self._secrets = secrets
+        self._thread = thread
         #: Whether the task wants to hear of single records at all.
         self.wants_records = type(task).commit_record is not SourceTask.commit_record
 
@@ -29,7 +31,7 @@ class TaskCallbacks:
             return
         try:
             with plugin_call("commit_record"):
-                await self._task.commit_record(record, metadata)
+                await self._thread.call(self._task.commit_record, record, metadata)
         except Exception as error:
             log.error("task %s: its commit_record raised an error\n%s", self._id, self._secrets.trace(error))
 
@@ -37,7 +39,7 @@ class TaskCallbacks:
         """Offsets were stored, or there was nothing to store."""
         try:
             with plugin_call("commit"):
-                await self._task.commit()
+                await self._thread.call(self._task.commit)
         except Exception as error:
             log.error("task %s: its commit raised an error\n%s", self._id, self._secrets.trace(error))
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.concurrency import Scope
 from connect.runtime.control import TaskControl
 from connect.runtime.counters import Starts, TaskCounters
 from connect.runtime.delivery import CLOSE_S
@@ -37,12 +38,13 @@ class TaskRunner:
         self._starts: Starts | None = starts
         self._abandoned = False
         self._work: Work | None = None
+        self._scope = Scope(f"task {task}")
         self._running: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
         """Start to run; the task ends when all is down, and never raises."""
-        self._running = asyncio.create_task(self._run(), name=f"task {self.id}")
+        self._running = self._scope.spawn(self._run(), f"task {self.id}")
         return self._running
 
     def reconfigure(self, make_props: Callable[[], Mapping[str, str]]) -> bool:
@@ -69,7 +71,7 @@ class TaskRunner:
         if self._running is not None:
             self._running.cancel()
         if self._work is not None:
-            self._leaving = asyncio.create_task(self._leave(self._work), name=f"task {self.id}, abandoned")
+            self._leaving = self._scope.spawn(self._leave(self._work), f"task {self.id}, abandoned")
 
     def unfinished(self) -> list[asyncio.Task[None]]:
         """What of it still runs."""

@@ -18,6 +18,7 @@ from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
 from connect.core.providers import ConfigTransformer, ProvidersDeclared
 from connect.core.versions import InvalidRange, parse_range
 from connect.core.worker_config import ClientKind, WorkerConfig
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.client_overrides import client_overrides
 from connect.runtime.plugin_calls import masked, plugin_call
 from connect.runtime.plugins import CONNECTORS, PluginNotFound, Plugins, SinkRefused, VersionNotFound
@@ -102,7 +103,8 @@ async def _outcome(name: str, props: _Props, nulls: list[str], plugins: Plugins,
     _check_exactly_once(values, props, connector, worker)
     _check_boundaries(values, props, connector)
     own = _with_versions_shown(plugins.connector(name, version).config_def, props, plugins)
-    own_values = await connector.validate(props, own.validate(given))
+    async with PluginThread(f"validation of {name}") as thread:
+        own_values = await thread.call(connector.validate, props, own.validate(given))
     converters = [_converter(props, values, plugins, *each) for each in _CONVERTERS]
     # As in Java, what the connector says of a key stands in for what the framework says of it.
     merged = _with_nulls({**values, **own_values}, nulls)

@@ -19,6 +19,7 @@ from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connectors.checkpoint.groups import GroupFinder, decode, encode, split
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
 from connectors.checkpoint.shared_maps import SharedMaps
@@ -50,7 +51,6 @@ class MirrorCheckpointConnector(SourceConnector):
         self._groups: list[str] | None = None
         self._schedule: Schedule | None = None
         self._closing = AsyncExitStack()
-        self._work: list[asyncio.Task[None]] = []
 
     @classmethod
     def version(cls) -> str:
@@ -85,11 +85,9 @@ class MirrorCheckpointConnector(SourceConnector):
         self._closing.push_async_callback(admin.close)
         self._finder = GroupFinder(settings, source)
         making = keep_making(admin, topic_of_checkpoints(settings))
-        looking = asyncio.create_task(self._look(self._finder, settings), name=f"first groups of {settings.flow}")
-        self._work = [
-            asyncio.create_task(making, name=f"create {settings.checkpoints_topic} for {settings.name}"),
-            looking,
-        ]
+        scope = await self._closing.enter_async_context(Scope(f"{settings.flow}: checkpoint connector"))
+        scope.spawn(making, f"create {settings.checkpoints_topic} for {settings.name}")
+        looking = scope.spawn(self._look(self._finder, settings), f"first groups of {settings.flow}")
         await asyncio.wait({looking}, timeout=_FIRST_LOOK_S)
         if self._groups is None:
             log.warning("%s: its groups are looked for in the background", settings.flow)
@@ -112,11 +110,6 @@ class MirrorCheckpointConnector(SourceConnector):
         return MirrorCheckpointTask(self._written, self._maps)
 
     async def stop(self) -> None:
-        for task in self._work:
-            task.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
-        if self._schedule is not None:
-            await self._schedule.stop()
         await self._closing.aclose()
 
     async def _look(self, finder: GroupFinder, settings: CheckpointSettings) -> None:
@@ -130,6 +123,7 @@ class MirrorCheckpointConnector(SourceConnector):
         log.info("%s: %d groups get checkpoints", settings.flow, len(self._groups))
         if settings.refresh_groups_interval_s is not None:
             self._schedule = Schedule(settings.flow, settings.admin_timeout_ms / 1000)
+            self._closing.push_async_callback(self._schedule.stop)
             self._schedule.add(REFRESH, self._refresh, settings.refresh_groups_interval_s)
             self._schedule.begin()
         self.context.request_task_reconfiguration()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from connect.kafka.concurrency import Scope
 from connect.wire.records import Record
 from connectors.dataplane.plan import PartitionPlan
 from connectors.transforms.smt_chain import Chain, Done, Outcome
@@ -45,20 +46,17 @@ class ChainStage:
         self._before = before
         self._waiting: deque[tuple[PartitionPlan, Outcome, Done]] = deque()
         self._some = asyncio.Event()
-        self._working: asyncio.Task[None] | None = None
+        self._scope = Scope("transforms")
         self._broken: Callable[[BaseException], None] | None = None
 
     async def start(self, broken: Callable[[BaseException], None]) -> None:
         self._broken = broken
-        self._working = asyncio.create_task(self._work(), name="transforms")
-        self._working.add_done_callback(self._ended)
+        self._scope.spawn(self._work(), "transforms").add_done_callback(self._ended)
         if self._before is not None:
             await self._before.start(broken)
 
     async def stop(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.gather(self._working, return_exceptions=True)
+        await self._scope.close()
         if self._before is not None:
             await self._before.stop()
         self._chain.close()

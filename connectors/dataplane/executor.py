@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from connect.core.errors import HeliographError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import ConnectionSettings
 from connectors.dataplane.chain_stage import ChainStage, Stage
 from connectors.dataplane.copier import PartitionCopier
@@ -155,7 +156,7 @@ class Slice:
         self._producer: ProducerIdentity | None = None
         self._lease_until: float | None = None
         self._ended: asyncio.Future[None] | None = None
-        self._beside: set[asyncio.Task[None]] = set()
+        self._scope = Scope("slice")
         self._answered = asyncio.Event()
         self._started = False
         self._filling: Filling | None = None
@@ -168,8 +169,8 @@ class Slice:
     async def run(self) -> None:
         """Until told to stop, fenced, or left without a lease; a lost link ends it quietly."""
         self._ended = asyncio.get_running_loop().create_future()
-        steering = asyncio.create_task(self._steer(), name="control link")
-        reporting = asyncio.create_task(self._report_forever(), name="progress")
+        self._scope.spawn(self._steer(), "control link")
+        reporting = self._scope.spawn(self._report_forever(), "progress")
         reporting.add_done_callback(self._ended_early)
         try:
             await self._ended
@@ -178,10 +179,7 @@ class Slice:
         except HeliographError as error:
             self._link.send(_failed(error))
         finally:
-            tasks = [steering, reporting, *self._beside]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._scope.close()
 
     async def close(self) -> None:
         for part in (self._reader, self._writer, self._stage, self._by_key):
@@ -238,13 +236,11 @@ class Slice:
 
     def _do_beside(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Do what takes its time beside the link, where the lease has to be answered meanwhile."""
-        task = asyncio.create_task(work, name=name)
-        self._beside.add(task)
+        task = self._scope.spawn(work, name)
         task.add_done_callback(self._ended_early)
         return task
 
     def _ended_early(self, task: asyncio.Task[None]) -> None:
-        self._beside.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error)
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from connect.kafka.cluster import Cluster, ClusterMetadata
+from connect.kafka.concurrency import Scope
 from connectors.dataplane.plan import TopicPartition
 
 #: A broker that does not answer holds up no others for longer.
@@ -33,12 +34,13 @@ class Leaders:
         """
         metadata = await cluster.metadata(topics)
         nodes = {row.leader for topic in metadata.topics.values() for row in topic.partitions.values()} - {-1}
-        opening = [asyncio.create_task(cluster.connection(node, "copy"), name=f"connect to {node}") for node in nodes]
-        if opening:
-            await asyncio.wait(opening, timeout=_OPEN_TIMEOUT_S)
-        for one in opening:
-            one.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        async with Scope("leaders") as scope:
+            opening = [scope.spawn(cluster.connection(node, "copy"), f"connect to {node}") for node in nodes]
+            if opening:
+                await asyncio.wait(opening, timeout=_OPEN_TIMEOUT_S)
+            for one in opening:
+                if one.done() and not one.cancelled():
+                    one.exception()  # comes again with the first request
         return cls(metadata)
 
     def of(self, partition: TopicPartition, topic_id: UUID | None, least_epoch: int = -1) -> Leader | None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.offsets import EARLIEST, list_offset
 from connect.kafka.topic_configs import max_message_bytes
 from connect.kafka.transactions import ProducersRefused, describe_producers
@@ -69,6 +70,7 @@ class Recoveries:
         self._place = place
         self._room = room
         self._fail = fail
+        self._scope = Scope(f"recoveries of {flow}")
         self._recovering: dict[PartitionCopier, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionCopier, int] = {}  # since the last acknowledgement
         self._lost: dict[PartitionCopier, TargetTruncated] = {}
@@ -81,10 +83,10 @@ class Recoveries:
         """Recover a partition that is no longer placed; ``truncated`` where its target has lost records."""
         if truncated is not None:
             self._lost[copier] = truncated
-        if copier in self._recovering:
+        if copier in self._recovering or self._scope.is_closed:
             return
         copier.faulted = True
-        task = asyncio.create_task(self._recover_until_settled(copier), name=f"recover {copier.plan.target}")
+        task = self._scope.spawn(self._recover_until_settled(copier), f"recover {copier.plan.target}")
         self._recovering[copier] = task
         task.add_done_callback(partial(self._recovered, copier))
 
@@ -93,10 +95,7 @@ class Recoveries:
         self._attempts.pop(copier, None)
 
     async def stop(self) -> None:
-        tasks = list(self._recovering.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._scope.close()
 
     def _recovered(self, copier: PartitionCopier, task: asyncio.Task[None]) -> None:
         self._recovering.pop(copier, None)

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, lost, reading, verdicts
@@ -352,7 +353,7 @@ class SourceReader:
         self.nearby = Nearby(settings.rack, clock)
         self._placing = asyncio.Event()
         self._is_placing = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._scope = Scope(f"source of {settings.flow}")
 
     def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
         """Read these from their positions, from the leaders that are known."""
@@ -382,10 +383,7 @@ class SourceReader:
         return any(await asyncio.gather(*(loop.finish() for loop in self._loops.values())))
 
     async def stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._scope.close()
 
     def wake(self) -> None:
         """Acknowledgements made room: loops that waited may fetch again."""
@@ -443,13 +441,10 @@ class SourceReader:
         self._taken(copiers)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._scope.spawn(coroutine, name).add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A loop ends by cancellation only; what else ended it must not leave its partitions standing."""
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
 from connect.wire import hot
 from connectors.dataplane import codes, refusals
@@ -74,12 +75,13 @@ class TargetWriter:
         self._placed: dict[PartitionCopier, _LeaderPump] = {}
         self._pumps: dict[tuple[int, bool], _LeaderPump] = {}
         self._recoveries = Recoveries(cluster, settings.flow, place=self._place, room=room, fail=fail)
+        self._scope = Scope(f"target of {settings.flow}")
         self._watch: asyncio.Task[None] | None = None
 
     def start(self, copiers: Iterable[PartitionCopier], leaders: Leaders) -> None:
         """Write these to the leaders that are known and connected; the others are found first."""
         if self._watch is None:
-            self._watch = asyncio.create_task(self._watch_forever(), name=f"watch produce {self._settings.flow}")
+            self._watch = self._scope.spawn(self._watch_forever(), f"watch produce {self._settings.flow}")
             self._watch.add_done_callback(self._ended)
         for copier in copiers:
             leader = leaders.of(copier.plan.target, copier.plan.target_topic_id)
@@ -96,9 +98,7 @@ class TargetWriter:
 
     async def stop(self) -> None:
         await self._recoveries.stop()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._scope.close()
 
     def offer(self, copiers: Iterable[PartitionCopier]) -> None:
         """These copiers may have batches to send."""

@@ -23,6 +23,7 @@ import psutil
 from connect.core.bounded_json import decode_json
 from connect.core.errors import HeliographError, PermanentError, RetriableError, UnreadableRecord
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.producer import OutRecord, TransactionalWriter, partition_of
 from connect.kafka.topiclog import LogRecord, partition_count, read_to_end
 from connect.kafka.transactions import Partition, Superseded
@@ -321,7 +322,8 @@ async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[
     mine = Record(f"{_user()}@{host}", host, os.getpid(), command, since_ms, 0, marks=True)
     lease = Lease(site.target, site.flow.map_topic, flow, mine)
     await lease.claim()
-    renewing = asyncio.create_task(lease.renew_forever(), name=f"lease of failover {flow}")
+    scope = Scope(f"failover {flow}")
+    scope.spawn(lease.renew_forever(), f"lease of failover {flow}")
     is_finished = False
     held = (site, lease)
     _HELD.append(held)
@@ -330,8 +332,7 @@ async def hold(site: Site, command: str, *, ends: bool = True) -> AsyncIterator[
         is_finished = ends or lease.was_finished
     finally:
         _HELD.remove(held)
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await scope.close()
         with contextlib.suppress(HeliographError):  # it runs out by itself
             await lease.release(is_finished=is_finished)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import unless
+from connect.kafka.concurrency import Scope, unless
 from connect.kafka.group_offsets import Committed
 from connect.kafka.offsets import EARLIEST, LATEST, told_offsets
 from connectors.dataplane import shape
@@ -191,9 +191,9 @@ class ByKeyTask:
         interval_s = self._lent.settings.options.commit_interval_ms / 1000
         now_s = time.monotonic()
         end_s, look_s = now_s + _SLICE_S, now_s + _LOOK_S
-        stopping = asyncio.create_task(self._stopping.wait(), name=f"stop of {self._name}")
-        ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
-        try:
+        async with Scope(self._name) as scope:
+            stopping = scope.spawn(self._stopping.wait(), f"stop of {self._name}")
+            ending: list[asyncio.Future[Any]] = [stopping, handle.ended]
             while not (stopping.done() or self._look_again or time.monotonic() > end_s):
                 await asyncio.wait(ending, timeout=interval_s, return_when="FIRST_COMPLETED")
                 if handle.ended.done():
@@ -205,9 +205,6 @@ class ByKeyTask:
                         await self._look()
                 except RetriableError as error:
                     log.warning("%s: %s; retrying", self._name, error)
-        finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
 
     async def _look(self) -> None:
         """Have the slice end if other partitions can be copied than when it began."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import TopicMetadata
+from connect.kafka.concurrency import Scope
 from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import GapKind, GapPolicy, OnSourceGap, OnTopicRecreated
@@ -92,21 +93,17 @@ class Copying:
             await self._stopping.wait()
             return
         await self._kept_up(self._begin)
-        try:
-            async with asyncio.TaskGroup() as group:
-                running = [
-                    group.create_task(self._keep(number), name=f"copy of {self._name}")
-                    for number in range(len(self._makers))
-                ]
-                if self._left_out:
-                    looking = self._look_for_left_out()
-                    running.append(group.create_task(looking, name=f"topics left out of {self._name}"))
-                watching = group.create_task(self._watch(), name=f"refusals of {self._name}")
-                if running:
-                    await asyncio.wait(running)
-                watching.cancel()
-        except ExceptionGroup as failed:
-            raise _first(failed) from None
+        async with Scope(self._name) as scope:
+            running = [scope.spawn(self._keep(number), f"copy of {self._name}") for number in range(len(self._makers))]
+            if self._left_out:
+                running.append(scope.spawn(self._look_for_left_out(), f"topics left out of {self._name}"))
+            watching = scope.spawn(self._watch(), f"refusals of {self._name}")
+            waiting = {*running, watching}
+            while not all(task.done() for task in running):
+                done, waiting = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+                errors = [error for task in done if (error := task.exception()) is not None]
+                if errors:  # what ends the process goes first
+                    raise min(errors, key=lambda error: not isinstance(error, PermanentError))
 
     async def _begin(self) -> None:
         """Find out how each partition is copied."""
@@ -232,11 +229,3 @@ def _named(topics: Collection[str]) -> str:
     names = sorted(topics)
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _first(failed: ExceptionGroup[Exception]) -> Exception:
-    """What to tell of several that failed at once: what ends the process goes first."""
-    errors: list[Exception] = []
-    for error in failed.exceptions:
-        errors.append(_first(error) if isinstance(error, ExceptionGroup) else error)
-    return next((error for error in errors if isinstance(error, PermanentError)), errors[0])

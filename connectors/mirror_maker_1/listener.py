@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from connect.core.errors import ConfigError
+from connect.kafka.plugin_thread import PluginThread
 from connectors.dataplane.plan import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Listener:
 
     def __init__(self, made: Any) -> None:
         self._made = made
+        self._thread = PluginThread("rebalance listener")
 
     async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """``what``: ``assigned`` or ``revoked``."""
@@ -51,6 +53,6 @@ class Listener:
             return
         try:
             async with asyncio.timeout(_WITHIN_S):
-                await asyncio.to_thread(method, sorted(partitions))
+                await self._thread.call(method, sorted(partitions))
         except Exception as error:  # of other people
             log.error("the rebalance listener failed at %s: %s", _METHODS[what], type(error).__name__)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import unless
+from connect.kafka.concurrency import Scope, unless
 from connect.kafka.lease_thread import LeaseThread
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
@@ -56,11 +55,17 @@ class MirrorMaker1:
             admin = Admin(self._settings.target, "target", fewer_replicas="set their default.replication.factor lower")
             closing.push_async_callback(admin.close)
             # Each by itself: one that does not answer keeps none of the others waiting.
-            sources = [
-                asyncio.create_task(self._copy(source, closing, links, admin), name=f"copy {source.flow}")
-                for source in self._settings.sources
-            ]
-            await self._until_over(sources, stop)
+            async with Scope("kafka-mirror-maker") as scope:
+                sources = [
+                    scope.spawn(self._copy(source, closing, links, admin), f"copy {source.flow}")
+                    for source in self._settings.sources
+                ]
+                stopping = scope.spawn(stop.wait(), "stop of kafka-mirror-maker")
+                await asyncio.wait([*sources, stopping], return_when="FIRST_COMPLETED")
+                self._over.set()
+                await asyncio.wait(sources)
+                for task in sources:
+                    task.result()
 
     def progress(self) -> list[FlowProgress]:
         """A picture of every source."""
@@ -77,21 +82,16 @@ class MirrorMaker1:
         streams = self._streams[source.flow] = [
             self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
         ]
-        running = [
-            asyncio.create_task(stream.run(), name=f"{source.flow} stream {at}") for at, stream in enumerate(streams)
-        ]
-        over = asyncio.create_task(self._over.wait(), name=f"end of {source.flow}")
-        either: list[asyncio.Future[Any]] = [*running, over]
-        try:
-            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+        async with Scope(source.flow) as scope:
+            running = [scope.spawn(stream.run(), f"{source.flow} stream {at}") for at, stream in enumerate(streams)]
+            over = scope.spawn(self._over.wait(), f"end of {source.flow}")
+            await asyncio.wait([*running, over], return_when="FIRST_COMPLETED")
             for stream in streams:
                 stream.stop()
             # The others end in order; then what one of them ended of is told.
             await asyncio.wait(running)
             for task in running:
                 task.result()
-        finally:
-            await _ended(either)
 
     async def _clusters(self, source: SourceSettings, closing: AsyncExitStack) -> Clusters | None:
         """Both clusters, once they answer; None where it was over before."""
@@ -110,24 +110,6 @@ class MirrorMaker1:
         lent = Lent(self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin)
         listener = self._settings.options.listener
         return Stream(lent, Listener(listener) if listener is not None else None)
-
-    async def _until_over(self, sources: Sequence[asyncio.Task[None]], stop: asyncio.Event) -> None:
-        stopping = asyncio.create_task(stop.wait(), name="stop of kafka-mirror-maker")
-        either: list[asyncio.Future[Any]] = [*sources, stopping]
-        try:
-            await asyncio.wait(either, return_when="FIRST_COMPLETED")
-            self._over.set()
-            await asyncio.wait(sources)
-            for task in sources:
-                task.result()
-        finally:
-            await _ended(either)
-
-
-async def _ended(either: Sequence[asyncio.Future[Any]]) -> None:
-    for one in either:
-        one.cancel()
-    await asyncio.gather(*either, return_exceptions=True)
 
 
 async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import TopicMetadata
-from connect.kafka.concurrency import unless
+from connect.kafka.concurrency import Scope, unless
 from connect.kafka.group import GroupMember, Left, Membership
 from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_maker_1 import assignors
@@ -123,10 +123,11 @@ class Stream:
         log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
         await self._tell("assigned", mine)
         copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused)
-        running = asyncio.create_task(copying.run(), name=f"generation {joined.generation} of {self._name}")
-        looking = asyncio.create_task(self._look_for_changes(), name=f"topics of {self._name}")
+        scope = Scope(self._name)
+        running = scope.spawn(copying.run(), f"generation {joined.generation} of {self._name}")
+        looking = scope.spawn(self._look_for_changes(), f"topics of {self._name}")
         waiting = [
-            asyncio.create_task(event.wait(), name=f"{what} of {self._name}")
+            scope.spawn(event.wait(), f"{what} of {self._name}")
             for event, what in ((self._round, "round"), (self._lost, "membership"))
         ]
         try:
@@ -144,9 +145,7 @@ class Stream:
             if looking.done():
                 looking.result()
         finally:
-            for task in (running, looking, *waiting):
-                task.cancel()
-            await asyncio.gather(running, looking, *waiting, return_exceptions=True)
+            await scope.close()
             self._copying = None
         await self._tell("revoked", mine)
 

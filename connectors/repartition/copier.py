@@ -24,6 +24,7 @@ from aiokafka import TopicPartition as Library
 from connect.api.message_handler import MessageHandler, MirroredRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.settings import ConnectionSettings
 from connect.kafka.topiclog import check_reads, reader, reading
 from connect.wire.records import NO_TIMESTAMP, Record
@@ -95,7 +96,7 @@ class ByKey:
         self._handler: MessageHandler | None = None
         self._thread = ThreadPoolExecutor(1, "message handler")
         self._opened = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._scope = Scope("copy by key")
         self.consumer: AIOKafkaConsumer
 
     async def open(self) -> None:
@@ -124,16 +125,13 @@ class ByKey:
         for plan in plans:
             self.consumer.seek(Library(*plan.source), plan.next_source_offset)
         for partition in partitions:
-            task = asyncio.create_task(partition.run(), name=f"copy {partition.plan.source} by key")
+            task = self._scope.spawn(partition.run(), f"copy {partition.plan.source} by key")
             task.add_done_callback(self._ended)
-            self._tasks.append(task)
         return partitions
 
     async def stop(self) -> None:
         """Disconnect at once."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._scope.close()
         self._thread.shutdown(wait=False)
         await self.sender.stop()
         await self._opened.aclose()

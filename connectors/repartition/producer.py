@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from connect.api.message_handler import MirroredRecord
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.library_producer import BuiltBatch, cut_off, make_producer
 from connect.kafka.producer import partition_of
 from connect.kafka.settings import ConnectionSettings
@@ -132,7 +133,7 @@ class Sender:
         #: The last one is in use, the others wait for answers.
         self._producers: list[AIOKafkaProducer] = []
         self._replacing = asyncio.Lock()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._scope = Scope("target of a copy by key")
         self._batch_bytes: dict[str, int] = {}
         self._in_flight_bytes = 0
         self._room = asyncio.Event()
@@ -154,9 +155,7 @@ class Sender:
 
     async def stop(self) -> None:
         """Disconnect at once; what has no answer yet may still be written."""
-        for task in self._ending:
-            task.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._scope.close()
         for producer in self._producers:
             await cut_off(producer)
 
@@ -207,7 +206,8 @@ class Sender:
             return bytes(wire_records.build(records, codec, producer_id, epoch, sequence, level))
 
         batch = BuiltBatch(len(records), build)
-        sending = asyncio.create_task(_send(producer, target, batch), name=f"send {target}")
+        scope = Scope(f"target {target}")
+        sending = scope.spawn(_send(producer, target, batch), f"send {target}")
         try:
             await asyncio.wait({sending}, timeout=_STALLED_S)
             self._give(size_bytes)
@@ -217,8 +217,8 @@ class Sender:
                 await asyncio.wait({sending}, timeout=_STALLED_S)
             await sending
         finally:
-            sending.cancel()
             self._give(size_bytes)
+            await scope.close()
 
     def _give(self, size_bytes: int) -> None:
         self._in_flight_bytes -= size_bytes
@@ -229,9 +229,7 @@ class Sender:
         async with self._replacing:
             if self._producers[-1] is spent:
                 await self.start()
-                ending = asyncio.create_task(self._end(spent), name="end a producer")
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
+                self._scope.spawn(self._end(spent), "end a producer")
 
     async def _end(self, spent: AIOKafkaProducer) -> None:
         """What it has in flight for other partitions is still answered."""

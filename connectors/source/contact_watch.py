@@ -11,6 +11,7 @@ from typing import Final
 from connect.core.errors import HeliographError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connectors.contact import SOURCE, TARGET, Contact, Side, since_text
 
 log = logging.getLogger(__name__)
@@ -30,19 +31,16 @@ class ContactWatch:
         self._flow = flow
         self._clusters = {SOURCE: source, TARGET: target}
         self._sides = {SOURCE: Side(), TARGET: Side()}
-        self._asking = [
-            asyncio.create_task(self._ask_forever(side), name=f"{flow}: does the {side} answer?")
-            for side in self._clusters
-        ]
+        self._scope = Scope(flow)
+        for side in self._clusters:
+            self._scope.spawn(self._ask_forever(side), f"{flow}: does the {side} answer?")
 
     @property
     def contact(self) -> Contact:
         return Contact(self._sides[SOURCE], self._sides[TARGET])
 
     async def stop(self) -> None:
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._scope.close()
 
     async def _ask_forever(self, side: str) -> None:
         said_s = float("-inf")

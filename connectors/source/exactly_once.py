@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from connect.core.errors import HeliographError
+from connect.kafka.concurrency import Scope
 from connect.kafka.shared_transactions import SharedTransactions
 from connect.kafka.transactions import (
     FenceRefused,
@@ -78,6 +79,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         #: Whether no transaction can be open, so that the ledger says what is committed.
         self._is_settled = False
         self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self._scope = Scope(f"transactions of {self._name}")
         self._ending: asyncio.Task[None] | None = None
         #: What offset syncs may tell of once it is committed.
         self._unsynced: list[tuple[TopicPartition, Iterable[Run]]] = []
@@ -97,7 +99,8 @@ class ExactlyOnceTask(MirrorSourceTask):
         self._is_settled = False
         self._told = asyncio.Queue()
         handle.on_transaction = self._told.put_nowait
-        self._ending = asyncio.create_task(self._end_forever(handle), name=f"transactions of {self._name}")
+        self._scope = Scope(f"transactions of {self._name}")
+        self._ending = self._scope.spawn(self._end_forever(handle), f"transactions of {self._name}")
         handle.go(
             identity,
             [
@@ -196,20 +199,16 @@ class ExactlyOnceTask(MirrorSourceTask):
     async def _all_ended(self) -> None:
         """Until the slice's last transaction is committed, or could not be."""
         assert self._ending is not None
-        joining = asyncio.create_task(self._told.join(), name=f"last transaction of {self._name}")
-        try:
+        async with Scope(self._name) as scope:
+            joining = scope.spawn(self._told.join(), f"last transaction of {self._name}")
             await asyncio.wait({joining, self._ending}, return_when="FIRST_COMPLETED")
             if not joining.done():
                 self._ending.result()
                 raise SliceLost("the last transaction could not be committed")
-        finally:
-            joining.cancel()
 
     async def _stop_ending(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-            await asyncio.gather(self._ending, return_exceptions=True)
-            self._ending = None
+        await self._scope.close()
+        self._ending = None
 
     # -- taking over ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from connect.api.source import TaskReport
 from connect.core.errors import HeliographError
+from connect.kafka.concurrency import Scope
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import TopicPartition
 from connectors.lag_reader import LagReader
@@ -69,16 +70,14 @@ class LagWatch:
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
         #: Since when connectors that were watched have no tasks here.
         self._absent_s: dict[str, float] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._scope = Scope("lag of mirrors")
 
     def start(self) -> None:
         """Begin to look, within a running loop."""
-        self._looking = asyncio.create_task(self._forever(), name=f"lag of mirrors in {self._host.group_id}")
+        self._scope.spawn(self._forever(), f"lag of mirrors in {self._host.group_id}")
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._scope.close()
         for name in list(self._watched):
             await self._forget(name)
 

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from connect.core.errors import ConfigError, RetriableError
+from connect.kafka.concurrency import Scope
 from connect.kafka.lease_thread import LeaseLoop
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, Message
 from connectors.dataplane.plan import LINK_VERSION
@@ -119,7 +120,7 @@ class ServedLink:
         self._leases = leases
         self._said: deque[Message | LinkClosed] = deque()
         self._arrived = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._scope = Scope(f"link of {self.peer}")
 
     def listen(self) -> None:
         """Begin to receive."""
@@ -155,10 +156,10 @@ class ServedLink:
     # -- in the lease thread ---------------------------------------------------------------------------
 
     def _begin_to_listen(self) -> None:
-        self._tasks.append(asyncio.create_task(self._listen(), name=f"link of {self.peer}"))
+        self._scope.spawn(self._listen(), f"link of {self.peer}")
 
     def _begin_to_renew(self, every_s: float) -> None:
-        self._tasks.append(asyncio.create_task(self._renew(every_s), name=f"lease of {self.peer}"))
+        self._scope.spawn(self._renew(every_s), f"lease of {self.peer}")
 
     async def _renew(self, every_s: float) -> None:
         while True:
@@ -191,7 +192,7 @@ class ServedLink:
         self._link.abort()
 
     def _end_tasks(self) -> None:
-        for task in self._tasks:
+        for task in self._scope.tasks:
             task.cancel()
 
 

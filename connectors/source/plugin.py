@@ -17,6 +17,7 @@ from connect.api.source import EngineTask, ExactlyOnceSupport, SourceConnector, 
 from connect.core.config import ConfigDef, ConfigValue
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.kafka.clock import wall_ms
+from connect.kafka.concurrency import Scope
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.shared_transactions import SharedTransactions
 from connect.kafka.transactions import Superseded
@@ -80,7 +81,6 @@ class MirrorSource(SourceConnector):
         self._host = host
         self._inner: MirrorSourceConnector | None = None
         self._closing = AsyncExitStack()
-        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     def version(cls) -> str:
@@ -110,10 +110,12 @@ class MirrorSource(SourceConnector):
         self._inner = MirrorSourceConnector(
             settings, props, clusters.source, clusters.target, parts.admin, access, syncs
         )
-        self._looking = asyncio.create_task(self._look(settings, parts), name=f"first look of {settings.flow}")
-        await asyncio.wait({self._looking}, timeout=_FIRST_LOOK_S)
-        if self._looking.done():
-            self._looking.result()
+        self._closing.push_async_callback(self._inner.stop)
+        scope = await self._closing.enter_async_context(Scope(f"{settings.flow}: connector"))
+        looking = scope.spawn(self._look(settings, parts), f"first look of {settings.flow}")
+        await asyncio.wait({looking}, timeout=_FIRST_LOOK_S)
+        if looking.done():
+            looking.result()
         else:
             log.warning("%s: its topics are looked for in the background", settings.flow)
 
@@ -126,11 +128,6 @@ class MirrorSource(SourceConnector):
         return MirrorSourceEngineTask(self._host)
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        if self._inner is not None:
-            await self._inner.stop()
         await self._closing.aclose()
 
     async def validate(self, props: Props, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import Scope
 from connectors.dataplane.link import LinkClosed, Message, pieces
 from connectors.dataplane.plan import (
     PartitionPlan,
@@ -94,7 +95,7 @@ class SliceHandle:
         self._resumed: list[Resumed] = []
         self._all_resumed = asyncio.Event()
         self._unclean: list[TopicPartition] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._scope = Scope(f"slice {self._name}")
         #: Under exactly-once: gets what the slice says of its transaction, ``enlist`` and ``drained``.
         self.on_transaction: Callable[[Message], None] | None = None
         #: Gets how many seconds ago the source answered a fetch and the target a produce request; None for never.
@@ -127,10 +128,8 @@ class SliceHandle:
             self._links.forget(ticket)
             raise
         self.pid = int(hello["pid"])
-        self._tasks = [
-            asyncio.create_task(self._listen(self._link), name=f"slice {self._name}"),
-            asyncio.create_task(self._watch_lease(self._link), name=f"lease {self._name}"),
-        ]
+        self._scope.spawn(self._listen(self._link), f"slice {self._name}")
+        self._scope.spawn(self._watch_lease(self._link), f"lease {self._name}")
         self._link.renew(self._look_s)
         ticket.misused.add_done_callback(self._misused)
         self._link.send(
@@ -261,9 +260,7 @@ class SliceHandle:
         At once where its slice is known to be gone or never came, for Spark would run it a second time, in a slot that
         the successor needs. Later if it may be about to end, or may still hear that its lease is over.
         """
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._scope.close()
         if self._ticket is not None:
             self._links.forget(self._ticket)
         if self._link is not None:
@@ -279,15 +276,13 @@ class SliceHandle:
         if self._link is not None:
             self._link.send(message)
 
-    async def _until(self, waited: Any) -> None:
+    async def _until(self, waited: Coroutine[Any, Any, Any]) -> None:
         """Wait for something the slice will say, or for its end, which is raised."""
-        waiting = asyncio.ensure_future(waited)
-        try:
+        async with Scope(f"slice {self._name}") as scope:
+            waiting = scope.spawn(waited, f"wait for slice {self._name}")
             await asyncio.wait({waiting, self.ended}, return_when="FIRST_COMPLETED")
             if not waiting.done():
                 raise self.ended.result() or SliceLost("the slice ended early")
-        finally:
-            waiting.cancel()
 
     @property
     def _look_s(self) -> float:

@@ -13,6 +13,7 @@ from connect.core.errors import HeliographError
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin, TopicExists
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.producer import OutRecord, PlainWriter
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import Run, TopicPartition
@@ -110,7 +111,7 @@ class SyncWriter:
         self._idle.set()
         self._ending = asyncio.Event()
         self._one_request = asyncio.Lock()
-        self._writing: asyncio.Task[None] | None = None
+        self._scope = Scope(f"offset syncs of {self._label}")
         self._said = ""
 
     def acknowledged(self, source: TopicPartition, runs: Iterable[Run]) -> None:
@@ -136,13 +137,12 @@ class SyncWriter:
                     await self._write(syncs[at : at + _MOST_AT_ONCE])
 
     async def __aenter__(self) -> Self:
-        self._writing = asyncio.create_task(self._write_forever(), name=f"offset syncs of {self._label}")
+        self._scope.spawn(self._write_forever(), f"offset syncs of {self._label}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._writing is not None, "it was entered"
         self._ending.set()
         if self._syncs.waiting() > _MOST_AT_ONCE:
             self._syncs.keep_newest()
@@ -152,8 +152,7 @@ class SyncWriter:
         except TimeoutError:
             log.warning("%s: the last offset syncs were not written to %s", self._label, self._topic)
         finally:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await self._scope.close()
 
     def _wake(self) -> None:
         self._idle.clear()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.core.errors import RetriableError
+from connect.kafka.concurrency import Scope
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -121,11 +122,14 @@ class MirrorSourceTask:
 
     async def run(self) -> None:
         """Copy until :meth:`stop`. Raises what trying again does not heal: a superseding worker, refused rights."""
-        committing = asyncio.create_task(self._commit_forever(), name=f"commit {self._name}")
-        copying = asyncio.create_task(self._copy_until_stopped(), name=f"copy {self._name}")
+        scope = Scope(self._name)
         trim = trim_forever(self._services.clusters.target, lambda: self._ledger, self._name)
-        trimming = asyncio.create_task(trim, name=f"trim the map of {self._name}")
-        work = {committing, copying, trimming, *self._watched_states()}
+        work = {
+            scope.spawn(self._commit_forever(), f"commit {self._name}"),
+            scope.spawn(self._copy_until_stopped(), f"copy {self._name}"),
+            scope.spawn(trim, f"trim the map of {self._name}"),
+            *self._watched_states(scope),
+        }
         try:
             done, _ = await asyncio.wait(work, return_when="FIRST_COMPLETED")
             for task in done:
@@ -138,13 +142,11 @@ class MirrorSourceTask:
             self.state = "failed"
             raise
         finally:
-            for task in work:
-                task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            await scope.close()
             self._skip_log.tell(time.monotonic(), is_last=True)
             await self._store.close()
 
-    def _watched_states(self) -> list[asyncio.Task[None]]:
+    def _watched_states(self, scope: Scope) -> list[asyncio.Task[None]]:
         """Note which partitions are not copied; end where none is left that could be."""
         notes = StateNotes(self._name, self._services.states, self._settled_entries)
 
@@ -155,9 +157,9 @@ class MirrorSourceTask:
         returning = look_for_returned(self._services.clusters, self._settled_entries, self._stopped)
         ending = end_when_all_stopped(self._name, self._all_entries, settle, self._may_return)
         return [
-            asyncio.create_task(ending, name=f"stopped partitions of {self._name}"),
-            asyncio.create_task(notes.keep(), name=f"states of {self._name}"),
-            asyncio.create_task(returning, name=f"topics gone of {self._name}"),
+            scope.spawn(ending, f"stopped partitions of {self._name}"),
+            scope.spawn(notes.keep(), f"states of {self._name}"),
+            scope.spawn(returning, f"topics gone of {self._name}"),
         ]
 
     def _may_return(self, entry: Entry) -> bool:
@@ -208,7 +210,8 @@ class MirrorSourceTask:
             self._ledger.enter(await self._before_stop(self._pairs()))
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
-        opening = asyncio.create_task(handle.open(self._known_pairs()), name=f"open slice {self._name}")
+        scope = Scope(self._name)
+        opening = scope.spawn(handle.open(self._known_pairs()), f"open slice {self._name}")
         try:
             producer, marked = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
@@ -217,7 +220,7 @@ class MirrorSourceTask:
                 self._go(handle, producer, self._ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
-                following = await self._epoch(handle)
+                following = await self._epoch(handle, scope)
                 await self._end_epoch(handle)
                 self._has_ended = True
                 self._ledger.leave(self._changes.wanted)  # before a takeover could take them for our own
@@ -231,8 +234,7 @@ class MirrorSourceTask:
                     producer, marked = await self._before_stop(self._prepare(handle, opening))
                     claimed_s = time.monotonic()
         finally:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            await scope.close()
             await close_quietly(handle)
             await _close_opening(following)
 
@@ -243,15 +245,12 @@ class MirrorSourceTask:
 
     async def _before_stop(self, preparing: Coroutine[Any, Any, T]) -> T:
         """Do what comes before the first write; a stop need not wait for it. Then :class:`SliceLost`."""
-        work = asyncio.create_task(preparing, name=f"prepare {self._name}")
-        try:
+        async with Scope(self._name) as scope:
+            work = scope.spawn(preparing, f"prepare {self._name}")
             await asyncio.wait({work, self._stopping}, return_when="FIRST_COMPLETED")
             if not work.done():
                 raise SliceLost("stopped before anything was copied")
             return work.result()
-        finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
 
     async def _prepare(
         self, handle: SliceHandle, opening: asyncio.Task[None]
@@ -394,22 +393,23 @@ class MirrorSourceTask:
         ledger.abandon(self._changes.wanted)
         await (self._commit() if ledger is self._ledger else self._commit_of(ledger))
 
-    async def _epoch(self, handle: SliceHandle) -> asyncio.Task[SliceHandle] | None:
+    async def _epoch(self, handle: SliceHandle, scope: Scope) -> asyncio.Task[SliceHandle] | None:
         """Copy until the epoch is over; return the opening of the next slice, or None when the task is to stop.
 
         The next slice is open, unless Spark has no free slot for it before this one ends.
         """
         opening: asyncio.Task[SliceHandle] | None = None
         no_slot = asyncio.Event()
-        making_room = asyncio.create_task(no_slot.wait(), name=f"make room for the next slice of {self._name}")
+        within = Scope(self._name)
+        making_room = within.spawn(no_slot.wait(), f"make room for the next slice of {self._name}")
         until_due = self._changes.until_due(handle, self._settings.epoch_ms / 1000)
-        over = asyncio.create_task(until_due, name=f"end of the epoch of {self._name}")
+        over = within.spawn(until_due, f"end of the epoch of {self._name}")
         ending: list[asyncio.Future[Any]] = [self._stopping, handle.ended]
         try:
             await asyncio.wait([*ending, over], return_when="FIRST_COMPLETED")
             if not any(one.done() for one in ending):
                 over.result()
-                opening = asyncio.create_task(self._open_next(no_slot), name=f"open next slice {self._name}")
+                opening = scope.spawn(self._open_next(no_slot), f"open next slice {self._name}")
                 # This slice copies on while the next one is not ready.
                 await asyncio.wait([*ending, opening, making_room], return_when="FIRST_COMPLETED")
             if handle.ended.done():
@@ -421,9 +421,7 @@ class MirrorSourceTask:
             following, opening = opening, None
             return following
         finally:
-            for one in (over, making_room):
-                one.cancel()
-            await asyncio.gather(over, return_exceptions=True)
+            await within.close()
             await _close_opening(opening)
 
     async def _open_next(self, no_slot: asyncio.Event) -> SliceHandle:

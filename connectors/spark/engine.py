@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.concurrency import Scope
 from connectors.dataplane.shipping import make_archive, running_code
 from connectors.spark.failures import Failure
 from connectors.spark.settings import SparkKind, SparkSettings
@@ -86,6 +87,7 @@ class SparkEngine:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
+        self._scope = Scope("Spark")
         self._readers: list[asyncio.Task[None]] = []
         self._printed: deque[str] = deque(maxlen=_TAIL_LINES)
         self._ended_starts = 0
@@ -120,7 +122,7 @@ class SparkEngine:
 
     def begin(self) -> asyncio.Task[None]:
         """Start Spark in the background; the task's error comes again from the first job."""
-        task = asyncio.create_task(self._ensure(), name="start Spark")
+        task = self._scope.spawn(self._ensure(), "start Spark")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -201,8 +203,7 @@ class SparkEngine:
         async with self._lock:  # a launch under way is not cancelled: its process would have no owner
             process = self._process
         if process is None:
-            await asyncio.gather(*self._readers, return_exceptions=True)
-            self._scratch.remove()
+            await self._closed()
             return
         if self._jobs:
             # The jobs of slices that just said «done» are about to end.
@@ -215,7 +216,12 @@ class SparkEngine:
             _kill_group(process.pid)
             await process.wait()
         _kill_group(process.pid)
+        await self._closed()
+
+    async def _closed(self) -> None:
+        """Once what Spark said last is read."""
         await asyncio.gather(*self._readers, return_exceptions=True)
+        await self._scope.close()
         self._scratch.remove()
 
     async def _ensure(self) -> None:
@@ -267,9 +273,9 @@ class SparkEngine:
         archive = "" if self._archive is None else str(self._archive)
         self._tell({"conf": conf, "archive": archive, "close_timeout_s": self._settings.closing_s})
         self._printed.clear()
-        printing = asyncio.create_task(self._read_printed(process), name="output of Spark")
+        printing = self._scope.spawn(self._read_printed(process), "output of Spark")
         self._readers = [
-            asyncio.create_task(self._read(process, printing), name="events of Spark"),
+            self._scope.spawn(self._read(process, printing), "events of Spark"),
             printing,
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,11 @@ class NothingStored:
     @property
     def offset_reader(self) -> NothingStored:
         return self
+
+    def wait_for(self, asked: Any) -> Any:
+        with pytest.raises(StopIteration) as answer:  # nothing in it waits
+            asked.send(None)
+        return answer.value.value
 
     async def offset(self, partition: Fields) -> Fields | None:
         return None
@@ -69,9 +75,9 @@ async def written(case: Case, file: Path) -> list[Written]:
     ]
     task = FileStreamSourceTask()
     task.initialize(NothingStored())
-    await task.start(props)
+    task.start(props)
     kept: list[Written] = []
-    for record in await task.poll() or ():
+    for record in task.poll() or ():
         try:
             after: SourceRecord = record
             for step in steps:
@@ -84,7 +90,7 @@ async def written(case: Case, file: Path) -> list[Written]:
             kept.append(Written.of(key_data, value.from_connect(after.topic, after.value_schema, after.value), headers))
         except DataError:
             continue
-    await task.stop()
+    task.stop()
     return kept
 
 

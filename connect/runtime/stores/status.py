@@ -28,6 +28,7 @@ from connect.core.statuslog import (
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
+from connect.kafka.concurrency import Scope
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord
 from connect.kafka.topiclog import LogRecord, ensure_compacted_topic
@@ -69,6 +70,7 @@ class StatusStore:
         self._idle = asyncio.Event()
         self._idle.set()
         self._at_once = _AT_ONCE
+        self._scope = Scope(f"statuses to {topic.name}")
         self._writing: asyncio.Task[None] | None = None
         self._patience = Patience(log, f"writing to {topic.name}", _RETRY_FIRST_MS, _RETRY_LAST_MS)
 
@@ -83,7 +85,8 @@ class StatusStore:
         topic = self._topic
         await ensure_compacted_topic(self._admin, topic, timeout_s=timeout_s)
         await self._followed.start(timeout_s)
-        self._writing = asyncio.create_task(self._write_all(), name=f"statuses to {topic.name}")
+        self._scope = Scope(f"statuses to {topic.name}")
+        self._writing = self._scope.spawn(self._write_all(), f"statuses to {topic.name}")
         self._writing.add_done_callback(self._report)
 
     async def stop(self) -> None:
@@ -93,8 +96,7 @@ class StatusStore:
                 await asyncio.wait_for(self._idle.wait(), _FLUSH_TIMEOUT_S)
             except TimeoutError:
                 log.warning("%d statuses were not written to %s before the end", len(self._waiting), self._topic.name)
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await self._scope.close()
             self._writing = None
         await self._followed.stop()
 

@@ -129,7 +129,7 @@ async def test_an_offset_that_is_there_and_still_refused_stops_after_a_few_tries
         assert not machine.stopped, tries
         loop.add(machine, 3)
         assert not loop._take(machine, refused(codes.OFFSET_OUT_OF_RANGE))
-        await asyncio.gather(*reader._tasks)
+        await asyncio.gather(*reader._scope.tasks)
     assert machine.stopped_error == "source-truncated"
     assert "knows nothing of leader epoch 3" in machine.stopped_reason
     await reader.stop()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,11 @@ class Context:
         self.offset_reader = Offsets(stored)
         self.transaction_context = None
 
+    def wait_for(self, asked: Any) -> Any:
+        with pytest.raises(StopIteration) as answer:  # nothing in it waits
+            asked.send(None)
+        return answer.value.value
+
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +50,11 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def task() -> AsyncIterator[FileStreamSourceTask]:
+def task() -> Iterator[FileStreamSourceTask]:
     made = FileStreamSourceTask()
     made.initialize(Context())
     yield made
-    await made.stop()
+    made.stop()
 
 
 def props(file: Path | None, **more: str) -> dict[str, str]:
@@ -63,15 +66,15 @@ def read(records: Sequence[SourceRecord] | None) -> list[tuple[Any, Any]]:
     return [(each.value, each.source_offset["position"]) for each in records or ()]
 
 
-async def test_lines_and_their_positions(task: FileStreamSourceTask, tmp_path: Path) -> None:
+def test_lines_and_their_positions(task: FileStreamSourceTask, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    await task.start(props(path))
+    task.start(props(path))
     with path.open("wb", buffering=0) as file:
-        assert await task.poll() is None
+        assert task.poll() is None
         file.write(b"partial line")
-        assert await task.poll() is None
+        assert task.poll() is None
         file.write(b" finished\n")
-        records = await task.poll()
+        records = task.poll()
         assert read(records) == [("partial line finished", 22)]
         assert records is not None
         first = records[0]
@@ -79,161 +82,119 @@ async def test_lines_and_their_positions(task: FileStreamSourceTask, tmp_path: P
         assert (first.topic, first.partition, first.key, first.key_schema) == ("lines", None, None, None)
         assert first.value_schema == STRING
         assert first.timestamp_ms is not None
-        assert await task.poll() is None
+        assert task.poll() is None
 
         # The last \r makes a line only when what follows it is there.
         file.write(b"line1\rline2\r\nline3\nline4\n\r")
-        assert read(await task.poll()) == [("line1", 28), ("line2", 35), ("line3", 41), ("line4", 47)]
+        assert read(task.poll()) == [("line1", 28), ("line2", 35), ("line3", 41), ("line4", 47)]
         file.write(b"subsequent text")
-        assert read(await task.poll()) == [("", 48)]
+        assert read(task.poll()) == [("", 48)]
 
 
-async def test_batches_end_where_they_are_full(task: FileStreamSourceTask, tmp_path: Path) -> None:
+def test_batches_end_where_they_are_full(task: FileStreamSourceTask, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 94 + b"\n" + b"".join(b"%d\n" % n for n in range(25_000)))
-    await task.start(props(path, **{"batch.size": "10000"}))
-    sizes = [len(await task.poll() or ()) for _ in range(4)]
+    task.start(props(path, **{"batch.size": "10000"}))
+    sizes = [len(task.poll() or ()) for _ in range(4)]
     assert sizes == [10_000, 10_000, 5_001, 0]
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])
-async def test_a_batch_has_a_line_at_least(task: FileStreamSourceTask, tmp_path: Path, size: str) -> None:
+def test_a_batch_has_a_line_at_least(task: FileStreamSourceTask, tmp_path: Path, size: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"a\nb\n")
-    await task.start(props(path, **{"batch.size": size}))
-    assert read(await task.poll()) == [("a", 2)]
-    assert read(await task.poll()) == [("b", 4)]
+    task.start(props(path, **{"batch.size": size}))
+    assert read(task.poll()) == [("a", 2)]
+    assert read(task.poll()) == [("b", 4)]
 
 
-async def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes("früher\nspäter\n".encode())
     task = FileStreamSourceTask()
     task.initialize(Context(**{str(path): {"position": 8}}))
-    await task.start(props(path))
-    assert read(await task.poll()) == [("später", 16)]
-    await task.stop()
+    task.start(props(path))
+    assert read(task.poll()) == [("später", 16)]
+    task.stop()
 
 
 @pytest.mark.parametrize("position", ["8", 1.5, True, -1])
-async def test_a_stored_position_that_is_none(tmp_path: Path, position: Any) -> None:
+def test_a_stored_position_that_is_none(tmp_path: Path, position: Any) -> None:
     path = tmp_path / "file"
     path.touch()
     task = FileStreamSourceTask()
     task.initialize(Context(**{str(path): {"position": position}}))
-    await task.start(props(path))
+    task.start(props(path))
     with pytest.raises(PermanentError, match="Offset position is the incorrect type"):
-        await task.poll()
+        task.poll()
 
 
-async def test_a_missing_file_is_waited_for(
+def test_a_missing_file_is_waited_for(
     task: FileStreamSourceTask, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file"
-    await task.start(props(path))
+    task.start(props(path))
     for _ in range(3):
-        assert await task.poll() is None
+        assert task.poll() is None
     assert [each.getMessage() for each in caplog.records] == [
         f"Couldn't find file {path}, waiting for it to be created"
     ]
     path.write_bytes(b"here\n")
-    assert read(await task.poll()) == [("here", 5)]
+    assert read(task.poll()) == [("here", 5)]
 
 
-async def test_a_directory_is_no_file(task: FileStreamSourceTask, tmp_path: Path) -> None:
-    await task.start(props(tmp_path))
+def test_a_directory_is_no_file(task: FileStreamSourceTask, tmp_path: Path) -> None:
+    task.start(props(tmp_path))
     with pytest.raises(PermanentError, match="cannot be read: Is a directory"):
-        await task.poll()
+        task.poll()
 
 
-async def test_a_named_pipe_without_a_writer_does_not_block(task: FileStreamSourceTask, tmp_path: Path) -> None:
+def test_a_named_pipe_without_a_writer_does_not_block(task: FileStreamSourceTask, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    await task.start(props(path))
-    assert await task.poll() is None
+    task.start(props(path))
+    assert task.poll() is None
     with path.open("wb", buffering=0) as pipe:
-        assert await task.poll() is None
+        assert task.poll() is None
         pipe.write(b"hello\n")
-        assert read(await task.poll()) == [("hello", 6)]
+        assert read(task.poll()) == [("hello", 6)]
 
 
-async def test_the_standard_input(task: FileStreamSourceTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_standard_input(task: FileStreamSourceTask, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setattr(file_source, "_STANDARD_INPUT", reading)
     try:
-        await task.start(props(None))
-        assert await task.poll() is None
+        task.start(props(None))
+        assert task.poll() is None
         os.write(writing, b"line\nmore")
-        records = await task.poll()
+        records = task.poll()
         assert read(records) == [("line", None)]
         assert records is not None
         assert records[0].source_partition == {"filename": None}
-        await task.stop()
+        task.stop()
         os.fstat(reading)  # the standard input stays open
     finally:
         os.close(reading)
         os.close(writing)
 
 
-async def test_text_that_is_not_utf_8_is_replaced(task: FileStreamSourceTask, tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_replaced(task: FileStreamSourceTask, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"a\xffb\n")
-    await task.start(props(path))
-    assert read(await task.poll()) == [("a\ufffdb", 4)]
+    task.start(props(path))
+    assert read(task.poll()) == [("a\ufffdb", 4)]
 
 
-async def test_a_line_has_a_longest_length(
+def test_a_line_has_a_longest_length(
     task: FileStreamSourceTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_source, "_LONGEST_LINE_BYTES", 100_000)
     path = tmp_path / "file"
     path.write_bytes(b"short\n" + b"x" * 90_000 + b"\n" + b"y" * 200_000)
-    await task.start(props(path, **{"batch.size": "2"}))
-    assert [len(line) for line, _ in read(await task.poll())] == [5, 90_000]
+    task.start(props(path, **{"batch.size": "2"}))
+    assert [len(line) for line, _ in read(task.poll())] == [5, 90_000]
     with pytest.raises(PermanentError, match="has a line of more than 100000 bytes at position 90007"):
-        await task.poll()
-
-
-async def test_a_cancelled_poll_loses_nothing(
-    task: FileStreamSourceTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"".join(b"%05d\n" % n for n in range(50_000)))
-    await task.start(props(path, **{"batch.size": "50000"}))
-    assert await task._open()
-    for _ in range(3):
-        polling = asyncio.create_task(task.poll())
-        await asyncio.sleep(0)
-        polling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await polling
-    assert [int(line) for line, _ in read(await task.poll())] == list(range(50_000))
-
-
-async def test_a_read_that_was_cancelled_ends_before_the_next_begins(
-    task: FileStreamSourceTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"line\n")
-    begun, go_on = threading.Event(), threading.Event()
-    read_some = task._read
-
-    def slow_read() -> bool:
-        begun.set()
-        go_on.wait(30)
-        return read_some()
-
-    monkeypatch.setattr(task, "_read", slow_read)
-    await task.start(props(path))
-    polling = asyncio.create_task(task.poll())
-    await asyncio.to_thread(begun.wait, 30)
-    polling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await polling
-    assert task._working is not None
-    assert not task._working.done()
-    go_on.set()
-    assert read(await task.poll()) == [("line", 5)]
+        task.poll()
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", "é".encode()]), max_size=30), st.data())
@@ -257,7 +218,6 @@ async def test_one_task_whatever_is_allowed(tmp_path: Path) -> None:
     await connector.start(settings)
     assert await connector.task_configs(10) == [settings]
     assert isinstance(connector.make_task(), FileStreamSourceTask)
-    await connector.stop()
 
 
 def test_exactly_once_needs_a_file(tmp_path: Path) -> None:

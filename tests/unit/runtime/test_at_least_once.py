@@ -12,6 +12,7 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
@@ -66,7 +67,7 @@ class Bench:
             TASK,
             self.producer,
             ConnectorOffsets("c", self.topic),
-            TaskCallbacks(TASK, self.task, Secrets()),
+            TaskCallbacks(TASK, self.task, Secrets(), PluginThread("task")),
             TopicsInUse(TASK, self.heard, tracked=True),
             handler,
             self.counters,

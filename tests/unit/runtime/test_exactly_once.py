@@ -11,6 +11,7 @@ import pytest
 from connect.api.source import RecordMetadata, SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.boundaries import Boundaries, ConnectorBoundaries, IntervalBoundaries, PollBoundaries
 from connect.runtime.counters import TaskCounters
 from connect.runtime.delivery import SendFailed
@@ -56,7 +57,7 @@ class Bench:
             TASK,
             self.producer,
             ConnectorOffsets("c", topic),
-            TaskCallbacks(TASK, Told(self.log), Secrets()),
+            TaskCallbacks(TASK, Told(self.log), Secrets(), PluginThread("task")),
             TopicsInUse(TASK, Heard(), tracked=True),
             boundaries or PollBoundaries(),
             self.counters,

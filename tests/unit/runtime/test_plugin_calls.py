@@ -13,6 +13,7 @@ from connect.api.source import EngineTask, RecordMetadata, SourceConnector, Sour
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herding import BadRequest
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.plugin_calls import PluginBroke, masked, plugin_call
 from connect.runtime.task_callbacks import TaskCallbacks
 from connect.runtime.traces import Secrets
@@ -141,7 +142,7 @@ def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: 
             raise error
 
     async def main() -> None:
-        callbacks = TaskCallbacks(TASK, Task(), Secrets())
+        callbacks = TaskCallbacks(TASK, Task(), Secrets(), PluginThread("task"))
         await callbacks.commit_record(record(1), None)
         await callbacks.commit()
 

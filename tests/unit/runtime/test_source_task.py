@@ -11,6 +11,7 @@ from connect.api.convert import DataError
 from connect.api.source import SourceRecord, SourceTask
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import State, TargetState, TaskId
+from connect.kafka.plugin_thread import PluginThread
 from connect.runtime.at_least_once import AtLeastOnce
 from connect.runtime.conversion import Conversion, make_converters
 from connect.runtime.counters import Starts
@@ -74,6 +75,7 @@ class Stand:
         self.running = self.runner.begin()
 
     async def _make(self, runner: TaskRunner) -> SourceWork:
+        thread = PluginThread("task")
         known, config, found = runner.known, worker_config(), plugins(TestConnector)
         errors = ErrorHandler(TASK, self._errors, runner.counters, known.secrets, runner.control.stopping)
         offsets = ConnectorOffsets("c", self.topic)
@@ -81,7 +83,7 @@ class Stand:
             TASK,
             self.producer,
             offsets,
-            TaskCallbacks(TASK, self._task, known.secrets),
+            TaskCallbacks(TASK, self._task, known.secrets, thread),
             TopicsInUse(TASK, self.heard, tracked=True),
             errors,
             runner.counters,
@@ -89,7 +91,7 @@ class Stand:
             flush_timeout_ms=5000,
         )
         conversion = Conversion(make_chain(self._props, found), make_converters(self._props, config, found), errors)
-        context = TaskContext({"own": "config"}, offsets)
+        context = TaskContext({"own": "config"}, offsets, thread)
         return SourceWork(
             TASK, self._task, context, delivery, conversion, TopicCreation([], None), runner.counters, known.secrets
         )

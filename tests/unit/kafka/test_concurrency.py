@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connect.kafka import concurrency
+from connect.kafka.concurrency import Scope, together
+
+
+async def test_a_closed_scope_has_no_task_and_starts_none() -> None:
+    scope = Scope("worker")
+    ran: list[int] = []
+
+    async def work(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ran.append(number)
+
+    tasks = [scope.spawn(work(number), f"work {number}") for number in range(3)]
+    await asyncio.sleep(0)
+    await scope.close()
+    assert [task.cancelled() for task in tasks] == [True] * 3
+    assert sorted(ran) == [0, 1, 2]
+    assert not scope.tasks
+    with pytest.raises(RuntimeError, match="worker: late was not started"):
+        scope.spawn(work(3), "late")
+    await scope.close()
+    assert len(ran) == 3
+
+
+async def test_a_task_may_close_its_own_scope() -> None:
+    scope = Scope("worker")
+    other = scope.spawn(asyncio.Event().wait(), "other")
+    own = scope.spawn(scope.close(), "own")
+    async with asyncio.timeout(60):
+        await own
+    assert other.cancelled()
+
+
+async def test_a_cancel_that_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio.wait_for of Python 3.11 loses a cancel that arrives together with what it waits for."""
+    monkeypatch.setattr(concurrency, "_STUCK_S", 0.01)
+    scope = Scope("worker")
+    lost: list[bool] = []
+
+    async def loses_one() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if lost:
+                    raise
+                lost.append(True)
+
+    task = scope.spawn(loses_one(), "loses one")
+    await asyncio.sleep(0)
+    await scope.close()
+    assert lost == [True]
+    assert task.cancelled()
+
+
+async def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(concurrency, "_STUCK_S", 0.01)
+    scope, may_end = Scope("worker"), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = scope.spawn(stubborn(), "stubborn")
+    await asyncio.sleep(0)
+    await scope.close()
+    assert caplog.messages == ["worker: still running after a cancel: stubborn"]
+    may_end.set()
+    await task
+
+
+async def test_a_close_waits_as_long_as_tasks_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each task ends later than the one before it by less than the limit, all of them by more."""
+    monkeypatch.setattr(concurrency, "_STUCK_S", 0.2)
+    scope = Scope("worker")
+
+    async def slow(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.08 * number)
+
+    tasks = [scope.spawn(slow(number), f"slow {number}") for number in range(1, 7)]
+    await asyncio.sleep(0)
+    await scope.close()
+    assert all(task.cancelled() for task in tasks)
+    assert not caplog.messages
+
+
+async def test_the_first_error_ends_the_others_before_it_is_raised() -> None:
+    ended = []
+
+    async def fails() -> None:
+        raise ValueError("first")
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(ValueError, match="first"):
+        await together("both", [waits(), fails()])
+    assert ended == [True]
