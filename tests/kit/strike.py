@@ -171,6 +171,7 @@ class Strike:
         node = self._chance.randrange(len(stage.proxies))
         end_s = time.monotonic() + _KEEP_DEADLINE_S
         while True:
+            # Frozen while a transaction was ended, nobody writes until it is; and a broker may lead nothing just now.
             stage.eu.freeze(node)
             thaw = _once(partial(stage.eu.thaw, node))
             undo.callback(thaw)
@@ -179,12 +180,12 @@ class Strike:
             try:
                 wait_until(enough, _FROZEN_LOOK_S, "the frozen broker has bytes")
             except DeadlinePassed:
-                # Frozen while a transaction was ended: nobody writes until it is.
                 if time.monotonic() > end_s:
                     raise
                 thaw()
                 loaded = stage.passed_bytes() + _FROZEN_BYTES
                 wait_until(partial(self._copies_again, loaded), _LOAD_DEADLINE_S, "the mirror copies again")
+                node = (node + 1) % len(stage.proxies)
             else:
                 return thaw
 
