@@ -16,7 +16,8 @@ from connect.core.model import Restarts
 ENABLED: Final = "auto.restart.enabled"
 MAX_RESTARTS: Final = "auto.restart.max.restarts"
 MAX_BACKOFF_MINUTES: Final = "auto.restart.max.backoff.minutes"
-_GROUP: Final = "Automatic Restart"
+#: They follow Kafka's own of this heading.
+_GROUP: Final = "Error Handling"
 
 AUTO_RESTART: Final = ConfigDef.of(
     Setting(
@@ -25,7 +26,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         False,
         "Restart a connector and its tasks that fail, unless a restart cannot help; connect-mirror-maker sets true.",
         group=_GROUP,
-        order=1,
+        order=6,
         display_name="Restart automatically",
     ),
     Setting(
@@ -35,7 +36,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         "Most automatic restarts in a row; null is no limit.",
         AtLeast(0, nullable=True),
         group=_GROUP,
-        order=2,
+        order=7,
         display_name="Maximum restarts",
     ),
     Setting(
@@ -45,7 +46,7 @@ AUTO_RESTART: Final = ConfigDef.of(
         "Longest pause between automatic restarts.",
         AtLeast(1),
         group=_GROUP,
-        order=3,
+        order=8,
         display_name="Maximum pause in minutes",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from connect.core.auto_restart import AUTO_RESTART
 from connectors.config_defs import OWN
 from tests.interop.rest.compare import Intended
 
@@ -17,7 +18,7 @@ INTENDED: Final[tuple[Intended, ...]] = (
     Intended("*", "*.documentation", "what a setting does is said in words of our own"),
     Intended("*", "headers.content-type", "Java's errors from before a resource is found are JSON that says not so"),
     Intended("*", "headers.allow", "the answer to a wrong method names the right ones, as HTTP wants"),
-    *(Intended("*", f"body*.{key}", _OURS) for key in OWN.settings),
+    *(Intended("*", f"body*.{key}", _OURS) for key in (*OWN.settings, *AUTO_RESTART.settings)),
     Intended("plugins*", "body.*FileStreamSinkConnector/sink", "this framework runs sources"),
     Intended("named 'a/b'*", "status", _READABLE),
     Intended("named 'a%b'*", "status", _READABLE),
