@@ -82,7 +82,7 @@ class AutoRestart:
         """Return what follows a failure at ``now_ms``: the next restart with its time, or why there is none."""
         pause_ms = self.backoff_ms(before.count)
         if before.count and now_ms - before.at_ms > pause_ms:
-            before = Restarts()
+            before = Restarts(at_ms=before.at_ms)
         if not may_recover:
             return Restarts(before.count, before.at_ms, PERMANENT_ERROR)
         if self.max_restarts is not None and before.count >= self.max_restarts:
