@@ -83,9 +83,11 @@ class AutoRestart:
         """Return what follows a failure at ``now_ms``: the next restart with its time, or why there is none."""
         pause_ms = self.backoff_ms(before.count)
         if before.count and now_ms - before.at_ms > pause_ms:
-            before = Restarts()
+            before = Restarts(at_ms=before.at_ms)
         if not may_recover:
             return Restarts(before.count, before.at_ms, PERMANENT_ERROR)
         if self.max_restarts is not None and before.count >= self.max_restarts:
             return Restarts(before.count, before.at_ms, NO_MORE)
-        return Restarts(before.count + 1, max(now_ms, before.at_ms + pause_ms) if before.count else now_ms)
+        # No longer than the pause, also where the clock was set back or is behind that of the owner before.
+        at_ms = min(max(now_ms, before.at_ms + pause_ms), now_ms + pause_ms)
+        return Restarts(before.count + 1, at_ms if before.count else now_ms)

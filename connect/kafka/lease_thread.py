@@ -89,11 +89,12 @@ class LeaseThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread, if it was started, and whatever still runs in it."""
-        if self._thread is not None and self._timer is not None:
+        """End the thread, if it was started, and whatever still runs in it. Harmless when repeated."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._timer is not None:
             self._timer.cancel()
             self.call(self._over.set)
-            await asyncio.to_thread(self._thread.join, _STOP_S)
+            await asyncio.to_thread(thread.join, _STOP_S)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None, _NOT_STARTED

@@ -48,7 +48,7 @@ class PluginThread:
         """Return what ``function`` returns, or raise what it raises.
 
         Cancelled, a plain function that has begun goes on, and what it returns is dropped. One that waits its turn is
-        not called then, unless ``always`` is set.
+        not called then, unless ``always`` is set. Raises RuntimeError for a plain one once this is closed.
         """
         if inspect.iscoroutinefunction(function) or getattr(function, "__module__", None) == _DEFAULTS:
             found = function(*args)
@@ -85,6 +85,8 @@ class PluginThread:
     async def _in_thread(
         self, context: contextvars.Context, function: Callable[..., Any], args: tuple[Any, ...], always: bool
     ) -> Any:
+        if self._scope.is_closed:
+            raise RuntimeError(f"{self._name} has ended, and calls nothing any more")
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True).start()
@@ -101,8 +103,8 @@ class PluginThread:
             error: BaseException | None = None
             try:
                 found = call.run()
-            except StopIteration as stopped:  # which no future takes
-                error = RuntimeError(f"it raised {stopped!r}")
+            except (StopIteration, KeyboardInterrupt) as ended:  # no future takes the one, the other ends the loop
+                error = RuntimeError(f"it raised {ended!r}")
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -193,7 +193,9 @@ class Around:
             self._statuses.topic_used(TopicUse(topic, task.connector, task.task, self._now_ms()))
 
     def _tell(self, work: str | TaskId, state: State, failure: Failure | None, version: str | None) -> None:
-        wait_ms = None if failure is None else self._restarts.failed(work, may_recover=failure.may_recover)
+        wait_ms = None
+        if failure is not None and not failure.is_at_end:
+            wait_ms = self._restarts.failed(work, may_recover=failure.may_recover)
         restarts = self._restarts.last(work)
         if restarts is not None:
             self._driver.put(events.AutoRestart(work, wait_ms))

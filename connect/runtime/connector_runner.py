@@ -276,7 +276,7 @@ class ConnectorRunner:
         if self._phase is Phase.FAILED:
             return
         self._phase = Phase.FAILED
-        failure = Failure.of(error, self.known.secrets)
+        failure = Failure.of(error, self.known.secrets, is_at_end=self._stopping)
         log.error("connector %s has failed: %s", self.name, self.known.secrets.line(error))
         log.debug("connector %s: %s", self.name, failure.trace)
         self._tell(State.FAILED, failure)

@@ -13,14 +13,15 @@ from connect.runtime.traces import Secrets
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a connector or a task is FAILED: the whole text of the error, free of resolved secrets, and whether a
-    restart may help."""
+    restart may help. ``is_at_end``: it was to end, so no restart follows; another may run by then."""
 
     trace: str
     may_recover: bool
+    is_at_end: bool = False
 
     @classmethod
-    def of(cls, error: Exception, secrets: Secrets) -> Failure:
-        return cls(secrets.trace(error), may_recover(error))
+    def of(cls, error: Exception, secrets: Secrets, *, is_at_end: bool = False) -> Failure:
+        return cls(secrets.trace(error), may_recover(error), is_at_end)
 
 
 class WorkerListener(Protocol):

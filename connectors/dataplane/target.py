@@ -134,7 +134,7 @@ class TargetWriter:
         self._room()
 
     def broken(self, error: Exception) -> None:
-        """An answer could not be taken, so nobody knows what became of its batches."""
+        """An answer could not be taken, or a request not be made, so nobody knows what became of its batches."""
         self._fail(error)
 
     def _refused(
@@ -290,7 +290,10 @@ class _LeaderPump:
 
     def _go_on(self) -> None:
         self._gives_way = False
-        self.pump()
+        try:
+            self.pump()
+        except Exception as error:  # the event loop would only log it
+            self._writer.broken(error)
 
     def _gather(self, ends_s: float) -> list[tuple[PartitionCopier, Outgoing]]:
         """Take the next batches, at most one for each target partition: of two in one request a broker keeps the last

@@ -120,6 +120,7 @@ class ServedLink:
         self._leases = leases
         self._said: deque[Message | LinkClosed] = deque()
         self._arrived = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
         self._scope = Scope(f"link of {self.peer}")
 
     def listen(self) -> None:
@@ -129,6 +130,10 @@ class ServedLink:
     def renew(self, every_s: float) -> None:
         """Renew the slice's lease from now on, as long as the main loop turns."""
         self._leases.call(self._begin_to_renew, every_s)
+
+    def let_lapse(self) -> None:
+        """Renew the slice's lease no more."""
+        self._leases.call(self._stop_renewing)
 
     def send(self, message: Message) -> None:
         """See :meth:`Link.send`."""
@@ -159,7 +164,11 @@ class ServedLink:
         self._scope.spawn(self._listen(), f"link of {self.peer}")
 
     def _begin_to_renew(self, every_s: float) -> None:
-        self._scope.spawn(self._renew(every_s), f"lease of {self.peer}")
+        self._renewing = self._scope.spawn(self._renew(every_s), f"lease of {self.peer}")
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
 
     async def _renew(self, every_s: float) -> None:
         while True:

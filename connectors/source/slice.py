@@ -338,6 +338,8 @@ class SliceHandle:
     def _end(self, error: HeliographError | None) -> None:
         if not self.ended.done():
             self.ended.set_result(error)
+            if self._link is not None:
+                self._link.let_lapse()  # until it is closed, which may take a while
 
 
 def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:

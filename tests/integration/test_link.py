@@ -226,3 +226,21 @@ async def test_a_slice_keeps_its_lease_while_the_main_loop_of_its_worker_stands_
         worker.abort()
         await asyncio.to_thread(slice_.join, DEADLINE_S)
         assert {one["type"] for one in heard} == {"lease"}
+
+
+async def test_a_lease_that_may_lapse_is_renewed_no_more_and_the_slice_is_still_heard(server: LinkServer) -> None:
+    ticket = server.expect("us->eu task 0", 3)
+    slice_ = await Link.connect(server.address, hello(ticket))
+    worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
+    worker.renew(0.01)
+    assert await heard(slice_) == {"type": "lease"}
+    worker.let_lapse()
+    worker.send({"type": "hold"})
+    while (await heard(slice_))["type"] == "lease":
+        pass
+    slice_.send({"type": "failed"})
+    assert await heard(worker) == {"type": "failed"}
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(slice_.receive(), 0.1)
+    worker.abort()
+    await slice_.close()

@@ -56,6 +56,7 @@ class Heard:
         self.wanted: list[str] = []
         self.topics: list[tuple[str, TaskId]] = []
         self.failed: list[str] = []
+        self.failed_at_end: set[str | TaskId] = set()
 
     def connector_changed(self, name: str, state: State, failure: Failure | None, version: str | None) -> None:
         self._changed(name, state, failure, version)
@@ -83,6 +84,8 @@ class Heard:
         self.states.append((work, state))
         self.traces[work] = failure.trace if failure is not None else None
         self.versions[work] = version
+        if failure is not None and failure.is_at_end:
+            self.failed_at_end.add(work)
 
 
 class MemoryLog:

@@ -44,6 +44,11 @@ def test_the_count_starts_again_after_a_run_longer_than_the_pause(after_ms: int,
     assert AutoRestart().after_failure(second, failed_ms, may_recover=True) == Restarts(count, failed_ms)
 
 
+def test_a_clock_that_was_set_back_makes_no_pause_longer() -> None:
+    second = Restarts(2, 3000 * MINUTE_MS)
+    assert AutoRestart().after_failure(second, MINUTE_MS, may_recover=True) == Restarts(3, 7 * MINUTE_MS)
+
+
 def test_it_says_why_there_is_no_restart() -> None:
     second = Restarts(2, 10 * MINUTE_MS)
     assert AutoRestart().after_failure(second, second.at_ms, may_recover=False).given_up == PERMANENT_ERROR

@@ -244,6 +244,30 @@ async def test_others_have_their_turn_between_requests_that_took_long(monkeypatc
         assert not failures
 
 
+async def test_a_batch_that_cannot_be_made_ready_in_a_later_turn_ends_the_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was to be in it is no longer in the queue then, and must not be missing between what follows."""
+    outcomes = iter([MemoryError()])
+
+    def broken(saved_s: float) -> None:
+        for error in outcomes:
+            raise error
+
+    brokers, machines = Brokers(["t", "u"]), [copier("t"), copier("u")]
+    monkeypatch.setattr(machines[1], "next_batch", broken)
+    with writing(brokers) as (writer, failures):
+        leaders = await Leaders.connected(cast(Cluster, brokers), ["t", "u"])
+        writer.start(machines, leaders)
+        monkeypatch.setattr(target, "_TURN_S", 0.0)
+        writer.offer(machines[:1])
+        writer.offer(machines[1:])
+        assert not failures
+        await until(lambda: bool(failures))
+        await writer.stop()
+        assert isinstance(failures[0], MemoryError)
+
+
 def test_it_is_given_ever_more_time() -> None:
     waits_s = [recovery._backoff_s(failures, 2.0) for failures in (1, 2, 3, 5, 6, 1_000_000)]
     assert waits_s == [0.1, 0.2, 0.4, 1.6, 2.0, 2.0]

@@ -57,6 +57,14 @@ async def test_nothing_is_renewed_once_the_main_loop_has_stood_still_for_its_lim
         await until(lambda: leases.may_renew, "it turns again")
 
 
+async def test_a_stop_may_be_repeated_and_come_before_the_start() -> None:
+    leases = LeaseThread(_DEADLINE_S)
+    await leases.stop()
+    leases.start()
+    await leases.stop()
+    await leases.stop()
+
+
 async def test_the_longest_stall_counts_and_a_frozen_process_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(_DEADLINE_S) as leases:
         until_s = time.monotonic() + 0.75

@@ -273,8 +273,9 @@ async def test_what_a_plain_function_raises_and_returns() -> None:
         for raised in (ValueError("wrong"), SystemExit(3)):
             with pytest.raises(type(raised)):
                 await thread.call(fails, raised)
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await thread.call(fails, StopIteration())
+        for taken in (StopIteration(), KeyboardInterrupt()):
+            with pytest.raises(RuntimeError, match=type(taken).__name__):
+                await thread.call(fails, taken)
         assert await thread.call(lambda: thread.wait_for(answer(9))) == 9
         with pytest.raises(RuntimeError, match="await the coroutine instead"):
             thread.wait_for(answer(10))
@@ -295,6 +296,17 @@ async def test_a_cancelled_call_that_waits_its_turn_is_not_made() -> None:
         free.set()
         await first
         assert await thread.call(lambda: list(made)) == [1]
+
+
+async def test_a_call_after_the_end_is_refused() -> None:
+    for calls_before in (0, 1):
+        thread = PluginThread("task c-0")
+        for _ in range(calls_before):
+            await thread.call(lambda: None)
+        await thread.close()
+        async with asyncio.timeout(_DEADLINE_S):
+            with pytest.raises(RuntimeError, match="task c-0 has ended"):
+                await thread.call(lambda: None)
 
 
 def test_a_call_that_hangs_does_not_hold_the_process() -> None:

@@ -183,11 +183,11 @@ def test_one_that_fails_as_it_ends_does_not_count_as_one_that_did_not_start() ->
         await here.start()
         await here.stop()
         assert here.heard.last("c") is State.FAILED
-        assert here.heard.failed == []
+        assert (here.heard.failed, here.heard.failed_at_end) == ([], {"c"})
         kind.trouble["start"] = PermanentError("no database")
         again = Here(kind)
         await again.start()
-        assert again.heard.failed == ["c"]
+        assert (again.heard.failed, again.heard.failed_at_end) == (["c"], set())
         await again.stop()
 
     on_worker(main())

@@ -48,13 +48,16 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
-        self.is_aborted = False
+        self.is_aborted = self.lapses = False
         self.renewed_every_s: list[float] = []
         self.heard_s = time.monotonic()
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def renew(self, every_s: float) -> None:
         self.renewed_every_s.append(every_s)
+
+    def let_lapse(self) -> None:
+        self.lapses = True
 
     def say(self, kind: str, **values: Any) -> None:
         self.heard_s = time.monotonic()
@@ -175,6 +178,7 @@ async def test_a_token_used_twice_ends_the_epoch(world: World) -> None:
     error = await asyncio.wait_for(handle.ended, 60)
     assert isinstance(error, SliceLost)
     assert "second time" in str(error)
+    assert world.wire.lapses, "its lease ends without the close"
     await handle.close()
 
 
