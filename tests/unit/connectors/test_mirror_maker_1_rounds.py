@@ -17,6 +17,7 @@ from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.stream import Stream
 from connectors.mirror_maker_1.topics import takes
 from tests.kit import virtual_time
+from tests.kit.one_loop import OneLoop
 
 DEADLINE_S = 10
 
@@ -45,6 +46,7 @@ class Brokers:
 def a_stream(source: Brokers) -> Stream:
     group = GroupSettings("g", "c", protocol_type=CONSUMER)
     lent = SimpleNamespace(
+        leases=OneLoop(),
         name="stream 0",
         number=0,
         clusters=SimpleNamespace(source=source, target=Brokers()),

@@ -13,6 +13,7 @@ from connect.kafka.group_requests import CONSUMER, GroupSettings
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.stream import Stream
 from connectors.mirror_maker_1.topics import takes
+from tests.kit.one_loop import OneLoop
 
 
 class Source:
@@ -36,6 +37,7 @@ class Source:
 def a_stream(source: Source, number: int) -> Stream:
     group = GroupSettings("g", "c", protocol_type=CONSUMER)
     lent = SimpleNamespace(
+        leases=OneLoop(),
         name=f"stream {number}",
         number=number,
         clusters=SimpleNamespace(source=source, target=source),

@@ -127,7 +127,6 @@ async def test_a_good_config() -> None:
         "Transforms",
         "Predicates",
         "Error Handling",
-        "Automatic Restart",
         "Topic Creation",
         "Exactly Once Support",
         "offsets.topic",
