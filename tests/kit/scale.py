@@ -200,7 +200,7 @@ class Scene:
                     offsets = await list_offsets(cluster, partitions, timestamp_ms)
                     if all(offset >= 0 for offset in offsets.values()):
                         return
-                if time.monotonic() > began_s + _DEADLINE_S:
+                if time.monotonic() > began_s + _DEADLINE_S or (self.mirror.pid and not self.mirror.is_running):
                     raise AssertionError(f"not all partitions in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
                 await asyncio.sleep(_LOOK_S)
         finally:
