@@ -57,7 +57,7 @@ async def measure_latency(
         failure = partial(failure_of, replicator)
         await first_records(bed.target, f"us.{load.topic}", load, failure, records=load.partitions)
         if load.has_company:
-            running.enter_context(_busy_loops(ramp_s + seconds + 2 * _DEADLINE_S))
+            running.enter_context(busy_loops(ramp_s + seconds + 2 * _DEADLINE_S))
         said = await _metered(told, ramp_s + seconds + 2 * _DEADLINE_S)
         await asyncio.to_thread(replicator.stop)
     if said["error"]:
@@ -96,7 +96,7 @@ async def _metered(told: dict[str, object], deadline_s: float) -> dict[str, Any]
 
 
 @contextmanager
-def _busy_loops(at_most_s: float) -> Iterator[None]:
+def busy_loops(at_most_s: float) -> Iterator[None]:
     """Two processes that do nothing, as fast as they can; each ends by itself."""
     script = f"import time\nend_s = time.monotonic() + {at_most_s}\nwhile time.monotonic() < end_s: pass"
     loops = [subprocess.Popen([sys.executable, "-S", "-c", script]) for _ in range(_BUSY_LOOPS)]

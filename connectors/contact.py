@@ -45,6 +45,11 @@ class Contact:
         """Whether the lag of the flow is known: not while the source cannot be asked for its ends."""
         return self.source.answers is not False
 
+    @property
+    def silent(self) -> tuple[bool, bool]:
+        """Whether the source, and whether the target, was asked and does not answer."""
+        return self.source.answers is False, self.target.answers is False
+
     def to_json(self, now_ms: int) -> dict[str, Any]:
         """What REST and ``heliograph lag`` tell; null for what is not known."""
         return {

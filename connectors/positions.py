@@ -55,6 +55,9 @@ class Kind(IntEnum):
     PROGRESS = 9
 
 
+_KINDS: Final = {int(kind): kind for kind in Kind}  # because an enum is slow to search for each record
+
+
 class UnknownFormat(UnreadableRecord):
     """A record that Heliograph has not written."""
 
@@ -254,7 +257,7 @@ def decode_kind(key: bytes | None) -> Kind | None:
         raise _later(f"offset map record of kind {kind}", version)
     if version != VERSION:
         raise UnknownFormat(f"offset map record with the key {key[:80]!r}: not one of Heliograph's")
-    return Kind(kind) if kind in tuple(Kind) else None
+    return _KINDS.get(kind)
 
 
 @lru_cache(maxsize=65_536)  # because an uncleaned topic repeats each key many times

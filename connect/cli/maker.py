@@ -16,7 +16,8 @@ from connect.kafka.concurrency import Scope, together
 from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.driver import WorkerFailed
 from connect.runtime.loop_watch import LoopWatch, collect_rarely
-from connectors.flows import Flow, MirrorMakerConfig, mirrored
+from connectors.contact import Contact
+from connectors.flows import Connector, Flow, MirrorMakerConfig, mirrored
 from connectors.source.host import SharedSpark
 from connectors.source.links import LISTENER_KEY, LinkSettings
 from connectors.source.progress import FlowProgress
@@ -128,6 +129,10 @@ class MirrorMaker:
         """A picture of every flow that mirrors."""
         now_ms = int(time.time() * 1000)
         return [worker.progress(now_ms) for worker in self._mirrors]
+
+    def contacts(self) -> list[Contact]:
+        """What is known here of the clusters of these flows."""
+        return [worker.host.contact(Connector.SOURCE.value) for worker in self._mirrors]
 
     @property
     def _mirrors(self) -> list[FlowWorker]:

@@ -32,6 +32,7 @@ from connect.cli.rates import RateMeter, flow_line, idle_text
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope, unless
+from connectors.contact import Contact
 
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
@@ -46,6 +47,8 @@ LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 EXIT_WITHIN_S: Final = 9.8
 STOP_TIMEOUT_S: Final = 9.3
 SUMMARY_INTERVAL_S: Final = 10.0
+#: How often contacts are looked at, so that a line within ten seconds says that a cluster does not answer.
+_LOOK_S: Final = 1.0
 #: That a flow copies nothing is a warning once in so long; its line comes with the others.
 IDLE_WARNING_S: Final = 60.0
 #: Waits between attempts to start while a cluster does not answer; the last one repeats.
@@ -290,4 +293,13 @@ async def _log_summaries(maker: MirrorMaker) -> None:
             if is_new:
                 warned_s[line] = clock()
             logger.log(logging.WARNING if is_new else logging.INFO, "%s", line)
-        await asyncio.sleep(SUMMARY_INTERVAL_S)
+        await until_next_summary(maker.contacts)
+
+
+async def until_next_summary(contacts: Callable[[], Sequence[Contact]]) -> None:
+    """Wait for SUMMARY_INTERVAL_S, or until a cluster of one of the flows no longer answers or answers again."""
+    began_s, before = asyncio.get_running_loop().time(), [contact.silent for contact in contacts()]
+    while asyncio.get_running_loop().time() < began_s + SUMMARY_INTERVAL_S:
+        await asyncio.sleep(_LOOK_S)
+        if [contact.silent for contact in contacts()] != before:
+            return

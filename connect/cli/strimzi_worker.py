@@ -11,7 +11,7 @@ from typing import Final
 
 from connect.cli.console import stop_signals
 from connect.cli.distributed import EXIT_WITHIN_S
-from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStarted
+from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStarted, until_next_summary
 from connect.cli.node import WorkerNode
 from connect.cli.rates import RateMeter, flow_line
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
@@ -139,7 +139,7 @@ class _ResourceNode:
             progress = [self._node.host.progress(name, name.removesuffix(_SOURCE), now_ms) for name in names]
             for rates in meter.observe(clock(), progress):
                 log.info("%s", flow_line(rates))
-            await asyncio.sleep(SUMMARY_INTERVAL_S)
+            await until_next_summary(lambda: [self._node.host.contact(name) for name in names])
 
 
 async def see_to(worker: DistributedWorker, wanted: Wanted) -> None:

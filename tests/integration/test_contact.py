@@ -4,14 +4,10 @@ hold records that cannot be read says so. The tests share one mirror between two
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -21,7 +17,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit.direct import Broker
 from tests.kit.mirror import PATIENT, SMALL, Mirror
 from tests.kit.processes import wait_until
-from tests.kit.workers import PROGRAMS
+from tests.kit.seen import Seen
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +25,6 @@ _TOPIC: Final = "still-numbers"
 _DEADLINE_S: Final = 90.0
 #: Ten are promised; a machine may be busy.
 _SOON_S: Final = 20.0
-_METRIC: Final = "kafka_connect_mirror_MirrorSourceConnector_"
 
 #: What each of them does to a decoder: too many levels, bytes of no form, the front of a right record and then nothing.
 _POISON: Final = (b"[" * 100_000, b"\xff\xfe", b"\x01\x01")
@@ -108,7 +103,7 @@ def test_nothing_looks_green_that_is_not(still: KafkaCluster, stuck: KafkaCluste
 
 def test_it_goes_on_behind_what_it_cannot_read(still: KafkaCluster, stuck: KafkaCluster, seen: _Seen) -> None:
     mirror = seen.mirror
-    for broker, topics in ((seen.source, _AT_SOURCE), (seen.target, _AT_TARGET)):
+    for broker, topics in ((seen.from_broker, _AT_SOURCE), (seen.to_broker, _AT_TARGET)):
         for topic in topics:
             seen.until(partial(_is_there, broker, topic), f"{topic} is there")
     asyncio.run(_poison(still.bootstrap, _AT_SOURCE))
@@ -197,49 +192,24 @@ def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
     seen.until(lambda: seen.status("/still/eu/health") == 200 and seen.metric("target_answers") == 1, "it is back")
 
 
-class _Seen:
-    """What a running mirror shows."""
+class _Seen(Seen):
+    """What the mirror between these brokers shows."""
 
     def __init__(self, mirror: Mirror, url: str, source: Broker, target: Broker) -> None:
-        self.mirror = mirror
-        self.url = url
-        self.source, self.target = source, target
+        super().__init__(mirror, url, "still")
+        self.from_broker, self.to_broker = source, target
         self._written = 0
 
     def copies(self, count: int) -> None:
         """Write numbers at the source, and wait until they have arrived."""
-        self.source.produce(_TOPIC, self._written, count)
+        self.from_broker.produce(_TOPIC, self._written, count)
         self._written += count
-        self.until(lambda: self.target.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied")
-
-    def ask(self, path: str, method: str = "GET") -> Any:
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, method=method), timeout=60) as answer:
-            body = answer.read()
-        return json.loads(body) if body else None
-
-    def status(self, path: str) -> int:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    def metric(self, name: str) -> float:
-        """The value of the flow that copies; NaN while there is none."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
-            text = answer.read().decode()
-        found = re.search(rf'^{_METRIC}{name}{{[^}}]*source="still"[^}}]*}} (\S+)$', text, re.MULTILINE)
-        return float(found[1]) if found else float("nan")
+        self.until(
+            lambda: self.to_broker.end(f"still.{_TOPIC}") >= self._written, f"{self._written} records are copied"
+        )
 
     def until(self, is_so: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
         wait_until(is_so, within_s, what, 0.2)
-
-    def lag(self, *more: str, flow: str = "still->eu") -> tuple[int, str]:
-        """Exit code and output of ``heliograph lag``, of the file or of what ``more`` names."""
-        file = [] if more else [str(self.mirror.properties_file)]
-        command = [str(PROGRAMS / "heliograph"), "lag", *file, *more, "--flow", flow]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout + done.stderr
 
 
 def _is_there(broker: Broker, topic: str) -> bool:

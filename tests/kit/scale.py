@@ -43,8 +43,8 @@ from tests.kit.reports import leave
 from tests.kit.requests import FETCH
 from tests.kit.topics import make_topics
 
-_HEAP: Final = "-Xmx768m"
-_ALIAS: Final = "us"
+HEAP: Final = "-Xmx768m"
+ALIAS: Final = "us"
 _DEADLINE_S: Final = 300.0
 _LOOK_S: Final = 0.2
 _SETTLE_S: Final = 5.0
@@ -115,8 +115,8 @@ class Measured:
         ]
         for idle in self.idle:
             lines += [
-                f"| idle for {idle.seconds:.0f} s: CPU | {_shares(idle.cpu)} |",
-                f"| memory (PSS) | {_megabytes(idle.pss_bytes)} |",
+                f"| idle for {idle.seconds:.0f} s: CPU | {shares_text(idle.cpu)} |",
+                f"| memory (PSS) | {megabytes_text(idle.pss_bytes)} |",
                 f"| fetches a second | {idle.fetches_per_s:.1f} |",
                 f"| bytes a second to the source | {idle.request_bytes_per_s:.0f} |",
                 f"| bytes a second from the source | {idle.answer_bytes_per_s:.0f} |",
@@ -125,11 +125,11 @@ class Measured:
         return "\n".join(lines)
 
 
-def _shares(cpu: Mapping[str, float]) -> str:
+def shares_text(cpu: Mapping[str, float]) -> str:
     return f"{sum(cpu.values()):.1%} of a core ({', '.join(f'{name} {share:.1%}' for name, share in cpu.items())})"
 
 
-def _megabytes(sizes: Mapping[str, int]) -> str:
+def megabytes_text(sizes: Mapping[str, int]) -> str:
     named = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in sizes.items())
     return f"{sum(sizes.values()) / 1e6:.0f} MB ({named})"
 
@@ -162,14 +162,30 @@ class Scene:
 
     async def write_everywhere(self) -> None:
         """A round."""
-        self._clock_ms += 1
         async with self._producer() as producer:
-            await asyncio.gather(*[await self._send(producer, partition) for partition in self.partitions])
+            await self._write_round(producer)
+
+    async def keep_busy(self, every_s: float) -> None:
+        """Rounds without end, the next one ``every_s`` after the one before began or as soon as that is written."""
+        async with self._producer() as producer:
+            while True:
+                await asyncio.gather(asyncio.sleep(every_s), self._write_round(producer))
+
+    async def _write_round(self, producer: AIOKafkaProducer) -> None:
+        self._clock_ms += 1
+        await asyncio.gather(*[await self._send(producer, partition) for partition in self.partitions])
 
     async def everywhere_copied(self, began_s: float) -> float:
         """Wait until the last round's records have arrived; how long after ``began_s``."""
-        targets = [(f"{_ALIAS}.{topic}", index) for topic, index in self.partitions]
-        await self._until_told(self._eu, targets, self._clock_ms, began_s)
+        return await self._everywhere(self._clock_ms, began_s)
+
+    async def next_copied(self, began_s: float) -> float:
+        """The same with the next round's records, or later ones: for a start while the source is kept busy."""
+        return await self._everywhere(self._clock_ms + 1, began_s)
+
+    async def _everywhere(self, clock_ms: int, began_s: float) -> float:
+        targets = [(f"{ALIAS}.{topic}", index) for topic, index in self.partitions]
+        await self._until_told(self._eu, targets, clock_ms, began_s)
         return time.monotonic() - began_s
 
     async def _until_told(
@@ -184,7 +200,7 @@ class Scene:
                     offsets = await list_offsets(cluster, partitions, timestamp_ms)
                     if all(offset >= 0 for offset in offsets.values()):
                         return
-                if time.monotonic() > began_s + _DEADLINE_S:
+                if time.monotonic() > began_s + _DEADLINE_S or (self.mirror.pid and not self.mirror.is_running):
                     raise AssertionError(f"not all partitions in {_DEADLINE_S:g} s: {self.mirror.log_lines()[-3:]}")
                 await asyncio.sleep(_LOOK_S)
         finally:
@@ -196,7 +212,7 @@ class Scene:
         consumer = AIOKafkaConsumer(bootstrap_servers=self._eu, enable_auto_commit=False, fetch_max_wait_ms=100)
         found = []
         async with self._producer() as producer, consumer:
-            partition = TopicPartition(f"{_ALIAS}.{topic}", index)
+            partition = TopicPartition(f"{ALIAS}.{topic}", index)
             consumer.assign([partition])
             await consumer.seek_to_end(partition)
             for _ in range(count):
@@ -240,7 +256,7 @@ class Scene:
             await cluster.close()
 
     async def _busy_records(self, cluster: Cluster) -> int:
-        partitions = [(f"{_ALIAS}.{_BUSY}", index) for index in range(self.topics[_BUSY])]
+        partitions = [(f"{ALIAS}.{_BUSY}", index) for index in range(self.topics[_BUSY])]
         return sum((await list_offsets(cluster, partitions, LATEST)).values())
 
     def slices(self) -> list[Member]:
@@ -250,7 +266,7 @@ class Scene:
 
     async def compare(self) -> str:
         """The comparison in one line; raises AssertionError where it is not exact."""
-        pairs = [TopicPair(topic, f"{_ALIAS}.{topic}", count) for topic, count in self.topics.items() if topic != _BUSY]
+        pairs = [TopicPair(topic, f"{ALIAS}.{topic}", count) for topic, count in self.topics.items() if topic != _BUSY]
         async with Checker(self._us, self._eu, pairs) as checker:
             report = await checker.caught_up(_DEADLINE_S)
         assert report.is_exact, report.summary()
@@ -266,7 +282,7 @@ class Scene:
         return await producer.send(topic, value, key, index, self._clock_ms, headers)
 
 
-def _costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
+def costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
     """(CPU seconds, PSS) by kind of process."""
     found: dict[str, tuple[float, int]] = {}
     for member in mirror.members():
@@ -277,22 +293,23 @@ def _costs(mirror: Mirror) -> dict[str, tuple[float, int]]:
     return found
 
 
+async def costs_during(mirror: Mirror, seconds: float) -> tuple[float, dict[str, float], dict[str, int]]:
+    """Watch the mirror; return for how many seconds, then the share of one core and the PSS in bytes by kind of
+    process."""
+    before, began_s = costs(mirror), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, lasted_s = costs(mirror), time.monotonic() - began_s
+    # A slice of a new epoch was not there before; one that has ended is counted no more.
+    cpu = {role: max(cpu_s - before.get(role, (0.0, 0))[0], 0.0) / lasted_s for role, (cpu_s, _) in after.items()}
+    return lasted_s, cpu, {role: pss for role, (_, pss) in after.items()}
+
+
 async def idle(scene: Scene, proxy: FaultProxy, seconds: float) -> Idle:
     """Watch the mirror do nothing for so long."""
-    before, began_s = _costs(scene.mirror), time.monotonic()
     counted = _counted(proxy)
-    await asyncio.sleep(seconds)
-    after, lasted_s = _costs(scene.mirror), time.monotonic() - began_s
+    lasted_s, cpu, pss = await costs_during(scene.mirror, seconds)
     fetches, requests, answers = (now - then for now, then in zip(_counted(proxy), counted, strict=True))
-    return Idle(
-        lasted_s,
-        # A slice of a new epoch was not there before; one that has ended is counted no more.
-        {role: max(cpu_s - before.get(role, (0.0, 0))[0], 0.0) / lasted_s for role, (cpu_s, _) in after.items()},
-        {role: pss for role, (_, pss) in after.items()},
-        fetches / lasted_s,
-        requests / lasted_s,
-        answers / lasted_s,
-    )
+    return Idle(lasted_s, cpu, pss, fetches / lasted_s, requests / lasted_s, answers / lasted_s)
 
 
 def _counted(proxy: FaultProxy) -> tuple[int, int, int]:
@@ -314,7 +331,7 @@ async def measure(
         await scene.write_everywhere()
         found.started_s[what] = await scene.everywhere_copied(began_s)
         if mirror.pid != pid:
-            found.start_cpu_s[what] = sum(cpu_s for cpu_s, _ in _costs(mirror).values())
+            found.start_cpu_s[what] = sum(cpu_s for cpu_s, _ in costs(mirror).values())
         resumed = mirror.resumed(log_start)
         found.resumed[what] = len(resumed)
         found.faults += [one.line for one in resumed if one.at_least_once]
@@ -324,7 +341,7 @@ async def measure(
     await asyncio.sleep(_SETTLE_S)
     for seconds in _IDLE_S:
         found.idle.append(await idle(scene, proxy, seconds))
-        say(f"idle for {seconds:.0f} s: {_shares(found.idle[-1].cpu)}")
+        say(f"idle for {seconds:.0f} s: {shares_text(found.idle[-1].cpu)}")
     latencies = sorted(await scene.latencies_ms(_LATENCY_RECORDS))
     found.latency_ms = {"median": statistics.median(latencies), "p99": latencies[int(0.99 * len(latencies))]}
     began_s = time.monotonic()
@@ -343,7 +360,7 @@ async def measure(
     mirror.stop(within_s=_DEADLINE_S)
     found.comparison = await scene.compare()
     for what, topics in (("to warm the brokers", _BUSY), ("beside the idle ones", "scale-.*"), ("alone", _BUSY)):
-        mirror.configure({**scene.properties, f"{_ALIAS}->eu.topics": topics})
+        mirror.configure({**scene.properties, f"{ALIAS}->eu.topics": topics})
         scene.write_backlog(busy_records)
         before = await scene.busy_records()
         mirror.start()
@@ -354,10 +371,18 @@ async def measure(
     del found.records_per_s["to warm the brokers"]
 
 
+def make_some_at_once(bootstrap: str, counts: Mapping[str, int]) -> None:
+    """Make topics by requests of a few each."""
+    names = list(counts)
+    for first in range(0, len(names), _MADE_AT_ONCE):
+        some = names[first : first + _MADE_AT_ONCE]
+        asyncio.run(make_topics(bootstrap, {name: counts[name] for name in some}))
+
+
 @contextmanager
 def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) -> Iterator[tuple[Scene, FaultProxy]]:
     """The clusters with their topics, and the mirror's file."""
-    jvm = (*QUICK_JVM, _HEAP)
+    jvm = (*QUICK_JVM, HEAP)
     proxies: list[FaultProxy] = []
     counts = {f"scale-{number:03}": partitions for number in range(topics)}
     counts[_BUSY] = max(1, topics * partitions // _BUSY_SHARE)
@@ -369,16 +394,13 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
 
         us = exits.enter_context(KafkaCluster.start("us", advertised=before_source, jvm_options=jvm))
         eu = exits.enter_context(KafkaCluster.start("eu", jvm_options=jvm))
-        names = list(counts)
-        for first in range(0, len(names), _MADE_AT_ONCE):
-            some = names[first : first + _MADE_AT_ONCE]
-            asyncio.run(make_topics(us.bootstrap, {name: counts[name] for name in some}))
+        make_some_at_once(us.bootstrap, counts)
         properties = {
-            "clusters": f"{_ALIAS}, eu",
-            f"{_ALIAS}.bootstrap.servers": us.proxied_bootstrap,
+            "clusters": f"{ALIAS}, eu",
+            f"{ALIAS}.bootstrap.servers": us.proxied_bootstrap,
             "eu.bootstrap.servers": eu.bootstrap,
-            f"{_ALIAS}->eu.enabled": "true",
-            f"{_ALIAS}->eu.topics": "scale-.*",
+            f"{ALIAS}->eu.enabled": "true",
+            f"{ALIAS}->eu.topics": "scale-.*",
             **SMALL,
             "tasks.max": str(tasks),
         }

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import struct
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
-
-import crc32c
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from kafka.protocol.producer.produce import ProduceRequest
 
 from connect.core import offsetlog
 from connect.embedded.brokers import KafkaCluster
@@ -42,6 +37,7 @@ from connectors.positions import (
     encode_progress,
 )
 from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
+from tests.kit.internal_rounds import Moment, write_rounds
 
 _GOAL_BYTES: Final = 200 * 1024 * 1024
 _GOAL_S: Final = 10.0
@@ -50,10 +46,6 @@ _PROGRESS_A_MINUTE: Final = 5
 _MINUTE_MS: Final = 60_000
 _SETTLED_S: Final = 45.0
 _LONGEST_WAIT_S: Final = 300.0
-_CRC_AT: Final = 17
-_TIMES: Final = struct.Struct(">qq")  # base and max timestamp, at byte 27 of a batch
-_TIMES_AT: Final = 27
-_Batches = Mapping[tuple[str, int], bytearray]
 
 
 def main(arguments: list[str]) -> int:
@@ -83,7 +75,8 @@ async def _measure(options: argparse.Namespace, eu: KafkaCluster, folder: Path) 
             await alter(cluster, {topic: {**kafkas, "max.compaction.lag.ms": None} for topic in _topics(settings)})
         minutes = int(options.hours * 60)
         began_s = time.monotonic()
-        written = await _write(cluster, _minute(settings, positions), minutes)
+        moments = [await _placed(cluster, moment) for moment in _minute(settings, positions)]
+        written = await write_rounds(cluster, moments, minutes, _MINUTE_MS)
         print(f"{written} records of {options.hours:g} hours written in {time.monotonic() - began_s:.0f} s", flush=True)
         size = await _settled(folder)
         print(f"internal topics: {size / 1024**2:.1f} MiB (goal: at most {_GOAL_BYTES // 1024**2})", flush=True)
@@ -157,39 +150,17 @@ def _minute(settings: StoreSettings, positions: Sequence[Position]) -> list[list
     return moments
 
 
-async def _write(cluster: Cluster, moments: Sequence[Sequence[OutRecord]], minutes: int) -> int:
-    topics = {record.topic for moment in moments for record in moment}
-    counts = {name: len(topic.partitions) for name, topic in (await cluster.topics(topics)).topics.items()}
-    batches = [_batches(moment, counts) for moment in moments]
-    (node,) = (await cluster.metadata(())).brokers
-    connection = await cluster.connection(node, "week")
-    first_ms = int(time.time() * 1000) - minutes * _MINUTE_MS
-    step_ms = _MINUTE_MS // len(moments)
-    for minute in range(minutes):
-        for index, moment in enumerate(batches):
-            await connection.call(_request(moment, first_ms + minute * _MINUTE_MS + (index + 1) * step_ms), at_most=11)
-    return minutes * sum(map(len, moments))
-
-
-def _batches(records: Sequence[OutRecord], counts: Mapping[str, int]) -> _Batches:
-    builders: dict[tuple[str, int], tuple[DefaultRecordBatchBuilder, int]] = {}
+async def _placed(cluster: Cluster, records: Sequence[OutRecord]) -> Moment:
+    counts = {name: len(one.partitions) for name, one in (await cluster.topics(_names(records))).topics.items()}
+    placed: dict[tuple[str, int], list[OutRecord]] = {}
     for record in records:
         place = record.topic, partition_of(record.partition_key or record.key, counts[record.topic])
-        builder, count = builders.get(place) or (DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 900_000), 0)
-        builder.append(count, 0, record.key, record.value, [])
-        builders[place] = builder, count + 1
-    return {place: bytearray(builder.build()) for place, (builder, _) in builders.items()}
+        placed.setdefault(place, []).append(record)
+    return placed
 
 
-def _request(batches: _Batches, now_ms: int) -> ProduceRequest:
-    topics: dict[str, ProduceRequest.TopicProduceData] = {}
-    for (topic, partition), batch in batches.items():
-        _TIMES.pack_into(batch, _TIMES_AT, now_ms, now_ms)
-        struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(bytes(batch[_CRC_AT + 4 :])))
-        entry = topics.setdefault(topic, ProduceRequest.TopicProduceData(name=topic, partition_data=[]))
-        row = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(batch))
-        entry.partition_data.append(row)
-    return ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=list(topics.values()))
+def _names(records: Sequence[OutRecord]) -> set[str]:
+    return {record.topic for record in records}
 
 
 async def _settled(folder: Path) -> int:

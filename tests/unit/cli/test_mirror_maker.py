@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from connect.cli import mirror_maker
-from connect.cli.mirror_maker import NotStarted, StopTimedOut, parse_arguments, run
+from connect.cli.mirror_maker import NotStarted, StopTimedOut, parse_arguments, run, until_next_summary
 from connect.core.errors import ClusterUnreachable, ConfigError
+from connectors.contact import NOTHING_KNOWN, Contact, Side
+from tests.kit import virtual_time
 
 
 @pytest.fixture
@@ -192,3 +194,21 @@ async def test_cancelling_stops_the_mirror() -> None:
 async def _set_when(event: asyncio.Event, stop: asyncio.Event) -> None:
     await event.wait()
     stop.set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "waited_s"),
+    [
+        (Contact(Side(answers=True)), Contact(Side(answers=False)), 4),
+        (Contact(Side(answers=False)), Contact(Side(answers=True)), 4),
+        (Contact(), Contact(target=Side(answers=False)), 4),
+        (NOTHING_KNOWN, Contact(Side(answers=True), Side(answers=True)), 10),  # what a start is about
+    ],
+)
+def test_a_cluster_that_falls_silent_is_summed_up_at_once(before: Contact, after: Contact, waited_s: float) -> None:
+    async def wait() -> float:
+        clock = asyncio.get_running_loop().time
+        await until_next_summary(lambda: [NOTHING_KNOWN, before if clock() < 3.5 else after])
+        return clock()
+
+    assert virtual_time.run(wait()) == waited_s

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -21,25 +20,10 @@ from connect.core.rest_defs import REST
 from rest import bodies
 from rest.server import RestServer
 from rest.settings import RestSettings
+from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
 from tests.kit.raw_http import ask
 from tests.kit.rest_herder import DictHerder
 from tests.unit.rest.conftest import ANYWHERE
-
-_MIB: Final = 1 << 20
-#: What costs a worker most: each pair of braces would become an object.
-_OBJECTS: Final = b"[" + b"{}," * (10 * _MIB // 3 - 1) + b"{}]"
-_ENDPOINTS: Final = (
-    ("POST", "/connectors"),
-    ("PUT", "/connectors/a/config"),
-    ("PATCH", "/connectors/a/config"),
-    ("PATCH", "/connectors/a/offsets"),
-    ("PUT", "/connectors/a/pause"),
-    ("POST", "/connectors/a/restart"),
-    ("POST", "/connectors/a/tasks"),
-    ("PUT", "/connectors/a/fence"),
-    ("PUT", "/connector-plugins/x/config/validate"),
-    ("PUT", "/admin/loggers/x"),
-)
 
 
 @asynccontextmanager
@@ -53,31 +37,18 @@ async def served(settings: RestSettings, herder: DictHerder) -> AsyncIterator[in
         await server.stop()
 
 
-def send(port: int, method: str, path: str, body: bytes, *, chunked: bool) -> int:
-    """The status of the answer, from a client in a thread of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    pieces: bytes | Iterator[bytes] = body
-    if chunked:
-        pieces = (body[at : at + 65_536] for at in range(0, len(body), 65_536))
-    try:
-        connection.request(method, path, pieces, {"Content-Type": "application/json"}, encode_chunked=chunked)
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-@pytest.mark.parametrize(("method", "path"), _ENDPOINTS)
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chunked: bool) -> None:
     herder = DictHerder()
     async with served(RestSettings((ANYWHERE,)), herder) as port:
         await ask(port, "GET", "/connectors")  # what the first request prepares is not counted
         began_s = time.thread_time()
-        status = await asyncio.to_thread(send, port, method, path, _OBJECTS, chunked=chunked)
+        status = await asyncio.to_thread(send, port, method, path, OBJECTS, chunked=chunked)
         loop_s = time.thread_time() - began_s
         tracemalloc.start()
         try:
-            await asyncio.to_thread(send, port, method, path, _OBJECTS, chunked=chunked)
+            await asyncio.to_thread(send, port, method, path, OBJECTS, chunked=chunked)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -86,7 +57,7 @@ async def test_ten_mebibytes_of_objects_cost_little(method: str, path: str, chun
     assert status == (404 if is_left_unread else 413)
     assert {name for name, *_ in herder.done} <= {"connectors", "set_target_state", "restart_connector"}
     assert loop_s < 0.1
-    assert peak_bytes < 100 * _MIB
+    assert peak_bytes < 100 * MIB
 
 
 async def test_a_signature_is_checked_before_a_body_is_read() -> None:
@@ -103,7 +74,7 @@ async def test_requests_between_workers_may_be_longer() -> None:
     configs = [{"key": "x" * 1000}] * 2000
     async with served(RestSettings((ANYWHERE,)), herder) as port:
         assert (await ask(port, "POST", "/connectors/a/tasks", configs)).status == 204
-        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * (2 * _MIB)})).status == 413
+        assert (await ask(port, "PUT", "/connectors/a/config", {"key": "x" * (2 * MIB)})).status == 413
     assert [name for name, *_ in herder.done] == ["put_task_configs"]
 
 
