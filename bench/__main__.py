@@ -208,7 +208,7 @@ class Bench:
 
     async def _warm(self, load: Load, bed: Bed, held: Contents) -> None:
         """Let the brokers run until they become no faster: in their first minute they take up to twice the CPU, and
-        whoever is measured first would pay for it."""
+        what is measured first would pay for it."""
         variant = next(iter(variants(load)))[-1]
         best, since_best = 0.0, 0
         for _ in range(_WARM_PROBES):

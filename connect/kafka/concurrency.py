@@ -39,6 +39,11 @@ class Scope:
         task.add_done_callback(self.tasks.discard)
         return task
 
+    def cancel(self) -> None:
+        """Cancel the tasks, and wait for none of them."""
+        for task in self.tasks:
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel the tasks and return when they have ended. Harmless when repeated, also by one of the tasks.
 

@@ -85,8 +85,7 @@ class _Beats:
         self._scope.spawn(self._guarded(), self._name)
 
     def cancel(self) -> None:
-        for beating in self._scope.tasks:
-            beating.cancel()
+        self._scope.cancel()
 
     async def stop(self) -> None:
         """Returns when it has ended."""

@@ -107,7 +107,7 @@ class PluginThread:
                 error = RuntimeError(f"it raised {ended!r}")
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits any more
                 loop.call_soon_threadsafe(_settle, call.outcome, found, error)
 
     def _answer(self, asked: Coroutine[Any, Any, T], answer: Future[T]) -> None:

@@ -134,7 +134,7 @@ class TargetWriter:
         self._room()
 
     def broken(self, error: Exception) -> None:
-        """An answer could not be taken, or a request not be made, so nobody knows what became of its batches."""
+        """An answer could not be taken, or a request not be made, so it is unknown what became of its batches."""
         self._fail(error)
 
     def _refused(

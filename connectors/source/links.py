@@ -193,16 +193,12 @@ class ServedLink:
         self._leases.tell(self._arrived.set)
 
     def _hang_up(self) -> None:
-        self._end_tasks()
+        self._scope.cancel()
         self._link.end()
 
     def _abort(self) -> None:
-        self._end_tasks()
+        self._scope.cancel()
         self._link.abort()
-
-    def _end_tasks(self) -> None:
-        for task in self._scope.tasks:
-            task.cancel()
 
 
 class LinkServer:

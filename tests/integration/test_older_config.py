@@ -70,7 +70,7 @@ def flow_worker(folder: Path, target: KafkaCluster, source: str, leases: LeaseTh
 
 
 async def test_a_start_that_is_given_up_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The addresses of its config answer nobody, so it still looks for its clusters when it is to stop."""
+    """No broker answers at the addresses of its config, so it still looks for its clusters when it is to stop."""
     monkeypatch.setattr(runtime_worker, "_CONNECTORS_GRACE_S", 0.5)
     config = worker_config(key_converter=_AS_THEY_ARE, value_converter=_AS_THEY_ARE)
     host = MirrorHost(config.props, no_spark(), cast(FindPlugin, None))

@@ -171,7 +171,7 @@ class Strike:
         node = self._chance.randrange(len(stage.proxies))
         end_s = time.monotonic() + _KEEP_DEADLINE_S
         while True:
-            # Frozen while a transaction was ended, nobody writes until it is; and a broker may lead nothing just now.
+            # Frozen while a transaction was ended, no one writes until it is; and a broker may lead nothing just now.
             stage.eu.freeze(node)
             thaw = _once(partial(stage.eu.thaw, node))
             undo.callback(thaw)
