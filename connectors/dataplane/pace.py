@@ -13,7 +13,9 @@ _SAMPLE_S: Final = 0.25
 _QUEUED_S: Final = 0.02
 _FIRST_REQUESTS: Final = 8
 _LEAST_REQUESTS: Final = 2
-#: How long the shortest trip counts.
+#: An answer that takes longer than the shortest trip by no more than this share came of no queue.
+_UNQUEUED: Final = 1.25
+#: How long the shortest trip counts, and a window that was too large is not tried again.
 _TRIP_S: Final = 10.0
 #: How much of a new sample of the time that a request costs counts.
 _WEIGHT: Final = 0.2
@@ -60,19 +62,23 @@ class Turns:
 
     A broker takes the requests of a connection one after the other, and answers when followers have them. Whatever an
     answer takes longer than the quickest ones, its request has waited for others. Once a round trip ``limit`` is set so
-    that this would be 20 ms (as FAST TCP sets its window by queueing delay). ``request_s`` is what a request costs: the
-    time that it takes, divided by how many are under way. Times are those of a steady clock, in seconds.
+    that this would be 20 ms (as FAST TCP sets its window by queueing delay): so the broker is never idle while there is
+    a backlog. Without one a request gains nothing from waiting there, and ``unqueued`` is as many as wait for no other
+    (as TCP Vegas finds it): one where replication takes longer than the way, many at a distance.
+
+    ``request_s`` is what a request costs: the time that it takes, divided by how many are under way. Times are those of
+    a steady clock, in seconds.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.limit = min(_FIRST_REQUESTS, most)
+        self.limit = self.unqueued = min(_FIRST_REQUESTS, most)
         self.request_s = 0.0
         self._usual_bytes = 0.0
         self._trip_s = self._next_trip_s = math.inf
-        self._trip_until_s = self._round_since_s = 0.0
+        self._trip_until_s = self._round_since_s = self._grows_after_s = 0.0
         self._took_s: list[float] = []
-        self._is_full = False
+        self._under_way = self._most_under_way = 0
 
     def answered(self, sent_s: float, now_s: float, under_way: int, size: int) -> None:
         """The answer to ``size`` bytes sent at ``sent_s`` came; ``under_way`` counts requests, its own included.
@@ -87,7 +93,8 @@ class Turns:
         self.request_s = self.request_s + _WEIGHT * (cost_s - self.request_s) if self.request_s else cost_s
         self._look_at_trip(took_s, now_s, under_way)
         self._took_s.append(took_s)
-        self._is_full |= under_way >= self.limit
+        self._under_way += under_way
+        self._most_under_way = max(self._most_under_way, under_way)
         if sent_s >= self._round_since_s:
             self._end_round(now_s)
 
@@ -102,9 +109,16 @@ class Turns:
                 self._trip_s, self._next_trip_s = self._next_trip_s, math.inf
 
     def _end_round(self, now_s: float) -> None:
-        took_s = sum(self._took_s) / len(self._took_s)
-        wanted = math.ceil(self.limit * (self._trip_s + _QUEUED_S) / max(took_s, self._trip_s, _QUEUED_S / 1000))
-        if wanted < self.limit or self._is_full:
+        took_s = max(sum(self._took_s) / len(self._took_s), self._trip_s, _QUEUED_S / 1000)
+        wanted = math.ceil(self.limit * (self._trip_s + _QUEUED_S) / took_s)
+        if wanted < self.limit or self._most_under_way >= self.limit:
             self.limit = max(min(wanted, 2 * self.limit, self._most), _LEAST_REQUESTS)
+        unqueued = int(self._under_way / len(self._took_s) * self._trip_s * _UNQUEUED / took_s)
+        if self._most_under_way > 1 and unqueued < self.unqueued:
+            self.unqueued = max(unqueued, 1)
+            self._grows_after_s = now_s + _TRIP_S
+        elif self._most_under_way >= self.unqueued and now_s >= self._grows_after_s:
+            self.unqueued = min(2 * self.unqueued, self._most)
         self._took_s.clear()
-        self._is_full, self._round_since_s = False, now_s
+        self._under_way = self._most_under_way = 0
+        self._round_since_s = now_s

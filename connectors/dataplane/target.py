@@ -245,6 +245,8 @@ class _LeaderPump:
         self._turns = Turns(settings.in_flight_requests)
         self._muted_until = 0.0
         self._gives_way = False
+        #: Whether the last request left something behind for another one.
+        self._has_backlog = False
         self._keys: dict[PartitionCopier, bytes] = {}
 
     @property
@@ -273,7 +275,7 @@ class _LeaderPump:
         while (
             self.ready
             and not self._gives_way
-            and self._in_flight_requests < self._turns.limit
+            and self._in_flight_requests < (self._turns.limit if self._has_backlog else self._turns.unqueued)
             and self._in_flight_bytes < self._pace.limit_bytes
             and not self.closed
             and not self.connection.write_paused
@@ -315,6 +317,7 @@ class _LeaderPump:
             size += len(outgoing.batch)
             if size >= limit_bytes or time.monotonic() >= ends_s:
                 break
+        self._has_backlog = any(copier.has_unsent for copier in self.ready)
         return sent
 
     def _send(self, sent: Sent) -> None:

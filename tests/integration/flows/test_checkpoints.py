@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
 
@@ -64,8 +64,8 @@ async def _leave(us: KafkaCluster, feed: Feed, name: str) -> list[Mover]:
     return movers
 
 
-async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> tuple[list[str], dict[str, int | None]]:
-    """What a group would not process once that goes on at its own offsets on the target; and these."""
+async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> list[str]:
+    """What a group would not process once that goes on at its own offsets on the target."""
     at = await committed(eu.bootstrap, mover.group, [flow.remote(topic) for topic in feed.topics.values()])
     found = [f"{topic} has no offset" for topic, offset in at.items() if offset is None]
     for kind, topic in feed.topics.items():
@@ -73,24 +73,27 @@ async def _faults(eu: KafkaCluster, flow: FlowOf, feed: Feed, mover: Mover) -> t
             moved, end = mover.copy(), await end_of(eu.bootstrap, flow.remote(topic))
             await moved.process(eu.bootstrap, flow.remote(topic), kind, begin, end)
             found += not_once(moved.seen[kind], feed.written[kind], is_compacted=kind == COMPACTED)
-    return found, at
+    return found
 
 
-async def _moved(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, movers: list[Mover]) -> dict[str, Offsets]:
-    """Where the groups stand on the target once each stands right."""
+async def _move(eu: KafkaCluster, mirror: Mirror, flow: FlowOf, feed: Feed, movers: list[Mover]) -> None:
+    """Return once each group stands right on the target."""
     give_up_s = time.monotonic() + _DEADLINE_S
-    right: dict[str, Offsets] = {}
-    while len(right) < len(movers):
-        for mover in movers:
-            if mover.group in right:
-                continue
-            assert mirror.is_running, mirror.log_lines()[-20:]
-            faults, at = await _faults(eu, flow, feed, mover)
+    left = list(movers)
+    while left:
+        assert mirror.is_running, mirror.log_lines()[-20:]
+        for mover in list(left):
+            faults = await _faults(eu, flow, feed, mover)
             assert not faults or time.monotonic() < give_up_s, (flow, mover.group, faults[:5])
             if not faults:
-                right[mover.group] = _carried(mover.group, at)
+                left.remove(mover)
         await asyncio.sleep(_POLL_S)
-    return right
+
+
+async def _stand(eu: KafkaCluster, flow: FlowOf, feed: Feed, movers: list[Mover]) -> dict[str, Offsets]:
+    """Where the groups stand on the target now."""
+    remote = [flow.remote(topic) for topic in feed.topics.values()]
+    return {mover.group: _carried(mover.group, await committed(eu.bootstrap, mover.group, remote)) for mover in movers}
 
 
 def _carried(group: str, at: Mapping[str, int | None]) -> Offsets:
@@ -126,6 +129,12 @@ def _are_counted(url: str, flow: FlowOf, feed: Feed, movers: list[Mover]) -> boo
     return found == wanted and sum(beats) > 0 and sum(counts) >= len(found)
 
 
+def _agree(
+    translated: Callable[[], Mapping[str, Offsets]], stand: Callable[[], Coroutine[None, None, Mapping[str, Offsets]]]
+) -> bool:
+    return translated() == asyncio.run(stand())
+
+
 def _is_stopped(worker: RestClient, connector: str) -> bool:
     found = worker.ask("GET", f"{connector}/status")
     return found["connector"]["state"] == "STOPPED" and not found["tasks"]
@@ -141,15 +150,22 @@ def test_groups_process_every_record_once_wherever_they_left(
     groups = re.compile(f"{name}-.*")
     late, topics = f"{name}-late", feed.topics
     for flow in flows_of(name):
-        moved = asyncio.run(_moved(eu, mirror, flow, feed, movers))
+        asyncio.run(_move(eu, mirror, flow, feed, movers))
         props = {
             "bootstrap.servers": eu.bootstrap,
             "replication.policy.class": flow.policy_class,
             "source.cluster.alias": flow.alias,
         }
         assert f"{flow.alias}.checkpoints.internal" in checkpoint_topics(props)
-        assert translate_offsets_of(props, flow.alias, groups, _DEADLINE_S) == moved
-        assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == moved[f"{name}-half"]
+        # A group may stand right at the beginning of a compacted topic before all of that is copied, and move on.
+        translated = partial(translate_offsets_of, props, flow.alias, groups, _DEADLINE_S)
+        wait_until(
+            partial(_agree, translated, partial(_stand, eu, flow, feed, movers)),
+            _DEADLINE_S,
+            "groups stand where they are translated to",
+            _POLL_S,
+        )
+        assert translate_offsets(props, flow.alias, f"{name}-half", _DEADLINE_S) == translated()[f"{name}-half"]
     for flow in flows_of(name):
         # What is written is counted once its acknowledgement has come.
         counted = partial(_are_counted, f"{shared.url}/metrics", flow, feed, movers)

@@ -129,3 +129,26 @@ def test_small_requests_among_large_ones_on_a_slow_link_say_nothing() -> None:
         now_s = max(now_s, free_s + 0.2)
         turns.answered(sent_s, now_s, len(waiting) + 1, size)
     assert turns.limit >= 3, "as much as the link holds"
+
+
+@pytest.mark.parametrize(
+    ("trip_s", "service_s", "least", "most"),
+    [
+        pytest.param(0.001, 0.010, 1, 1, id="replicated"),
+        pytest.param(0.1, 0.010, 8, 14, id="distant"),
+        pytest.param(0.1, 0.0005, 64, 64, id="distant and fast"),
+    ],
+)
+def test_without_a_backlog_no_request_waits_for_another(trip_s: float, service_s: float, least: int, most: int) -> None:
+    turns, seen = Turns(64), list[int]()
+    now_s = free_s = 0.0
+    sent_s = deque([now_s] * turns.unqueued)
+    for _ in range(3000):
+        begun_s = sent_s.popleft()
+        free_s = max(free_s, begun_s + trip_s / 2) + service_s
+        now_s = free_s + trip_s / 2
+        turns.answered(begun_s, now_s, len(sent_s) + 1, MIB)
+        sent_s.extend([now_s] * (turns.unqueued - len(sent_s)))
+        seen.append(turns.unqueued)
+    usual = sorted(seen[1000:])[1000]
+    assert least <= usual <= most
