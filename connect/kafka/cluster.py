@@ -189,6 +189,7 @@ class Cluster:
 
     async def connection(self, node_id: int, purpose: str = "control") -> Connection:
         """The connection to a broker for a purpose, opened where there is none; purposes never wait for each other.
+        Where there are several for one, a number follows: ``copy 2``.
 
         Raises:
             ClusterUnreachable: the broker does not answer, or is not in the cluster.
@@ -220,7 +221,7 @@ class Cluster:
 
     def answered_s(self, purpose: str) -> float | None:
         """When a broker last answered on a connection of this purpose that is still known, in the loop's time."""
-        known = (connection for (_, each), connection in self._connections.items() if each == purpose)
+        known = (one for (_, each), one in self._connections.items() if each.partition(" ")[0] == purpose)
         return max((at for one in known if (at := one.answered_s) is not None), default=None)
 
     async def disconnect(self, node_id: int, purpose: str) -> None:

@@ -136,6 +136,11 @@ class Connection:
         return self._protocol.is_receiving
 
     @property
+    def waited_s(self) -> float:
+        """Seconds until the last answer began to arrive, from when its request was the next in turn."""
+        return self._protocol.waited_s
+
+    @property
     def write_paused(self) -> bool:
         """Whether the socket takes less than is written."""
         return self._protocol.is_write_paused

@@ -40,6 +40,9 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.is_lost = False
         self.last_answer_s = self.last_byte_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = False
+        #: How long it took until the last answer began to arrive, once its request was the next in turn.
+        self.waited_s = 0.0
+        self._began_s = 0.0
         self.is_write_paused = False
         self._transport = transport
         self._max_frame_bytes = max_frame_bytes
@@ -124,6 +127,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
                 self.drop(f"it sent an answer of {size} bytes, which no Kafka listener does (is the port right?)")
                 return
             at += 4
+            self._began_s = self.last_byte_s
             frame = memoryview(bytearray(size))
             have = min(size, end - at)
             frame[:have] = self._scratch[at : at + have]
@@ -141,6 +145,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self.drop(f"it answered request {correlation_id}, which is not the next in turn")
             return
         _, tagged_header, answer = self._pending.popleft()
+        self.waited_s = max(0.0, self._began_s - self.head_since_s)
         self.last_answer_s = self.head_since_s = asyncio.get_running_loop().time()
         self.has_answered = True
         if not answer.done():  # who asked may have stopped waiting

@@ -18,9 +18,10 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 #: Of the largest batch that others are merged into.
 DEFAULT_BATCH_BYTES: Final = 1024 * 1024
 
-#: As Java's consumer fetches of a partition, and as much as keeps one busy at a distance of 100 ms.
+#: As Java's consumer fetches of a partition, and as much as keeps one busy, near and at a distance of 100 ms.
 _LEAST_PARTITION_BYTES: Final = 1024 * 1024
 _MOST_PARTITION_BYTES: Final = 8 * 1024 * 1024
+_MOST_FAR_PARTITION_BYTES: Final = 16 * 1024 * 1024
 
 #: (upstream start, downstream start, count)
 Run = tuple[int, int, int]
@@ -187,7 +188,7 @@ class SliceSettings:
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
 
-    def partition_bytes(self, partitions: int) -> int:
+    def partition_bytes(self, partitions: int, *, is_far: bool = False) -> int:
         """How much of one of so many partitions is fetched at once, and again as long as it holds less.
 
         All together take half of what the slice may hold, so that those that the target takes slowly leave the others
@@ -196,7 +197,7 @@ class SliceSettings:
         if self.partition_max_bytes is not None:
             return self.partition_max_bytes
         share = self.buffer_bytes // 2 // max(partitions, 1)
-        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_PARTITION_BYTES)
+        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_FAR_PARTITION_BYTES if is_far else _MOST_PARTITION_BYTES)
 
     def to_wire(self) -> dict[str, Any]:
         return {**asdict(self), "compression": list(self.compression)}

@@ -1,4 +1,5 @@
-"""The reading half of a slice: one fetch loop per source broker, which feeds the partitions' copiers.
+"""The reading half of a slice: a fetch loop for each source broker, several for a distant one, which feed the
+partitions' copiers.
 
 A partition is fetched while it holds less than one fetch of unacknowledged bytes and the slice less than its
 bound, so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from connect.core.errors import RetriableError
@@ -47,19 +49,31 @@ _TURN_S: Final = 0.01
 #: A batch that waits keeps the answer that it came in. One that is a smaller part of it than this is copied out, or a
 #: partition that the target does not take would keep all others' bytes.
 _PART_OF_ANSWER: Final = 8
+#: A broker is far if no answer that had something to bring began sooner, of so many. Its fetches overlap: a single
+#: one would leave the link idle for a round trip.
+_FAR_S: Final = 0.02
+_FAR_ANSWERS: Final = 5
+_FAR_LOOPS: Final = 4
 #: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
 _REFUSED_TRIES: Final = 3
 
 
 class FetchLoop:
-    """Fetches from one broker, one request at a time, what the copiers placed there want."""
+    """Fetches from one broker, one request at a time, what the copiers placed there want. ``number``: of several loops
+    of a broker, from 1."""
 
-    def __init__(self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int) -> None:
+    def __init__(
+        self, reader: SourceReader, cluster: Cluster, settings: SliceSettings, node: int, number: int = 1
+    ) -> None:
         self.wake = asyncio.Event()
+        self.is_far = number > 1
         self._reader = reader
         self._cluster = cluster
         self._settings = settings
         self._node = node
+        self._purpose = "copy" if number == 1 else f"copy {number}"
+        self._wait_s = math.inf
+        self._answers = 0
         self._placed: dict[PartitionCopier, tuple[TopicOnWire, int]] = {}
         self._epochs: dict[PartitionCopier, int] = {}
         self._full: set[PartitionCopier] = set()  # they hold enough and are left out until they have room
@@ -78,6 +92,18 @@ class FetchLoop:
         self._by_key = {}
         self._ask_for(copier)
         self.wake.set()
+
+    @property
+    def placed(self) -> int:
+        """How many copiers it reads for."""
+        return len(self._placed)
+
+    def hand_over_to(self, others: Sequence[FetchLoop]) -> None:
+        """Share the copiers out evenly. No fetch may be under way."""
+        for number, copier in enumerate(list(self._placed)):
+            if place := number % (len(others) + 1):
+                self._drop(copier)
+                others[place - 1].add(copier, self._epochs[copier])
 
     async def finish(self) -> bool:
         """Fetch no more, but take an answer of which a part has arrived: on a slow link it took seconds.
@@ -111,7 +137,7 @@ class FetchLoop:
                 await self.wake.wait()
 
     async def _fetch_while_connected(self) -> None:
-        connection = await self._cluster.connection(self._node, "copy")
+        connection = await self._cluster.connection(self._node, self._purpose)
         version = reading.fetch_version(connection, (topic for topic, _ in self._placed.values()))
         self._by_key = {}
         self._pace = Pace(_FIRST_FETCH_BYTES, self._settings.fetch_max_bytes)
@@ -126,6 +152,9 @@ class FetchLoop:
                     await self._fetch(connection, version)
                 finally:
                     self._fetching = None
+                if not self.is_far and self._answers >= _FAR_ANSWERS and self._wait_s >= _FAR_S:
+                    self.is_far = True
+                    self._reader.spread(self._node, self)
             else:
                 await self.wake.wait()
 
@@ -139,7 +168,7 @@ class FetchLoop:
             return
         if not copier.is_read:
             self._drop(copier)
-        elif copier.buffered_bytes < self._reader.partition_bytes and not copier.gave_back:
+        elif copier.buffered_bytes < self._partition_bytes and not copier.gave_back:
             if copier in self._full:
                 self._full.discard(copier)
                 self._busy_wait_ms = _BUSY_WAIT_MS
@@ -147,6 +176,11 @@ class FetchLoop:
         else:
             self._full.add(copier)
             self._session.leave(key)
+
+    @property
+    def _partition_bytes(self) -> int:
+        """How much of a partition is fetched at once, and as long as it holds less."""
+        return self._settings.partition_bytes(self._reader.partitions, is_far=self.is_far)
 
     def _revisit(self) -> None:
         """Have leaders asked again that are due. No answer need tell of these: a replica that has lost touch with its
@@ -177,7 +211,7 @@ class FetchLoop:
             min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             self._pace.limit_bytes,
-            self._reader.partition_bytes,
+            self._partition_bytes,
             reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
             self._reader.nearby.rack(),
         )
@@ -191,6 +225,8 @@ class FetchLoop:
         fetched_bytes = sum(len(row.records) for row in answer.partitions)
         if fetched_bytes:
             self._pace.moved(fetched_bytes, self._reader.now_s(), is_idle=True)
+            self._wait_s = min(self._wait_s, connection.waited_s)
+            self._answers += 1
         self._busy_wait_ms = _BUSY_WAIT_MS if fetched_bytes else self._busy_wait_ms * 2
         if answer.error_code in codes.SESSION_LOST:
             self._session.lost()
@@ -342,13 +378,13 @@ class SourceReader:
         self._taken = taken
         self._fail = fail
         self.now_s = clock
-        self._partitions = 0
+        self.partitions = 0
         self._holding: set[PartitionCopier] = set()
         self._is_held = False
         self._unplaced: set[PartitionCopier] = set()
         self._gone_since: dict[str, float] = {}
         self._refusals: dict[PartitionCopier, int] = {}
-        self._loops: dict[int, FetchLoop] = {}
+        self._loops: dict[int, list[FetchLoop]] = {}
         #: Which partitions are read from another replica than their leader.
         self.nearby = Nearby(settings.rack, clock)
         self._placing = asyncio.Event()
@@ -357,7 +393,7 @@ class SourceReader:
 
     def start(self, copiers: Collection[PartitionCopier], leaders: Leaders) -> None:
         """Read these from their positions, from the leaders that are known."""
-        self._partitions += len(copiers)
+        self.partitions += len(copiers)
         for copier in copiers:
             plan = copier.plan
             # A leader of an epoch before that of a record copied already is a former one.
@@ -373,21 +409,16 @@ class SourceReader:
             self._is_placing = True
             self._spawn(self._place_forever(), f"place {self._settings.flow}")
 
-    @property
-    def partition_bytes(self) -> int:
-        """How much of a partition is fetched at once, and as long as it holds less."""
-        return self._settings.partition_bytes(self._partitions)
-
     async def finish(self) -> bool:
         """Fetch no more; return whether answers that had begun to arrive were taken, once they are."""
-        return any(await asyncio.gather(*(loop.finish() for loop in self._loops.values())))
+        return any(await asyncio.gather(*(loop.finish() for loop in self._every_loop())))
 
     async def stop(self) -> None:
         await self._scope.close()
 
     def wake(self) -> None:
         """Acknowledgements made room: loops that waited may fetch again."""
-        for loop in self._loops.values():
+        for loop in self._every_loop():
             loop.wake.set()
 
     def hold(self, *, is_held: bool) -> None:
@@ -519,8 +550,22 @@ class SourceReader:
                 *(found or verdicts.source_another(plan.source, copier.fetch_offset, copier.last_fetched_epoch))
             )
 
+    def spread(self, node: int, loop: FetchLoop) -> None:
+        """A broker is far: share out what ``loop``, its only one, reads."""
+        others = [self._begin(node, number) for number in range(2, min(_FAR_LOOPS, loop.placed) + 1)]
+        loop.hand_over_to(others)
+
+    def _every_loop(self) -> Iterator[FetchLoop]:
+        return (loop for loops in self._loops.values() for loop in loops)
+
     def _loop(self, node: int) -> FetchLoop:
+        """The loop of a broker that has least to read."""
         if node not in self._loops:
-            loop = self._loops[node] = FetchLoop(self, self._cluster, self._settings, node)
-            self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}")
-        return self._loops[node]
+            return self._begin(node, 1)
+        return min(self._loops[node], key=lambda loop: loop.placed)
+
+    def _begin(self, node: int, number: int) -> FetchLoop:
+        loop = FetchLoop(self, self._cluster, self._settings, node, number)
+        self._loops.setdefault(node, []).append(loop)
+        self._spawn(loop.run(), f"fetch {self._settings.flow} node {node}, loop {number}")
+        return loop

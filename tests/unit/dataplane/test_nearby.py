@@ -57,7 +57,7 @@ class Stage:
         self.leader, self.near = (
             FetchLoop(self.reader, cast(Cluster, None), settings, node) for node in (LEADER, NEAR)
         )
-        self.reader._loops = {LEADER: self.leader, NEAR: self.near}
+        self.reader._loops = {LEADER: [self.leader], NEAR: [self.near]}
         self.leader.add(self.machine, 3)
 
     def fail(self, error: BaseException) -> None:
@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def readers(self) -> list[int]:
-        return [node for node, loop in self.reader._loops.items() if self.machine in loop._placed]
+        return [node for node, (loop,) in self.reader._loops.items() if self.machine in loop._placed]
 
 
 @pytest.fixture

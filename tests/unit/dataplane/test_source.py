@@ -27,8 +27,8 @@ SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cr
 LIMITS = reading.FetchLimits(0, 1, 1024, 1024, reading.READ_UNCOMMITTED)
 
 
-def copier() -> PartitionCopier:
-    pair = TopicPartition("t", 0)
+def copier(partition: int = 0) -> PartitionCopier:
+    pair = TopicPartition("t", partition)
     plan = PartitionPlan(pair, None, pair, None, 0, -1, 0, 0, pipelined=False)
     return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False)
 
@@ -137,7 +137,7 @@ async def test_at_an_end_an_answer_that_has_begun_to_arrive_is_taken(
     """On a link of 0.1 MB/s it took seconds, and would have to come again. A long poll without records is not waited
     for."""
     held = Held()
-    connection = SimpleNamespace(is_receiving=has_begun)
+    connection = SimpleNamespace(is_receiving=has_begun, waited_s=0.0)
     asked = 0
 
     async def fetch(*_: object) -> hot.FetchAnswer:
@@ -221,8 +221,48 @@ async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.
     reader = SourceReader(cast(Cluster, None), SETTINGS, lambda _: None, unexpected, clock=lambda: now_s)
     loop = FetchLoop(reader, cast(Cluster, None), SETTINGS, 1)
     for _ in range(5):
-        await loop._fetch(cast(Connection, None), 12)
+        await loop._fetch(cast(Connection, Held()), 12)
     assert asked == [512 * 1024] * 5
+
+
+@pytest.mark.parametrize(("waited_s", "loops"), [(0.001, 1), (0.1, 4)])
+async def test_partitions_of_a_distant_broker_are_read_over_several_connections(
+    monkeypatch: pytest.MonkeyPatch, waited_s: float, loops: int
+) -> None:
+    asked: dict[str, set[int]] = {}
+    each = {partition: copier(partition) for partition in range(8)}
+    done = asyncio.Event()
+
+    async def connect(_: int, purpose: str) -> object:
+        return SimpleNamespace(purpose=purpose, waited_s=waited_s, is_receiving=False)
+
+    def encoded(*arguments: Any) -> list[tuple[int, int]]:
+        return [(index, position[0]) for (_, index), position in arguments[3].items()]
+
+    async def fetch(connection: Any, _: int, body: list[tuple[int, int]], __: int) -> hot.FetchAnswer:
+        await asyncio.sleep(0)
+        asked.setdefault(connection.purpose, set()).update(index for index, _ in body)
+        rows = []
+        for index, offset in body:
+            assert offset == each[index].fetch_offset, "no record is read twice or left out"
+            records = fetched(source_batch(range(offset, offset + 3)))
+            rows.append(records._replace(topic=hot.topic_name_key("t"), partition=index))
+            if offset >= 30 and len(asked) >= loops:
+                done.set()
+        return hot.FetchAnswer(0, 0, 0, rows)
+
+    monkeypatch.setattr(reading, "fetch", fetch)
+    monkeypatch.setattr(reading, "encode_fetch", encoded)
+    monkeypatch.setattr(reading, "fetch_version", lambda *_: 12)
+    cluster = cast(Cluster, SimpleNamespace(connection=connect, leader_epochs=LeaderEpochs("cluster")))
+    reader = SourceReader(cluster, SETTINGS, lambda _: None, unexpected)
+    rows = {partition: PartitionMetadata(1, 0, (1,), 0) for partition in each}
+    reader.start(each.values(), Leaders(ClusterMetadata(None, 1, {}, {"t": TopicMetadata("t", None, 0, rows)})))
+    async with asyncio.timeout(60):
+        await done.wait()
+    await reader.stop()
+    assert asked.pop("copy") == {*range(8)}
+    assert sorted(map(len, asked.values())) == [2] * (loops - 1)
 
 
 class Broker:
@@ -273,6 +313,7 @@ class Held:
     def __init__(self) -> None:
         self.versions = {1: (0, 12)}
         self.asked = asyncio.Event()
+        self.waited_s = 0.0
         self.answer: asyncio.Future[hot.FetchAnswer] = asyncio.get_running_loop().create_future()
 
 
@@ -347,7 +388,7 @@ async def test_what_is_opened_waits_for_room() -> None:
         await asyncio.sleep(0)
     assert turns.steps == [1, 0, 0]
     turns.copiers[0].opened_bytes = 9
-    turns.reader._loops[1] = turns.loop
+    turns.reader._loops[1] = [turns.loop]
     turns.reader.wake()
     await handing
     assert turns.steps == [3, 3, 3]
@@ -355,7 +396,7 @@ async def test_what_is_opened_waits_for_room() -> None:
 
 async def test_who_is_let_go_of_between_two_batches_gets_no_more() -> None:
     turns = Turns()
-    turns.reader._loops[1] = turns.loop
+    turns.reader._loops[1] = [turns.loop]
     handing = turns.hand_over(one_answer(8, 8, 8))
     await asyncio.sleep(0)
     turns.loop._drop(turns.copiers[0])
