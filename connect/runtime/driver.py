@@ -230,7 +230,8 @@ class Driver:
         deadline_ms = self._herder.next_deadline_ms()
         left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - self._now_ms()) / 1000
         try:
-            await asyncio.wait_for(self._arrived.wait(), max(min(left_s, _LONGEST_SLEEP_S), 0.001))
+            async with asyncio.timeout(max(min(left_s, _LONGEST_SLEEP_S), 0.001)):
+                await self._arrived.wait()
         except TimeoutError:
             return
 
@@ -421,7 +422,8 @@ class Driver:
         assert self._group is not None
         await self._end_join()
         try:
-            await asyncio.wait_for(self._group.leave(reason), _LEAVE_TIMEOUT_S)
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                await self._group.leave(reason)
         except (TimeoutError, RetriableError, PermanentError) as error:
             log.warning("the group could not be left in order: %s", error)
         if self._herder.is_stopping and not self.ended.done():

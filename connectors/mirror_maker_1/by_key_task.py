@@ -161,7 +161,8 @@ class ByKeyTask:
                     await asyncio.sleep(_MAX_RETRY_S)
                 else:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), delay_s)
+                        async with asyncio.timeout(delay_s):
+                            await self._stopping.wait()
 
     async def _copy(self) -> None:
         """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""

@@ -144,7 +144,8 @@ class Copying:
                     delay_s = _RETRY_S
                 log.warning("%s: %s; beginning again in %.1f s", self._name, error, delay_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                    async with asyncio.timeout(delay_s):
+                        await self._stopping.wait()
                 delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
@@ -169,7 +170,8 @@ class Copying:
         """End this generation in order once both clusters have one of them: the next shares it out."""
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LEFT_OUT_S)
+                async with asyncio.timeout(_LEFT_OUT_S):
+                    await self._stopping.wait()
                 return
             with contextlib.suppress(RetriableError):
                 clusters, admin = self._lent.clusters, self._lent.admin

@@ -196,7 +196,8 @@ class Stream:
                 if self._stopping.is_set():
                     return _NOTHING
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _AGAIN_S)
+                    async with asyncio.timeout(_AGAIN_S):
+                        await self._stopping.wait()
             else:
                 if not found.here:
                     log.warning("%s: the source has no topic that is to be copied yet", self._name)

@@ -269,7 +269,8 @@ class LinkServer:
         """In the lease thread; who may come in is decided in the main loop, where tickets are."""
         link = Link(reader, writer)
         try:
-            hello = await asyncio.wait_for(link.receive(_MAX_HELLO_BYTES), _HELLO_TIMEOUT_S)
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                hello = await link.receive(_MAX_HELLO_BYTES)
         except (TimeoutError, LinkClosed):
             link.abort()
             return
@@ -326,7 +327,8 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
     # From Python 3.12 on this waits for every connection, also for one that never says hello.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await server.wait_closed()
 
 
 def _mismatch(hello: Message, ticket: Ticket) -> str:

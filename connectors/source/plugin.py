@@ -241,7 +241,8 @@ class MirrorSourceEngineTask(EngineTask):
                     # Numbers apart, so that two that interrupt each other do not do so again.
                     delay_s = _CLAIM_AGAIN_S * attempt * (1 + index % _APART)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), delay_s)
+                        async with asyncio.timeout(delay_s):
+                            await self._stopping.wait()
                 else:
                     return
 

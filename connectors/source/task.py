@@ -479,7 +479,8 @@ class MirrorSourceTask:
     async def _commit_forever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._filled.wait(), min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
+                async with asyncio.timeout(min(_COMMIT_S, self._settings.flush_interval_ms / 1000)):
+                    await self._filled.wait()
             self._filled.clear()
             self._skip_log.tell(time.monotonic())
             if self._loaded:
