@@ -316,6 +316,7 @@ class MirrorSourceTask:
         services = self._services
         handle = SliceHandle(services.engine, services.links, self._settings.slice, self.epoch + 1, self._progressed)
         handle.on_answered = self.meters.answered
+        handle.holds = services.holds
         return handle
 
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
