@@ -77,6 +77,8 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	@! grep -rnwE 'create_task|ensure_future|TaskGroup' --include='*.py' --exclude=concurrency.py connect connectors rest bench || \
 		{ echo "start the tasks above in a Scope (connect/kafka/concurrency.py), which ends them"; exit 1; }
+	@! grep -rnF 'asyncio.wait_for(' --include='*.py' connect connectors rest bench || \
+		{ echo "use asyncio.timeout above: wait_for of Python 3.11 loses a cancel that comes with what it waits for"; exit 1; }
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)

@@ -84,7 +84,8 @@ async def _metered(told: dict[str, object], deadline_s: float) -> dict[str, Any]
         sys.executable, "-m", "bench.latency", orjson.dumps(told).decode(), stdout=subprocess.PIPE, cwd=_REPOSITORY
     )
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), deadline_s)
+        async with asyncio.timeout(deadline_s):
+            said, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

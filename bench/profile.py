@@ -88,7 +88,8 @@ async def _sampled(pid: int, seconds: float, folder: Path) -> flame.Stacks:
         *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), seconds + _GRACE_S)
+        async with asyncio.timeout(seconds + _GRACE_S):
+            said, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

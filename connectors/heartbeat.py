@@ -90,7 +90,8 @@ class MirrorHeartbeatConnector(SourceConnector):
         tried = asyncio.Event()
         scope.spawn(keep_making(admin, topic, tried), f"create {topic.name} for {values.string('name')}")
         try:
-            await asyncio.wait_for(tried.wait(), values.integer("admin.timeout.ms") / 1000)
+            async with asyncio.timeout(values.integer("admin.timeout.ms") / 1000):
+                await tried.wait()
         except TimeoutError:
             log.warning("topic %s is not made yet; going on", topic.name)
 

@@ -77,7 +77,8 @@ class Schedule:
     async def _run(self, job: _Job) -> bool:
         async with self._one_at_a_time:
             try:
-                await asyncio.wait_for(job.run(), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    await job.run()
             except TimeoutError:
                 log.warning("%s: %s took longer than %g s (admin.timeout.ms)", self._label, job.name, self._timeout_s)
             except HeliographError as error:

@@ -35,9 +35,8 @@ async def plugins_of(worker: WorkerConfig) -> AsyncIterator[Plugins]:
     def find(kinds: Sequence[PluginKind], name: str, version: str | None) -> PluginDescription:
         return plugins.find(kinds, name, version)
 
-    plugins = Plugins.discover(
-        mirror_plugins(MirrorHost(worker.props, spark, find)), may_read_files=worker.may_read_files
-    )
+    host = MirrorHost(worker.props, spark, find, lambda: False)  # no task runs here
+    plugins = Plugins.discover(mirror_plugins(host), may_read_files=worker.may_read_files)
     try:
         yield plugins
     finally:

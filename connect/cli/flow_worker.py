@@ -114,7 +114,7 @@ class FlowWorker:
     def __init__(self, flow: Flow, spark: SharedSpark, leases: LeaseThread, rest: FlowRest | None) -> None:
         self.flow = flow
         config = worker_config(flow)
-        self.host = MirrorHost(config.props, spark, self._find_plugin)
+        self.host = MirrorHost(config.props, spark, self._find_plugin, lambda: self.worker.holds)
         plugins = self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         try:
             check_worker(config, plugins)

@@ -100,7 +100,8 @@ class MirrorMaker:
         while not stop.is_set():
             self._raise_if_failed()
             try:
-                await asyncio.wait_for(stop.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await stop.wait()
             except TimeoutError:
                 continue
 

@@ -274,7 +274,8 @@ async def _start(make: Callable[[], MirrorMaker], stop: asyncio.Event) -> Mirror
 
 async def _stop(maker: MirrorMaker) -> None:
     try:
-        await asyncio.wait_for(maker.stop(), STOP_TIMEOUT_S)
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await maker.stop()
     except TimeoutError:
         raise StopTimedOut(
             f"not everything stopped within {STOP_TIMEOUT_S} s; positions committed so far stand, "

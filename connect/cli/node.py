@@ -42,7 +42,7 @@ class WorkerNode:
             link_settings(config.props),
             self._leases,
         )
-        self.host = MirrorHost(config.props, self._spark, self._find_plugin)
+        self.host = MirrorHost(config.props, self._spark, self._find_plugin, lambda: self.worker.holds)
         self._plugins = Plugins.discover(mirror_plugins(self.host), may_read_files=config.may_read_files)
         check_worker(config, self._plugins)
         self._worker: DistributedWorker | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.core.config import AtLeast, ConfigDef, Setting, Type
+from connect.core.errors import ConfigError
 from connect.core.model import Restarts
 
 ENABLED: Final = "auto.restart.enabled"
@@ -74,6 +75,14 @@ class AutoRestart:
             return None
         most = None if values[MAX_RESTARTS] is None else values.integer(MAX_RESTARTS)
         return cls(most, values.integer(MAX_BACKOFF_MINUTES))
+
+    @classmethod
+    def applies(cls, config: Mapping[str, str]) -> bool:
+        """Whether a connector's config has a rule; a wrong value is none."""
+        try:
+            return cls.of(config) is not None
+        except ConfigError:
+            return False
 
     def backoff_ms(self, count: int) -> int:
         """Return the pause after the restart of this number, which is also how long it must run to be healthy."""

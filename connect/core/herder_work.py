@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from connect.core.auto_restart import AutoRestart
 from connect.core.events import (
     ChangeTarget,
     ForgetTopics,
@@ -16,7 +17,7 @@ from connect.core.events import (
 from connect.core.herder_state import HerderState, Mode, Work
 from connect.core.herding import RequestConflict
 from connect.core.membership import Allocation
-from connect.core.model import ConnectorStateInfo, RestartRequest, State, TaskId
+from connect.core.model import ConnectorStateInfo, RestartRequest, State, TaskId, connector_of
 from connect.core.restart import RestartPlan, plan_restart
 
 
@@ -137,11 +138,15 @@ def due_restarts(s: HerderState) -> list[str | TaskId]:
 
 
 def restart_failed(s: HerderState, due: Sequence[str | TaskId]) -> None:
-    """Restart what failed here and is still configured."""
-    names = [work for work in due if isinstance(work, str) and work in s.log]
-    tasks = [work for work in due if isinstance(work, TaskId) and s.log.task_config(work) is not None]
+    """Restart what failed here, is still configured, and is still to be restarted automatically."""
     for work in due:
         del s.auto_restart_at_ms[work]
+    wanted = [work for work in due if AutoRestart.applies(s.log.connector_config(connector_of(work)) or {})]
+    for work in due:
+        if work not in wanted:
+            s.say(f"{work} is not restarted automatically: its connector's config no longer says so")
+    names = [work for work in wanted if isinstance(work, str)]
+    tasks = [work for work in wanted if isinstance(work, TaskId) and s.log.task_config(work) is not None]
     _restart(s, names, tasks)
 
 

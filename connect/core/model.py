@@ -18,6 +18,11 @@ class TaskId:
         return f"{self.connector}-{self.task}"
 
 
+def connector_of(work: str | TaskId) -> str:
+    """Return the name of a connector, or of a task's."""
+    return work.connector if isinstance(work, TaskId) else work
+
+
 class TargetState(StrEnum):
     """What the users want a connector to do."""
 

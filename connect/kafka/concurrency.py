@@ -14,7 +14,7 @@ T = TypeVar("T")
 One = TypeVar("One")
 
 _AT_ONCE: Final = 16
-#: A close that sees no task end for so long asks again, and after another one gives up.
+#: A close looks so often whether tasks have ended or gone on; it gives up when none has done so between two looks.
 _STUCK_S: Final = 10.0
 
 
@@ -45,25 +45,32 @@ class Scope:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel the tasks and return when they have ended. Harmless when repeated, also by one of the tasks.
+        """Cancel the tasks, once, and return when they have ended. Harmless when repeated, also by one of the tasks.
 
-        A task that goes on although it was cancelled twice is named in the log and left behind, once no task has ended
-        for 20 s.
+        A clean-up takes as long as it goes on: from one await to another. The log names what takes long, and what
+        stands still is left behind.
         """
         self.is_closed = True
         left = self.tasks - {asyncio.current_task()}
-        for _ in range(2):
-            for task in left:
-                task.cancel()
-            while left:
-                done, left = await asyncio.wait(left, timeout=_STUCK_S)
-                for task in done:
-                    if not task.cancelled():
-                        task.exception()  # was asked for by now, or is the fault of its end
-                if not done:
-                    break
-        if left:
-            log.error("%s: still running after a cancel: %s", self.name, ", ".join(task.get_name() for task in left))
+        for task in left:
+            task.cancel()
+        stood: dict[asyncio.Task[Any], list[object]] = {}
+        named: set[str] = set()
+        while left:
+            done, left = await asyncio.wait(left, timeout=_STUCK_S)
+            for task in done:
+                if not task.cancelled():
+                    task.exception()  # was asked for by now, or is the fault of its end
+            if done:
+                continue
+            names = {task.get_name() for task in left}
+            before, stood = stood, {task: _waits(task) for task in left}
+            if stood == before:
+                log.error("%s: still running after a cancel: %s", self.name, ", ".join(sorted(names)))
+                return
+            if names - named:
+                log.warning("%s: the end of %s takes long", self.name, ", ".join(sorted(names - named)))
+                named |= names
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,6 +79,16 @@ class Scope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _waits(task: asyncio.Task[Any]) -> list[object]:
+    """The coroutines that it is in, the outermost first, and what the innermost waits for: each await makes its own."""
+    found: list[object] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        found.append(awaited)
+        awaited = getattr(awaited, "cr_await", None)
+    return found
 
 
 async def unless(

@@ -91,6 +91,12 @@ class GroupMember:
         return self._standing.generation
 
     @property
+    def holds(self) -> bool:
+        """Whether what the group gave us is ours for now: the lease that its coordinator's answers renew runs. May be
+        asked in the main loop and in the lease thread."""
+        return self._heart.holds
+
+    @property
     def silent_s(self) -> float:
         """Seconds since the coordinator last answered, without those for which a first join may wait for others."""
         standing = self._standing

@@ -51,12 +51,17 @@ class Standing:
     joining: bool = False
     rebalance_said: bool = False
 
+    def is_of(self, member: str, generation: int) -> bool:
+        """Whether what the coordinator says of them holds for us: not in a round, which may have ended without our
+        knowing yet. The lease thread asks too, so the round is looked at first: it may begin or end at any time."""
+        return not self.joining and (self.member, self.generation) == (member, generation)
+
     def forget(self) -> None:
         self.member, self.generation, self.rebalance_said = "", _NO_GENERATION, False
 
 
 class _Beats:
-    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads ``renewed_s``.
+    """The heartbeats of one membership. Lives in the lease thread; the main loop only reads what is public.
 
     ``answered`` and ``refused`` are called in the main loop.
     """
@@ -72,6 +77,8 @@ class _Beats:
     ) -> None:
         #: When the coordinator was asked what it has answered last.
         self.renewed_s = float("-inf")
+        #: Whether the coordinator has said that we are no member any more; then they have ended.
+        self.is_lost = False
         self._heart = heart
         self._coordinator = coordinator
         self._settings = settings
@@ -105,7 +112,7 @@ class _Beats:
         interval_s = self._settings.heartbeat_interval_ms / 1000
         waiting = Patience(log, self._name, self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         await asyncio.sleep(interval_s)
-        while True:
+        while not self.is_lost:
             if not self._leases.may_renew:
                 await asyncio.sleep(_LOOK_S)
                 continue
@@ -130,6 +137,8 @@ class _Beats:
             requests.check(self._settings, f"cluster {self._coordinator.name}", "Heartbeat", code)
         if code not in NOT_A_MEMBER:
             self.renewed_s = sent_s
+        else:
+            self.is_lost = self._standing.is_of(member, generation)
         took_s = asyncio.get_running_loop().time() - sent_s
         self._leases.tell(self._heart.answered, self, took_s, (member, generation), code)
 
@@ -166,7 +175,8 @@ class Heart:
 
     @property
     def holds(self) -> bool:
-        """Whether our lease runs, by the clock: the loop may have stood still at its end."""
+        """Whether our lease runs, by the clock and by what the coordinator has said: the main loop, which may have
+        stood still since, need not have heard of it. The lease thread asks too."""
         return asyncio.get_running_loop().time() < self._ends_s
 
     @property
@@ -176,12 +186,15 @@ class Heart:
 
     @property
     def _ends_s(self) -> float:
-        beaten_s = self._beats.renewed_s if self._beats is not None else self._renewed_s
-        return max(self._renewed_s, beaten_s) + self._settings.lease_ms / 1000
+        beats, renewed_s = self._beats, self._renewed_s
+        if beats is not None:
+            renewed_s = float("-inf") if beats.is_lost else max(renewed_s, beats.renewed_s)
+        return renewed_s + self._settings.lease_ms / 1000
 
     def start(self) -> None:
-        """Beat, if that is not done already."""
-        if self._beats is None:
+        """Beat, if that is not done already. Beats end by themselves where we are no member; a join that began before
+        that was heard of finds out, and makes us one again."""
+        if self._beats is None or self._beats.is_lost:
             self._beats = _Beats(self, self._coordinator, self._settings, self._standing, self._meters, self._leases)
             self._leases.call(self._beats.start)
 
@@ -224,15 +237,14 @@ class Heart:
         if beats is not self._beats:
             return
         self._meters.heartbeat_answered(took_s)
-        as_sent = sent_as == (self._standing.member, self._standing.generation)
+        is_ours = self._standing.is_of(*sent_as)
         if code in NOT_A_MEMBER:
-            # In a round that has ended without our knowing yet the generation is an old one: the join finds out.
-            if as_sent and not self._standing.joining:
+            if is_ours:
                 self.lose(f"{self._name}: {error_name(code)}", known=code != UNKNOWN_MEMBER_ID)
             return
         self._watch_lease()
         self._events.heartbeat_answered()
-        if code and as_sent and not self._standing.joining and not self._standing.rebalance_said:
+        if code and is_ours and not self._standing.rebalance_said:
             self._standing.rebalance_said = True
             self._events.rebalance_begun()
 

@@ -132,7 +132,8 @@ class LeaseThread:
         used_s = time.process_time()
         while not self._over.is_set():
             try:
-                await asyncio.wait_for(self._over.wait(), BEAT_S)
+                async with asyncio.timeout(BEAT_S):
+                    await self._over.wait()
             except TimeoutError:
                 now_s, used_before_s, used_s = time.monotonic(), used_s, time.process_time()
                 stood_s, self._looked_s = now_s - self._looked_s, now_s

@@ -278,7 +278,8 @@ def check_reads(consumer: AIOKafkaConsumer, where: str) -> None:
 async def _stop(consumer: AIOKafkaConsumer) -> None:
     """aiokafka forgets a connection that it is just opening: stop it when it is not, or when that takes long."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(consumer._client._get_conn_lock.acquire(), _OPENING_S)
+        async with asyncio.timeout(_OPENING_S):
+            await consumer._client._get_conn_lock.acquire()
     await consumer.stop()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from connect.core.auto_restart import AutoRestart
 from connect.core.configlog import ConfigLog
 from connect.core.errors import ConfigError
-from connect.core.model import Restarts, TaskId
+from connect.core.model import Restarts, TaskId, connector_of
 from connect.core.statuslog import StatusLog
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class AutoRestarts:
     def last(self, work: str | TaskId) -> Restarts | None:
         """Return the restarts in a row as this worker or the owner before it has decided last; None: there were none,
         or the connector's config allows none."""
-        return None if self._rule(_connector(work)) is None else self._last_of(work)
+        return None if self._rule(connector_of(work)) is None else self._last_of(work)
 
     def _last_of(self, work: str | TaskId) -> Restarts | None:
         status = self._statuses.status(work)
@@ -46,7 +46,7 @@ class AutoRestarts:
 
     def failed(self, work: str | TaskId, *, may_recover: bool) -> int | None:
         """Decide what follows a failure. Returns how long to wait for the restart, in ms; None: there is none."""
-        rule = self._rule(_connector(work))
+        rule = self._rule(connector_of(work))
         if rule is None:
             return None
         now_ms = self._now_ms()
@@ -71,10 +71,6 @@ class AutoRestarts:
 
     def _forget_deleted(self) -> None:
         configs = self._configs()
-        for work in [each for each in self._last if _connector(each) not in configs]:
+        for work in [each for each in self._last if connector_of(each) not in configs]:
             del self._last[work]
             self.totals.pop(work, None)
-
-
-def _connector(work: str | TaskId) -> str:
-    return work.connector if isinstance(work, TaskId) else work

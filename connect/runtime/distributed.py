@@ -158,6 +158,11 @@ class DistributedWorker:
         return self._group.meters
 
     @property
+    def holds(self) -> bool:
+        """Whether what the group gave us is ours for now; also for the lease thread."""
+        return self._group.holds
+
+    @property
     def rebalances(self) -> Rebalances:
         return self._driver.rebalances
 

@@ -11,7 +11,7 @@ import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from typing import Any, Final, Protocol
 
 from connect.core import events
@@ -230,7 +230,8 @@ class Driver:
         deadline_ms = self._herder.next_deadline_ms()
         left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - self._now_ms()) / 1000
         try:
-            await asyncio.wait_for(self._arrived.wait(), max(min(left_s, _LONGEST_SLEEP_S), 0.001))
+            async with asyncio.timeout(max(min(left_s, _LONGEST_SLEEP_S), 0.001)):
+                await self._arrived.wait()
         except TimeoutError:
             return
 
@@ -264,6 +265,7 @@ class Driver:
             case events.StopWork(connectors, tasks):
                 with self._stages.doing("stopping connectors and tasks"):
                     await self._worker.stop_work(connectors, tasks)
+                self._forget({*connectors, *tasks})
             case events.ReconfigureTasks(tasks):
                 if refused := tuple(task for task in tasks if not around.reconfigure_task(task)):
                     self.put(events.ReconfigurationRefused(refused))
@@ -283,6 +285,10 @@ class Driver:
                 around.set_level(namespace, level)
             case events.MakeSessionKey(size):
                 self.put(events.SessionKeyMade(secrets.token_bytes(size)))
+
+    def _forget(self, stopped: Set[str | TaskId]) -> None:
+        """What these told before they were down says nothing of what is started in their place."""
+        self._events = deque(event for event in self._events if _teller(event) not in stopped)
 
     def _start(self, effect: events.StartConnector | events.StartTask) -> None:
         assert self._surroundings is not None
@@ -421,8 +427,19 @@ class Driver:
         assert self._group is not None
         await self._end_join()
         try:
-            await asyncio.wait_for(self._group.leave(reason), _LEAVE_TIMEOUT_S)
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                await self._group.leave(reason)
         except (TimeoutError, RetriableError, PermanentError) as error:
             log.warning("the group could not be left in order: %s", error)
         if self._herder.is_stopping and not self.ended.done():
             self.ended.set_result(None)
+
+
+def _teller(event: Event | asyncio.Future[None]) -> str | TaskId | None:
+    """The connector or the task of this worker that the event is of; None for all others."""
+    match event:
+        case events.AutoRestart(work):
+            return work
+        case events.ConnectorFailed(connector) | events.TaskConfigsWanted(connector):
+            return connector
+    return None

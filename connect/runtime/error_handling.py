@@ -146,7 +146,8 @@ class ErrorHandler:
 
     async def _wait(self, delay_ms: float) -> None:
         try:
-            await asyncio.wait_for(self._stopping.wait(), delay_ms / 1000)
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._stopping.wait()
         except TimeoutError:
             return
         raise Interrupted

@@ -189,7 +189,8 @@ class Slice:
             if cluster is not None:
                 await cluster.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._link.close(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._link.close()
 
     # -- control ----------------------------------------------------------------------------------
 
@@ -377,7 +378,8 @@ class Slice:
         while any(copier.has_unsent for copier in self._copiers) and time.monotonic() < until_s:
             self._answered.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), _LAST_SEND_S)
+                async with asyncio.timeout(_LAST_SEND_S):
+                    await self._answered.wait()
 
     async def _settled(self, leaving: Sequence[PartitionCopier | KeyedPartition]) -> list[list[Any]]:
         """Have these take and send nothing more, and wait for answers as long as they come.
@@ -396,7 +398,8 @@ class Slice:
                 break
             self._answered.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), _DRAIN_LOOK_S)
+                async with asyncio.timeout(_DRAIN_LOOK_S):
+                    await self._answered.wait()
         return [list(copier.plan.source) for copier in _unanswered(leaving)]
 
     def _made_room(self) -> None:

@@ -66,7 +66,8 @@ class Link:
     async def connect(cls, address: LinkAddress, hello: Message) -> Self:
         """Open the slice's side and say hello; :class:`LinkUnreachable` if the worker is not there."""
         try:
-            reader, writer = await asyncio.wait_for(_open(address), _OPEN_TIMEOUT_S)
+            async with asyncio.timeout(_OPEN_TIMEOUT_S):
+                reader, writer = await _open(address)
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {_OPEN_TIMEOUT_S:.0f} s"
             raise LinkUnreachable(f"no worker answers on the control link {address}: {reason}") from error

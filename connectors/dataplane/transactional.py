@@ -206,7 +206,8 @@ class Filling:
     async def _until_worth_ending(self) -> None:
         while not self._filled:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sent.wait(), _IDLE_S)
+                async with asyncio.timeout(_IDLE_S):
+                    await self._sent.wait()
             if not self._filled and self._has_moved():
                 return
         while True:

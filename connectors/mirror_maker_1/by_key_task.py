@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -114,10 +114,14 @@ def first_offset(
 
 
 class ByKeyTask:
-    """Copies until stopped, and retries what may pass."""
+    """Copies until stopped, and retries what may pass. No fence shuts it out: its slices end when the group no longer
+    counts us in, which ``holds`` says in the lease thread."""
 
-    def __init__(self, lent: Lent, offsets: GroupOffsets, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(
+        self, lent: Lent, offsets: GroupOffsets, partitions: Sequence[TopicPartition], holds: Callable[[], bool]
+    ) -> None:
         self._lent = lent
+        self._holds = holds
         self._offsets = offsets
         self._partitions = partitions
         self._stopping = asyncio.Event()
@@ -161,7 +165,8 @@ class ByKeyTask:
                     await asyncio.sleep(_MAX_RETRY_S)
                 else:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), delay_s)
+                        async with asyncio.timeout(delay_s):
+                            await self._stopping.wait()
 
     async def _copy(self) -> None:
         """Run one slice from the stored offsets to a clean end. Raises SliceLost, or another RetriableError."""
@@ -172,6 +177,7 @@ class ByKeyTask:
         settings = replace(lent.slice_settings(), by_key=True, handler=asdict(handler) if handler else None)
         self._epoch += 1
         handle = SliceHandle(lent.engine, lent.links, settings, self._epoch, self._progressed)
+        handle.holds = self._holds
         try:
             await unless(self._stopping, handle.open(), f"slice of {self._name}")
             if self._stopping.is_set():

@@ -52,15 +52,21 @@ class _Task(Protocol):
 
 class Copying:
     """Of one member and one generation. ``partitions`` are what the leader gave it; ``refused`` knows what was said of
-    topics that the target refused to make."""
+    topics that the target refused to make; ``holds`` says, in the lease thread, whether the partitions are ours."""
 
     def __init__(
-        self, lent: Lent, offsets: GroupOffsets, partitions: Collection[TopicPartition], refused: Refused
+        self,
+        lent: Lent,
+        offsets: GroupOffsets,
+        partitions: Collection[TopicPartition],
+        refused: Refused,
+        holds: Callable[[], bool],
     ) -> None:
         self._lent = lent
         self._offsets = offsets
         self._partitions = sorted(partitions)
         self._refused = refused
+        self._holds = holds
         #: The partitions of the target's topics by which is decided how each is copied.
         self.target_counts: dict[str, int] = {}
         self.copies_by_key = False
@@ -114,7 +120,7 @@ class Copying:
         if by_key:
             self.copies_by_key = True
             log.info("%s: %d partitions are copied by key", self._name, len(by_key))
-            self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key))
+            self._makers.append(lambda: ByKeyTask(self._lent, self._offsets, by_key, self._holds))
 
     async def _keep(self, number: int) -> None:
         async def copy() -> None:
@@ -144,7 +150,8 @@ class Copying:
                     delay_s = _RETRY_S
                 log.warning("%s: %s; beginning again in %.1f s", self._name, error, delay_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), delay_s)
+                    async with asyncio.timeout(delay_s):
+                        await self._stopping.wait()
                 delay_s = min(2 * delay_s, _MAX_RETRY_S)
 
     async def _shared_out(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
@@ -169,7 +176,8 @@ class Copying:
         """End this generation in order once both clusters have one of them: the next shares it out."""
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LEFT_OUT_S)
+                async with asyncio.timeout(_LEFT_OUT_S):
+                    await self._stopping.wait()
                 return
             with contextlib.suppress(RetriableError):
                 clusters, admin = self._lent.clusters, self._lent.admin

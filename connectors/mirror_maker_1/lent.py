@@ -9,7 +9,7 @@ from connect.core.errors import PermanentError
 from connect.kafka.admin import Admin
 from connect.kafka.lease_thread import LeaseLoop
 from connectors.dataplane.plan import SliceSettings
-from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
+from connectors.mirror_maker_1.settings import SLICE_LEASE_MS, MirrorSettings, SourceSettings
 from connectors.source.links import LinkServer
 from connectors.source.takeover import Clusters
 from connectors.spark.engine import SparkEngine
@@ -56,6 +56,7 @@ class Lent:
             target=settings.target.with_client_id(f"{settings.target.client_id}-{self.number}").to_wire(),
             read_committed=source.read_committed,
             rack=source.rack,
+            lease_ms=SLICE_LEASE_MS,
             skip_refused=not settings.options.aborts,
             compression=settings.compression,
         )

@@ -24,6 +24,8 @@ from connectors.mirror_maker_1.old_keys import Side, old_key, translated
 from connectors.mirror_maker_1.topics import TopicList
 from connectors.repartition.message_handler import HandlerPlan
 
+#: How long a slice goes on writing without a word from its process.
+SLICE_LEASE_MS: Final = 5_000
 _FETCHING: Final[Mapping[str, str]] = {
     "fetch.max.bytes": "fetch_max_bytes",
     "max.partition.fetch.bytes": "partition_max_bytes",
@@ -166,6 +168,12 @@ def mirror_settings(
     )
 
 
+def _lease_ms(session_ms: int, heartbeat_ms: int) -> int:
+    """Where the session is long enough, a slice whose lease was renewed last has ended with it; but a heartbeat that is
+    a little late costs nothing."""
+    return min(session_ms, max(session_ms - SLICE_LEASE_MS, session_ms // 2, heartbeat_ms * 3 // 2))
+
+
 def _client(side: Side, raw: Properties, tell: Tell) -> _Client:
     file = ClientProperties(raw)
     today = translated(side, file)
@@ -198,7 +206,7 @@ def _source(name: str, client: _Client, tell: Tell) -> SourceSettings:
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=values.integer("max.poll.interval.ms"),
             heartbeat_interval_ms=values.integer("heartbeat.interval.ms"),
-            lease_ms=session_ms,
+            lease_ms=_lease_ms(session_ms, values.integer("heartbeat.interval.ms")),
             retry_backoff_ms=values.integer("retry.backoff.ms"),
             retry_backoff_max_ms=values.integer("retry.backoff.max.ms"),
             protocol_type=CONSUMER_PROTOCOL,

@@ -122,7 +122,7 @@ class Stream:
         mine = assignors.decode_assignment(joined.assignment)
         log.info("%s: generation %d gives us %s", self._name, joined.generation, _told(mine))
         await self._tell("assigned", mine)
-        copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused)
+        copying = self._copying = Copying(self._lent, self._offsets, mine, self._refused, lambda: self._member.holds)
         scope = Scope(self._name)
         running = scope.spawn(copying.run(), f"generation {joined.generation} of {self._name}")
         looking = scope.spawn(self._look_for_changes(), f"topics of {self._name}")
@@ -196,7 +196,8 @@ class Stream:
                 if self._stopping.is_set():
                     return _NOTHING
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _AGAIN_S)
+                    async with asyncio.timeout(_AGAIN_S):
+                        await self._stopping.wait()
             else:
                 if not found.here:
                     log.warning("%s: the source has no topic that is to be copied yet", self._name)
@@ -245,7 +246,7 @@ class Stream:
     def lease_lost(self) -> None:
         """Copy on until a successor fences us; by key nothing is fenced, so that copy ends before there can be one."""
         if self._copying is not None and self._copying.copies_by_key:
-            self.membership_lost("no heartbeat was answered for the length of its session")
+            self.membership_lost("no heartbeat was answered for as long as its lease lasts")
 
     def heartbeat_answered(self) -> None:
         """Nothing depends on it."""

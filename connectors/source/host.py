@@ -102,11 +102,13 @@ class MirrorHost:
         worker: The worker's properties, references resolved.
         spark: Shared with other workers of the process.
         find_plugin: The worker's plugins.
+        holds: Whether what the worker's group gave it is its own for now; asked in the lease thread.
     """
 
     worker: Mapping[str, str] = field(repr=False)
     spark: SharedSpark
     find_plugin: FindPlugin
+    holds: Callable[[], bool]
     #: What copies here now, by connector and number of task: who watches looks here.
     running: dict[tuple[str, int], MirrorSourceTask] = field(default_factory=dict)
     _shared: list[_Shared] = field(default_factory=list)

@@ -15,6 +15,7 @@ import ssl
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,9 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 #: So many messages of a slice wait for a main loop that stands still; then no more are read.
 _MOST_WAITING: Final = 1024
 _LOOK_S: Final = 0.05
+#: How often the lease of a slice is renewed, and how often at least while it lasts.
+_RENEW_S: Final = 1.0
+_RENEWALS: Final = 4
 _NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "heliograph control link")])
 #: A slice accepts this very certificate and no other, so its dates protect nothing; executors' clocks may be wrong.
 _BEGIN: Final = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
@@ -50,6 +54,10 @@ _END: Final = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 class SliceRefused(RetriableError):
     """A slice of ours came and could not be taken."""
+
+
+class SliceSilent(LinkClosed):
+    """The link is open, and the slice has said nothing for its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +122,10 @@ class ServedLink:
 
     def __init__(self, link: Link, leases: LeaseLoop) -> None:
         self.peer = link.peer
-        #: When the slice last said something, in monotonic time.
-        self.heard_s = time.monotonic()
         self._link = link
         self._leases = leases
+        #: When the slice last said something, in monotonic time.
+        self._heard_s = time.monotonic()
         self._said: deque[Message | LinkClosed] = deque()
         self._arrived = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
@@ -127,9 +135,11 @@ class ServedLink:
         """Begin to receive."""
         self._leases.call(self._begin_to_listen)
 
-    def renew(self, every_s: float) -> None:
-        """Renew the slice's lease from now on, as long as the main loop turns."""
-        self._leases.call(self._begin_to_renew, every_s)
+    def renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        """Renew the slice's lease from now on, as long as the main loop turns and ``holds``, which the lease thread
+        asks, says that the work is ours. A slice that says nothing for ``lease_s`` is given up: :class:`SliceSilent`
+        is received then."""
+        self._leases.call(self._begin_to_renew, lease_s, holds)
 
     def let_lapse(self) -> None:
         """Renew the slice's lease no more."""
@@ -140,7 +150,8 @@ class ServedLink:
         self._leases.call(self._link.send, message)
 
     async def receive(self) -> Message:
-        """Return the next message; raises :class:`LinkClosed` at the end of the link."""
+        """Return the next message; raises :class:`LinkClosed` at the end of the link, :class:`SliceSilent` once the
+        slice has said nothing for its lease."""
         while not self._said:
             self._arrived.clear()
             await self._arrived.wait()
@@ -163,27 +174,29 @@ class ServedLink:
     def _begin_to_listen(self) -> None:
         self._scope.spawn(self._listen(), f"link of {self.peer}")
 
-    def _begin_to_renew(self, every_s: float) -> None:
-        self._renewing = self._scope.spawn(self._renew(every_s), f"lease of {self.peer}")
+    def _begin_to_renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        self._renewing = self._scope.spawn(self._renew(lease_s, holds), f"lease of {self.peer}")
 
     def _stop_renewing(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
 
-    async def _renew(self, every_s: float) -> None:
-        while True:
-            if self._leases.may_renew:
+    async def _renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        every_s = min(_RENEW_S, lease_s / _RENEWALS)
+        while time.monotonic() - self._heard_s <= lease_s:
+            if self._leases.may_renew and holds():
                 self._link.send({"type": "lease"})
             await asyncio.sleep(every_s)
+        self._hand_over(SliceSilent(f"nothing heard from the slice for {lease_s:.1f} s"))
 
     async def _listen(self) -> None:
         try:
             while True:
                 message = await self._link.receive()
-                self.heard_s = time.monotonic()
+                self._heard_s = time.monotonic()
                 self._hand_over(message)
                 while len(self._said) >= _MOST_WAITING:
-                    self.heard_s = time.monotonic()  # it is the main loop that is silent
+                    self._heard_s = time.monotonic()  # it is the main loop that is silent
                     await asyncio.sleep(_LOOK_S)
         except LinkClosed as closed:
             self._hand_over(closed)
@@ -269,7 +282,8 @@ class LinkServer:
         """In the lease thread; who may come in is decided in the main loop, where tickets are."""
         link = Link(reader, writer)
         try:
-            hello = await asyncio.wait_for(link.receive(_MAX_HELLO_BYTES), _HELLO_TIMEOUT_S)
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                hello = await link.receive(_MAX_HELLO_BYTES)
         except (TimeoutError, LinkClosed):
             link.abort()
             return
@@ -326,7 +340,8 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
     # From Python 3.12 on this waits for every connection, also for one that never says hello.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await server.wait_closed()
 
 
 def _mismatch(hello: Message, ticket: Ticket) -> str:

@@ -227,7 +227,7 @@ class MirrorSourceEngineTask(EngineTask):
                 attempt += 1
                 began_s = time.monotonic()
                 states = Records(PARTITION_STATES, parts.store, parts.admin, record_settings(settings))
-                services = TaskServices(engine, links, parts.clusters, parts.admin, syncs, states)
+                services = TaskServices(engine, links, parts.clusters, parts.admin, syncs, states, self._host.holds)
                 task_settings = _task_settings(settings, clients, self._props, self._host)
                 task = self._task(settings, task_settings, services, parts)
                 try:
@@ -241,7 +241,8 @@ class MirrorSourceEngineTask(EngineTask):
                     # Numbers apart, so that two that interrupt each other do not do so again.
                     delay_s = _CLAIM_AGAIN_S * attempt * (1 + index % _APART)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), delay_s)
+                        async with asyncio.timeout(delay_s):
+                            await self._stopping.wait()
                 else:
                     return
 

@@ -21,12 +21,11 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.dataplane.resume import Resumed
-from connectors.source.links import LinkServer, ServedLink, Ticket
+from connectors.source.links import LinkServer, ServedLink, SliceSilent, Ticket
 from connectors.spark.engine import Job, SliceCrashed, SparkEngine
 
 log = logging.getLogger(__name__)
 
-_RENEW_S: Final = 1.0
 OPEN_TIMEOUT_S: Final = 60.0
 #: After so long without a slot a predecessor makes room; then, so often, the log says that there is none.
 _NO_SLOT_S: Final = 20.0
@@ -100,6 +99,8 @@ class SliceHandle:
         self.on_transaction: Callable[[Message], None] | None = None
         #: Gets how many seconds ago the source answered a fetch and the target a produce request; None for never.
         self.on_answered: Callable[[float | None, float | None], None] | None = None
+        #: Whether the work is ours: the slice's lease is renewed only then. Asked in the lease thread.
+        self.holds: Callable[[], bool] = lambda: True
         #: Called once if Spark seems to have no free slot for the slice.
         self.on_no_slot: Callable[[], None] | None = None
 
@@ -129,8 +130,7 @@ class SliceHandle:
             raise
         self.pid = int(hello["pid"])
         self._scope.spawn(self._listen(self._link), f"slice {self._name}")
-        self._scope.spawn(self._watch_lease(self._link), f"lease {self._name}")
-        self._link.renew(self._look_s)
+        self._link.renew(self._settings.lease_ms / 1000, self.holds)
         ticket.misused.add_done_callback(self._misused)
         self._link.send(
             {
@@ -284,22 +284,13 @@ class SliceHandle:
             if not waiting.done():
                 raise self.ended.result() or SliceLost("the slice ended early")
 
-    @property
-    def _look_s(self) -> float:
-        return min(_RENEW_S, self._settings.lease_ms / 4000)
-
-    async def _watch_lease(self, link: ServedLink) -> None:
-        lease_s = self._settings.lease_ms / 1000
-        while not self.ended.done():
-            await asyncio.sleep(self._look_s)
-            if time.monotonic() - link.heard_s > lease_s:
-                self._end(SliceLost(f"nothing heard from the slice (pid {self.pid}) for {lease_s:.1f} s"))
-
     async def _listen(self, link: ServedLink) -> None:
         try:
             while True:
                 message = await link.receive()
                 self._heard(message)
+        except SliceSilent as silent:
+            self._end(SliceLost(f"{silent} (pid {self.pid})"))
         except LinkClosed:
             self._is_gone = True
             self._end(SliceLost(f"the slice (pid {self.pid}) is gone"))

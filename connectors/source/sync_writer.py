@@ -148,7 +148,8 @@ class SyncWriter:
             self._syncs.keep_newest()
         try:
             if not self._said:
-                await asyncio.wait_for(self._idle.wait(), _LAST_WRITE_S)
+                async with asyncio.timeout(_LAST_WRITE_S):
+                    await self._idle.wait()
         except TimeoutError:
             log.warning("%s: the last offset syncs were not written to %s", self._label, self._topic)
         finally:
@@ -187,7 +188,8 @@ class SyncWriter:
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), _PAUSE_S)
+            async with asyncio.timeout(_PAUSE_S):
+                await self._ending.wait()
 
     async def _write(self, syncs: Sequence[OffsetSync]) -> bool:
         records = [OutRecord(self._topic, sync.key(), sync.value(), partition=_PARTITION) for sync in syncs]

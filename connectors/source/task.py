@@ -316,6 +316,7 @@ class MirrorSourceTask:
         services = self._services
         handle = SliceHandle(services.engine, services.links, self._settings.slice, self.epoch + 1, self._progressed)
         handle.on_answered = self.meters.answered
+        handle.holds = services.holds
         return handle
 
     async def _take_over(self) -> tuple[Takeover, Mapping[TopicPartition, Start]]:
@@ -479,7 +480,8 @@ class MirrorSourceTask:
     async def _commit_forever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._filled.wait(), min(_COMMIT_S, self._settings.flush_interval_ms / 1000))
+                async with asyncio.timeout(min(_COMMIT_S, self._settings.flush_interval_ms / 1000)):
+                    await self._filled.wait()
             self._filled.clear()
             self._skip_log.tell(time.monotonic())
             if self._loaded:

@@ -52,3 +52,5 @@ class TaskServices:
     syncs: SyncWriter | None = None
     #: Where states of partitions are noted.
     states: StateRecords | None = None
+    #: Whether the work is ours, asked in the lease thread. By default a predecessor is left to the fence.
+    holds: Callable[[], bool] = lambda: True

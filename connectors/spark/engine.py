@@ -154,7 +154,8 @@ class SparkEngine:
         self._jobs[check.job_id] = check
         self._tell({"type": "check", "check": check.job_id, "query": query})
         try:
-            return await asyncio.wait_for(check.finished, _START_TIMEOUT_S)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                return await check.finished
         except TimeoutError as error:
             raise EngineLost(f"Spark did not look at the query within {_START_TIMEOUT_S:.0f} s") from error
         finally:
@@ -211,7 +212,8 @@ class SparkEngine:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), self._settings.closing_s + _STOP_MARGIN_S)
+            async with asyncio.timeout(self._settings.closing_s + _STOP_MARGIN_S):
+                await process.wait()
         except TimeoutError:
             _kill_group(process.pid)
             await process.wait()
@@ -238,7 +240,8 @@ class SparkEngine:
                     raise EngineLost(f"Spark's driver process could not be started: {error}") from error
         assert self._ready is not None
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), _START_TIMEOUT_S)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await asyncio.shield(self._ready)
         except TimeoutError as error:
             silent_s = time.monotonic() - self._heard_s
             if self._process is not None and silent_s > _START_SILENCE_S * self.patience:

@@ -98,7 +98,7 @@ async def connector(source: Guarded, target: Guarded, alias: str, back: str, **o
         "offset.storage.replication.factor": "1",
         "offset.storage.partitions": "3",
     }
-    plugin = MirrorSource(MirrorHost(worker, cast(SharedSpark, None), cast(FindPlugin, None)))
+    plugin = MirrorSource(MirrorHost(worker, cast(SharedSpark, None), cast(FindPlugin, None), lambda: True))
     plugin.initialize(cast(Any, _Context()))
     await plugin.start(props)
     try:

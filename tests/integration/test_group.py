@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +17,7 @@ from kafka.protocol.admin.groups import DescribeGroupsRequest
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.group import GroupRefused, GroupSettings
+from connect.kafka.lease_thread import LeaseThread
 from connect.kafka.settings import connection_settings
 from tests.kit.members import SETTINGS, Joiner, agree, until
 
@@ -116,6 +119,36 @@ async def test_a_cancelled_join_goes_on_as_the_same_member(us: KafkaCluster, beg
     await until(lambda: agree(first, second), "both are in one round")
     assert second.last.member == member
     assert len((await described(us, first.group)).members) == 2
+
+
+async def test_what_the_group_gives_away_is_known_while_the_main_loop_stands_still(us: KafkaCluster) -> None:
+    """Another member joins, and this one, which would have to join too, does not turn: the broker drops it."""
+    group, settings = f"group-{uuid4()}", replace(SETTINGS, rebalance_timeout_ms=2_000)
+    is_over = threading.Event()
+
+    async def join_elsewhere() -> None:
+        async with alone(Joiner(us.bootstrap, group, "second", settings)):
+            await asyncio.to_thread(is_over.wait)
+
+    second = threading.Thread(target=lambda: asyncio.run(join_elsewhere()), name="second", daemon=True)
+    leases = LeaseThread(progress_timeout_s=600)
+    leases.start()
+    try:
+        async with alone(Joiner(us.bootstrap, group, "first", settings, leases=leases)) as first:
+            await until(lambda: agree(first), "it is in the group")
+            began_s, held_s = time.monotonic(), 0.0
+            second.start()
+            while first.member.holds:
+                held_s = time.monotonic() - began_s
+                assert held_s < settings.lease_ms / 1000, "by the clock its lease would be over"
+                time.sleep(0.01)  # noqa: ASYNC251
+            assert held_s > settings.rebalance_timeout_ms / 1000, "the broker waits for it until then"
+            assert first.told == []
+            await until(lambda: [one for one in first.told if one.startswith("lost: ")], "its main loop hears of it")
+    finally:
+        is_over.set()
+        await leases.stop()
+        await asyncio.to_thread(second.join)
 
 
 @pytest.mark.parametrize(

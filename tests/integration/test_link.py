@@ -7,8 +7,9 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,7 +18,16 @@ from connect.core.errors import ConfigError
 from connect.kafka.lease_thread import LeaseThread
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.shipping import running_code
-from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, Ticket, server_tls
+from connectors.source import links
+from connectors.source.links import (
+    LinkServer,
+    LinkSettings,
+    ServedLink,
+    SliceRefused,
+    SliceSilent,
+    Ticket,
+    server_tls,
+)
 from tests.kit.one_loop import OneLoop
 
 pytestmark = pytest.mark.integration
@@ -196,43 +206,95 @@ async def test_a_place_where_nobody_can_listen_ends_in_a_line_with_the_key(host:
     assert "\n" not in str(caught.value)
 
 
-async def test_a_slice_keeps_its_lease_while_the_main_loop_of_its_worker_stands_still() -> None:
+@dataclass
+class LivingSlice:
+    """In a thread of its own: what it heard, all of which it answered."""
+
+    address: LinkAddress
+    ticket: Ticket
+    heard: list[str] = field(default_factory=list)
+
+    async def _live(self) -> None:
+        link = await Link.connect(self.address, hello(self.ticket))
+        with contextlib.suppress(LinkClosed):
+            while True:
+                self.heard.append(str((await link.receive())["type"]))
+                link.send({"type": "alive"})
+        await link.close()
+
+    @asynccontextmanager
+    async def linked(self) -> AsyncIterator[ServedLink]:
+        thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="slice", daemon=True)
+        thread.start()
+        worker, _ = await asyncio.wait_for(self.ticket.linked, DEADLINE_S)
+        try:
+            yield worker
+        finally:
+            worker.hang_up()
+            await asyncio.to_thread(thread.join, DEADLINE_S)
+
+
+def block_until(seen: Callable[[], bool], what: str) -> None:
+    """Hold up the worker's main loop."""
+    until_s = time.monotonic() + DEADLINE_S
+    while not seen():
+        assert time.monotonic() < until_s, what
+        time.sleep(0.01)
+
+
+async def test_a_slice_keeps_its_lease_while_the_main_loop_of_its_worker_stands_still(server: LinkServer) -> None:
     """Longer than the lease, in which the slice answers too."""
-    heard: list[Message] = []
-
-    def live(address: LinkAddress, ticket: Ticket) -> None:
-        async def answer() -> None:
-            link = await Link.connect(address, hello(ticket))
-            with contextlib.suppress(LinkClosed):
-                while True:
-                    heard.append(await link.receive())
-                    link.send({"type": "alive"})
-            await link.close()
-
-        asyncio.run(answer())
-
-    async with listening() as server:
-        ticket = server.expect("us->eu task 0", 3)
-        slice_ = threading.Thread(target=live, args=(server.address, ticket), name="slice", daemon=True)
-        slice_.start()
-        worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
-        worker.renew(0.05)
-        assert (await asyncio.wait_for(worker.receive(), DEADLINE_S))["type"] == "alive"
-        before, blocked_s = len(heard), time.monotonic()
-        while len(heard) < before + 10:
-            assert time.monotonic() < blocked_s + DEADLINE_S, "the slice heard nothing of its lease"
-            time.sleep(0.01)  # noqa: ASYNC251
-        assert worker.heard_s > blocked_s
-        worker.abort()
-        await asyncio.to_thread(slice_.join, DEADLINE_S)
-        assert {one["type"] for one in heard} == {"lease"}
+    slice_ = LivingSlice(server.address, server.expect("us->eu task 0", 3))
+    async with slice_.linked() as worker:
+        worker.renew(2.0, lambda: True)
+        assert (await heard(worker))["type"] == "alive"
+        before, until_s = len(slice_.heard), time.monotonic() + 3.0
+        block_until(lambda: time.monotonic() > until_s and len(slice_.heard) > before + 3, "it hears of its lease")
+        for _ in range(4):
+            assert (await heard(worker))["type"] == "alive"
+    assert set(slice_.heard) == {"lease"}
 
 
-async def test_a_lease_that_may_lapse_is_renewed_no_more_and_the_slice_is_still_heard(server: LinkServer) -> None:
+async def test_a_lease_is_not_renewed_once_the_work_is_not_ours_whatever_the_main_loop_does(
+    server: LinkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has given it away, and the main loop, which stands still, has not heard of it."""
+    monkeypatch.setattr(links, "_RENEW_S", 0.01)
+    said: list[bool] = []
+    is_ours = True
+
+    def holds() -> bool:
+        said.append(is_ours)
+        return is_ours
+
+    slice_ = LivingSlice(server.address, server.expect("us->eu task 0", 3))
+    async with slice_.linked() as worker:
+        worker.renew(DEADLINE_S, holds)
+        block_until(lambda: len(slice_.heard) > 3, "it hears of its lease")
+        is_ours = False
+        block_until(lambda: said.count(False) > 3, "it was asked whether the work is ours")
+    assert len(slice_.heard) == said.count(True)
+
+
+async def test_a_slice_that_says_nothing_for_its_lease_is_silent(server: LinkServer) -> None:
     ticket = server.expect("us->eu task 0", 3)
     slice_ = await Link.connect(server.address, hello(ticket))
     worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
-    worker.renew(0.01)
+    worker.renew(0.2, lambda: True)
+    with pytest.raises(SliceSilent, match=r"nothing heard from the slice for 0\.2 s"):
+        await heard(worker)
+    worker.abort()
+    await slice_.close()
+
+
+async def test_a_lease_that_may_lapse_is_renewed_no_more_and_the_slice_is_still_heard(
+    server: LinkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_RENEW_S", 0.01)
+    ticket = server.expect("us->eu task 0", 3)
+    slice_ = await Link.connect(server.address, hello(ticket))
+    worker, _ = await asyncio.wait_for(ticket.linked, DEADLINE_S)
+    worker.renew(DEADLINE_S, lambda: True)
     assert await heard(slice_) == {"type": "lease"}
     worker.let_lapse()
     worker.send({"type": "hold"})

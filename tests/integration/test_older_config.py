@@ -73,7 +73,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_running(monkeypatch: pyte
     """No broker answers at the addresses of its config, so it still looks for its clusters when it is to stop."""
     monkeypatch.setattr(runtime_worker, "_CONNECTORS_GRACE_S", 0.5)
     config = worker_config(key_converter=_AS_THEY_ARE, value_converter=_AS_THEY_ARE)
-    host = MirrorHost(config.props, no_spark(), cast(FindPlugin, None))
+    host = MirrorHost(config.props, no_spark(), cast(FindPlugin, None), lambda: True)
     topic, _ = memory_topic()
     plugins = Plugins(mirror_plugins(host))
     worker = Worker(config, plugins, Heard(), transformer=config.transformer, offsets=topic)

@@ -26,6 +26,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit import group_blows as blows
 from tests.kit import rest_load
 from tests.kit.group_stage import SHORT_SESSION, GroupStage
+from tests.kit.lateness import Lateness
 from tests.kit.mirror_group import MirrorGroup
 from tests.kit.workers import PROGRAMS
 
@@ -46,8 +47,11 @@ def plan(seed: int, rounds: int) -> list[str]:
     return planned[:rounds]
 
 
-def play_group(bootstrap: str, name: str, directory: Path, kind: str, seed: int, rounds: int) -> Iterator[str]:
-    """Plays a plan and yields its faults; says what it does."""
+def play_group(
+    bootstrap: str, name: str, directory: Path, kind: str, seed: int, rounds: int, late: Lateness
+) -> Iterator[str]:
+    """Plays a plan and yields its faults; says what it does. Puts into ``late`` how late the workers were, as all parts
+    do."""
     chance = random.Random(f"{seed}/{kind}")
     settings = SHORT_SESSION if kind == "short sessions" else {}
     with GroupStage(bootstrap, name, directory, settings=settings) as stage:
@@ -58,7 +62,9 @@ def play_group(bootstrap: str, name: str, directory: Path, kind: str, seed: int,
             _say(f"{kind}, round {number}/{rounds}: {outcome}")
             yield from (f"{kind}, round {number}, {outcome.what}: {fault}" for fault in outcome.faults)
         yield from (f"{kind}: {fault}" for fault in stage.stop())
+        late.add(stage.lateness)
         records, repeated = stage.watch.counts()
+        _say(f"{kind}: {stage.lateness}")
         _say(f"{kind}: {records} records, {repeated} of them for the second time (at least once), none missing")
 
 
@@ -77,7 +83,9 @@ def _strike(stage: GroupStage, what: str, chance: random.Random, promised_s: flo
     return blows.roll(stage)
 
 
-def play_mirror(us: KafkaCluster, eu: KafkaCluster, directory: Path, seed: int, rounds: int) -> Iterator[str]:
+def play_mirror(
+    us: KafkaCluster, eu: KafkaCluster, directory: Path, seed: int, rounds: int, late: Lateness
+) -> Iterator[str]:
     """Kills the owners of a mirror's tasks in turn."""
     chance = random.Random(f"{seed}/mirror")
     with MirrorGroup(us, eu, directory, name="grouped", records_per_s=8_000) as group:
@@ -90,9 +98,11 @@ def play_mirror(us: KafkaCluster, eu: KafkaCluster, directory: Path, seed: int, 
             yield from (f"mirror, round {number}: {fault}" for fault in blow.faults)
             group.bring_back(victim)
         yield from (f"mirror: {fault}" for fault in group.stop())
+        _say(f"mirror: {group.lateness}")
+        late.add(group.lateness)
 
 
-def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path | None) -> Iterator[str]:
+def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path | None, late: Lateness) -> Iterator[str]:
     """Restarts the workers of a mirror in turn, over versions of this project where there are two."""
     old = PROGRAMS if older is None else older / ".venv" / "bin"
     turns = [("restarted", PROGRAMS, "ab")]
@@ -106,9 +116,11 @@ def play_roll(us: KafkaCluster, eu: KafkaCluster, directory: Path, older: Path |
                 _say(f"mirror, {turn}")
                 yield from (f"mirror, {what} ({name}): {fault}" for fault in turn.faults)
         yield from (f"mirror: {fault}" for fault in group.stop())
+        _say(f"mirror: {group.lateness}")
+        late.add(group.lateness)
 
 
-def play_versions(bootstrap: str, directory: Path, older: Path) -> Iterator[str]:
+def play_versions(bootstrap: str, directory: Path, older: Path, late: Lateness) -> Iterator[str]:
     """Restarts the workers of counting tasks in turn, from an older version to this one and back."""
     old = older / ".venv" / "bin"
     with GroupStage(bootstrap, "counting", directory, settings={}, programs=old) as stage:
@@ -118,6 +130,7 @@ def play_versions(bootstrap: str, directory: Path, older: Path) -> Iterator[str]
             _say(f"counting, {outcome}")
             yield from (f"counting, {what}: {fault}" for fault in outcome.faults)
         yield from (f"counting: {fault}" for fault in stage.stop())
+        late.add(stage.lateness)
 
 
 def play_rest(directory: Path) -> Iterator[str]:
@@ -134,19 +147,19 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _play(options: argparse.Namespace, seed: int, directory: Path) -> Iterator[str]:
+def _play(options: argparse.Namespace, seed: int, directory: Path, late: Lateness) -> Iterator[str]:
     if "group" in options.parts:
         with KafkaCluster.start("us") as us:
             for number, kind in enumerate(PROMISED_S):
-                yield from play_group(us.bootstrap, f"counting-{number}", directory, kind, seed, options.rounds)
+                yield from play_group(us.bootstrap, f"counting-{number}", directory, kind, seed, options.rounds, late)
     if "mirror" in options.parts:
         with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
-            yield from play_mirror(us, eu, directory, seed, options.mirror_rounds)
+            yield from play_mirror(us, eu, directory, seed, options.mirror_rounds, late)
     if "roll" in options.parts:
         with KafkaCluster.start("us") as us, KafkaCluster.start("eu") as eu:
             if options.older is not None:
-                yield from play_versions(us.bootstrap, directory, options.older)
-            yield from play_roll(us, eu, directory, options.older)
+                yield from play_versions(us.bootstrap, directory, options.older, late)
+            yield from play_roll(us, eu, directory, options.older, late)
     if "rest" in options.parts:
         yield from play_rest(directory)
 
@@ -171,7 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What its client tries again is no news.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     directory = Path(tempfile.mkdtemp(prefix="heliograph-group-"))
-    faults = list(_play(options, seed, directory))
+    late = Lateness()
+    faults = list(_play(options, seed, directory, late))
+    if late.beats_s or late.unanswered:
+        _say(f"all workers: {late}")
     if faults:
         _say("\n".join(["faults:", *faults]))
         print(f"the workers' files and logs are in {directory}", file=sys.stderr)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.kit import numbers
+from tests.kit.lateness import Lateness
 from tests.kit.number_watch import NumberWatch
 from tests.kit.processes import wait_until
 from tests.kit.rest_client import RestClient
@@ -78,6 +79,7 @@ class GroupStage:
             variables = numbers.environment(directory, name)
             self.workers[name] = OurWorker(properties, directory, f"{group}-{name}", variables, programs)
         self._netlocs = {RestClient(worker.url).netloc: name for name, worker in self.workers.items()}
+        self.lateness = Lateness()
         self.watch = NumberWatch(bootstrap, dict.fromkeys(self.connectors, tasks))
 
     def __enter__(self) -> Self:
@@ -139,8 +141,14 @@ class GroupStage:
         status, _ = self.rest(name).try_once("DELETE", "/connectors/nobody?forward=false")
         return status == _NOT_FOUND
 
+    def look_how_late(self, name: str) -> None:
+        """Ask a worker how late it was in its life, which is about to end."""
+        self.lateness.look(self.workers[name].url)
+
     def kill(self, names: Collection[str]) -> float:
         """SIGKILL, all at the same time; when that was, in seconds since 1970."""
+        for name in names:
+            self.look_how_late(name)
         at_s = time.time()
         with ThreadPoolExecutor(len(names)) as pool:
             list(pool.map(lambda name: self.workers[name].kill(), names))
@@ -180,7 +188,9 @@ class GroupStage:
         for name, worker in self.workers.items():
             if not worker.is_running:
                 faults.append(f"worker {name} had ended by itself: {worker.tail()[-500:]}")
-            elif code := worker.stop():
+                continue
+            self.look_how_late(name)
+            if code := worker.stop():
                 faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
         self.watch.drain()
         return faults + self.watch.faults()

@@ -2,8 +2,8 @@
 
 Exits 0 when source and target were equal after every round: no gap, no duplicate, no disorder, at least some restarts
 found a surplus at the target (else the run proved nothing), none fell back to at-least-once, the offset map named the
-same record for each, and nothing was left behind. Writes a JSON and a markdown report; the same seed plays the same
-plan.
+same record for each, and nothing was left behind. Says how late the worker was in all its lives. Writes a JSON and a
+markdown report; the same seed plays the same plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from connectors.dataplane.plan import TopicPartition
-from tests.kit.mirror import HANDOVERS
+from tests.kit.mirror import HANDOVERS, with_rest
 from tests.kit.reports import leave
 from tests.kit.rounds import FROZEN, FROZEN_ON_CLUSTER, KILLED, KILLED_ON_CLUSTER, Round, plan
 from tests.kit.secured import SecuredStage
@@ -41,6 +41,7 @@ class RunReport:
     surplus_rounds_wanted: int
     rounds: list[RoundResult] = field(default_factory=list)
     comparison: str = ""
+    lateness: str = ""
     exit_code: int | None = None
     faults: list[str] = field(default_factory=list)
 
@@ -59,7 +60,7 @@ class RunReport:
         head = (
             f"# Kill run, seed {self.seed}\n\n"
             f"{len(self.rounds)} rounds, {self.surplus_rounds} of them found a surplus. "
-            f"At the end: {self.comparison or 'not compared'}.\n\n"
+            f"At the end: {self.comparison or 'not compared'}. The worker: {self.lateness}.\n\n"
             "| round | what | kept bytes | looked s | caught up s | surplus records | faults |\n"
             "| --- | --- | --- | --- | --- | --- | --- |\n"
         )
@@ -111,6 +112,7 @@ def play_round(stage: Stage, planned: Round, seed: int, say: Callable[[str], Non
 
 def _finish(stage: Stage, report: RunReport) -> None:
     ending = stage.wind_up()
+    report.lateness = str(stage.lateness)
     report.exit_code, report.comparison = ending.exit_code, ending.comparison.summary()
     report.faults += ending.faults
     report.faults += [fault for fault in faults_of(ending.comparison) if not report.all_faults]
@@ -153,7 +155,7 @@ def main() -> int:
     with contextlib.ExitStack() as exits:
         spark = exits.enter_context(StandaloneSpark(bare_python(directory / "python"))) if on_cluster else None
         settings = {"seed": seed, "records_per_s": options.rate, "target_nodes": options.target_nodes, "spark": spark}
-        settings |= {"exactly_once": options.exactly_once, "properties": HANDOVERS}
+        settings |= {"exactly_once": options.exactly_once, "properties": {**HANDOVERS, **with_rest()}}
         stage = exits.enter_context(stage_of(directory, **settings))
         report = run(
             stage,

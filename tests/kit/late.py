@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Final
 
 from bench.latency import busy_loops
-from connect.embedded import ports
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord
@@ -40,7 +39,8 @@ from connectors.positions import Kind, decode_kind
 from tests.kit import rest_load
 from tests.kit.internal_rounds import write_rounds
 from tests.kit.large_bodies import ENDPOINTS, MIB, OBJECTS, send
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.lateness import GOAL_BEAT_S, GOAL_STALL_S, Lateness
+from tests.kit.mirror import SMALL, Mirror, with_rest
 from tests.kit.processes import DeadlinePassed, wait_until
 from tests.kit.reports import leave
 from tests.kit.scale import ALIAS, HEAP, Scene, costs_during, make_some_at_once, megabytes_text, shares_text
@@ -62,8 +62,6 @@ _BESIDE_AT_MOST_S: Final = 6 * 3600.0
 
 _GOAL_START_S: Final = 60.0
 _GOAL_START_ALONE_S: Final = 30.0
-_GOAL_BEAT_S: Final = 1.0
-_GOAL_STALL_MS: Final = 250.0
 _GOAL_CORES: Final = 0.5
 _GOAL_PSS_BYTES: Final = 1e9
 _GOAL_REFUSED_MS: Final = 100.0
@@ -162,8 +160,7 @@ class Lives:
     def __init__(self, on: Stage, found: Measured, chance: random.Random) -> None:
         self._scene, self._seen, self._found, self._chance = on.scene, on.seen, found, chance
         self.took_s: dict[str, list[float]] = {}
-        self.beats_s: list[float] = []
-        self.stalls_s: list[float] = []
+        self.lateness = Lateness()
 
     async def start(self, what: str) -> None:
         """Start the mirror, and wait until all partitions are copied."""
@@ -183,11 +180,12 @@ class Lives:
             self._found.faults.append(f"the mirror ended with exit code {code} after SIGTERM")
 
     def _look(self, what: str, log_start: int) -> None:
-        beat_s = self._seen.process_metric("heliograph_lease_longest_beat_seconds")
-        stall_s = self._seen.process_metric("heliograph_loop_longest_stall_seconds")
-        print(f"{what}: longest beat {beat_s:.2f} s, longest stall {stall_s * 1000:.0f} ms", flush=True)
-        self.beats_s.append(beat_s)
-        self.stalls_s.append(stall_s)
+        of_life = Lateness()
+        of_life.look(self._seen.url)
+        print(f"{what}: {of_life}", flush=True)
+        self.lateness.add(of_life)
+        if of_life.unanswered:
+            self._found.faults.append(f"{what}: the mirror did not tell its metrics")
         lines = self._scene.mirror.log_lines(log_start)
         self._found.faults += [f"{what}: {line}" for line in lines if any(lost in line for lost in _LOST)]
 
@@ -212,10 +210,10 @@ async def play_starts(on: Stage, found: Measured, goal_s: float) -> None:
         took_s = sorted(lives.took_s[what])
         text = f"{took_s[-1]:.1f} s at most, {statistics.median(took_s):.1f} s median, {len(took_s)} times"
         found.add(f"{what}, until copying", f"{goal_s:.0f} s", text, took_s[-1] > goal_s)
-    beat_s, stall_ms = max(lives.beats_s), max(lives.stalls_s) * 1000
-    found.add("longest time between two turns of the lease thread", "1 s", f"{beat_s:.2f} s", beat_s > _GOAL_BEAT_S)
-    stalls = ", ".join(f"{stall_s * 1000:.0f}" for stall_s in lives.stalls_s)
-    found.add("longest stall of the main loop, of each start", "250 ms", f"{stalls} ms", stall_ms > _GOAL_STALL_MS)
+    beat_s, stall_s = max(lives.lateness.beats_s), max(lives.lateness.stalls_s)
+    found.add("longest time between two turns of the lease thread", "1 s", f"{beat_s:.2f} s", beat_s > GOAL_BEAT_S)
+    stalls = ", ".join(f"{each_s * 1000:.0f}" for each_s in lives.lateness.stalls_s)
+    found.add("longest stall of the main loop, of each start", "250 ms", f"{stalls} ms", stall_s > GOAL_STALL_S)
 
 
 async def play_cost(scene: Scene, found: Measured) -> None:
@@ -351,7 +349,6 @@ def stage(directory: Path, partitions: int, tasks: int) -> Iterator[Stage]:
         KafkaCluster.start("eu", jvm_options=jvm, config=uncleaned) as eu,
     ):
         make_some_at_once(us.bootstrap, counts)
-        (port,) = ports.choose(1)
         properties = {
             "clusters": f"{ALIAS}, eu",
             f"{ALIAS}.bootstrap.servers": us.bootstrap,
@@ -360,11 +357,11 @@ def stage(directory: Path, partitions: int, tasks: int) -> Iterator[Stage]:
             f"{ALIAS}->eu.topics": "late-.*",
             **SMALL,
             "tasks.max": str(tasks),
-            "dedicated.mode.enable.public.rest": "true",
-            "listeners": f"http://{ports.HOST}:{port}",
+            **with_rest(),
         }
         with Mirror(properties, directory) as mirror:
-            seen = Seen(mirror, f"http://{ports.HOST}:{port}", ALIAS)
+            url = properties["listeners"]
+            seen, port = Seen(mirror, url, ALIAS), int(url.rpartition(":")[2])
             yield Stage(us, eu, Scene(us, eu, mirror, properties, counts), seen, port)
 
 

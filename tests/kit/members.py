@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.group import GroupMember, GroupSettings, Membership
+from connect.kafka.lease_thread import LeaseLoop
 from connect.kafka.settings import connection_settings
 from tests.kit.one_loop import OneLoop
 
@@ -42,11 +43,12 @@ class Joiner:
         settings: GroupSettings = SETTINGS,
         *,
         protocols: Sequence[str] = PROTOCOLS,
+        leases: LeaseLoop | None = None,
     ) -> None:
         self.group = group
         settings = replace(settings, group_id=group, client_id=name)
         connection = connection_settings({"bootstrap.servers": bootstrap}, client_id="unused", where="cluster us")
-        self.member = GroupMember(Cluster(connection, "us"), settings, self, OneLoop())
+        self.member = GroupMember(Cluster(connection, "us"), settings, self, leases or OneLoop())
         self.rounds: list[Membership] = []
         self.told: list[str] = []
         self.answered = 0

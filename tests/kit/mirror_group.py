@@ -19,6 +19,7 @@ from connect.embedded.brokers import KafkaCluster
 from tests.kit.checker import Checker, Report, TopicPair
 from tests.kit.follower import Arrivals
 from tests.kit.group_stage import DEADLINE_S, SHORT_SESSION
+from tests.kit.lateness import Lateness
 from tests.kit.processes import survivors, tree, wait_until
 from tests.kit.rest_client import RestClient
 from tests.kit.resumed import Resumed, resumed
@@ -102,6 +103,7 @@ class MirrorGroup:
         self._loads = (Load(f"{name}-orders", 3, "none", value_bytes=120), Load(f"{name}-clicks", 2, "zstd"))
         self._exits = contextlib.ExitStack()
         changes = {**SHORT_SESSION, "key.converter": _BYTES, "value.converter": _BYTES}
+        self.lateness = Lateness()
         self.workers: dict[str, OurWorker] = {}
         for worker in "ab":
             properties = worker_properties(eu.bootstrap, name, changes)
@@ -176,6 +178,7 @@ class MirrorGroup:
         (heir,) = self.workers.keys() - {victim}
         ends = self._log_ends()
         doomed = tree(self.workers[victim].pid)
+        self.lateness.look(self.workers[victim].url)
         at_s = time.monotonic()
         self.workers[victim].kill()
         wait_until(
@@ -195,6 +198,7 @@ class MirrorGroup:
     def turn(self, name: str, what: str, programs: Path) -> Turn:
         """SIGTERM to one worker, and its start from ``programs``; until each has its share and all has caught up."""
         worker, ends = self.workers[name], self._log_ends()
+        self.lateness.look(worker.url)
         began_s = time.time()
         faults = []
         if code := worker.stop():
@@ -244,6 +248,7 @@ class MirrorGroup:
         running = {name: worker for name, worker in self.workers.items() if worker.is_running}
         processes = [member for worker in running.values() for member in tree(worker.pid)]
         for name, worker in running.items():
+            self.lateness.look(worker.url)
             if code := worker.stop():
                 faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
         wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers", _POLL_S)

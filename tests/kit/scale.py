@@ -35,7 +35,8 @@ from connect.kafka.settings import connection_settings
 from tests.kit import marked
 from tests.kit.checker import Checker, TopicPair
 from tests.kit.java_mm2 import run_tool
-from tests.kit.mirror import SMALL, Mirror
+from tests.kit.lateness import Lateness
+from tests.kit.mirror import SMALL, Mirror, with_rest
 from tests.kit.pipe import Direction
 from tests.kit.processes import Member, slices
 from tests.kit.proxy import FaultProxy
@@ -93,6 +94,7 @@ class Measured:
     #: Of the busy partitions together.
     records_per_s: dict[str, float] = field(default_factory=dict)
     resumed: dict[str, int] = field(default_factory=dict)
+    lateness: Lateness = field(default_factory=Lateness)
     comparison: str = ""
     faults: list[str] = field(default_factory=list)
 
@@ -112,6 +114,7 @@ class Measured:
                 for what, rate in self.records_per_s.items()
             ),
             *(f"| latency in one active partition, {what} | {ms:.1f} ms |" for what, ms in self.latency_ms.items()),
+            f"| how late the worker was, at most | {self.lateness} |",
         ]
         for idle in self.idle:
             lines += [
@@ -325,6 +328,9 @@ async def measure(
     mirror = scene.mirror
     await scene.made()
 
+    def look() -> None:
+        found.lateness.look(scene.properties["listeners"])
+
     async def started(what: str, begin: Callable[[], None]) -> None:
         log_start, began_s, pid = mirror.log_end(), time.monotonic(), mirror.pid
         begin()
@@ -344,6 +350,7 @@ async def measure(
         say(f"idle for {seconds:.0f} s: {shares_text(found.idle[-1].cpu)}")
     latencies = sorted(await scene.latencies_ms(_LATENCY_RECORDS))
     found.latency_ms = {"median": statistics.median(latencies), "p99": latencies[int(0.99 * len(latencies))]}
+    look()
     began_s = time.monotonic()
     if code := mirror.stop(within_s=_DEADLINE_S):
         found.faults.append(f"the mirror ended with exit code {code} after SIGTERM")
@@ -351,12 +358,15 @@ async def measure(
     await started("start after a clean stop", mirror.start)
     await started("SIGKILL of a slice", scene.slices()[0].process.kill)
 
+    look()
+
     def kill_worker() -> None:
         psutil.Process(mirror.pid).kill()
         mirror.reap()
         mirror.start()
 
     await started("SIGKILL of the worker, and a new start", kill_worker)
+    look()
     mirror.stop(within_s=_DEADLINE_S)
     found.comparison = await scene.compare()
     for what, topics in (("to warm the brokers", _BUSY), ("beside the idle ones", "scale-.*"), ("alone", _BUSY)):
@@ -367,6 +377,7 @@ async def measure(
         rate = await scene.backlog_copied(busy_records, before)
         say(f"busy partitions {what}: {rate:,.0f} records/s")
         found.records_per_s[what] = rate
+        look()
         mirror.stop(within_s=_DEADLINE_S)
     del found.records_per_s["to warm the brokers"]
 
@@ -403,6 +414,7 @@ def stage(directory: Path, seed: int, topics: int, partitions: int, tasks: int) 
             f"{ALIAS}->eu.topics": "scale-.*",
             **SMALL,
             "tasks.max": str(tasks),
+            **with_rest(),
         }
         mirror = exits.enter_context(Mirror(properties, directory))
         yield Scene(us, eu, mirror, properties, counts), proxies[0]

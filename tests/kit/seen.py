@@ -25,7 +25,7 @@ class Seen:
         self.source = source
 
     def ask(self, path: str, method: str = "GET") -> Any:
-        body = self._get(path, method)
+        body = _get(self.url + path, method)
         return json.loads(body) if body else None
 
     def status(self, path: str) -> int:
@@ -37,11 +37,11 @@ class Seen:
 
     def metric(self, name: str) -> float:
         """A value of the flow; NaN if there is none."""
-        return self._value(rf'{_FLOW_METRIC}{name}{{[^}}]*source="{self.source}"[^}}]*}}')
+        return _value(self.url, rf'{_FLOW_METRIC}{name}{{[^}}]*source="{self.source}"[^}}]*}}')
 
     def process_metric(self, name: str) -> float:
         """A value of the whole process; NaN if there is none."""
-        return self._value(name)
+        return process_metric(self.url, name)
 
     def lag(self, *more: str, flow: str = "") -> tuple[int, str]:
         """Exit code and output of ``heliograph lag``, of the file or of what ``more`` names."""
@@ -50,12 +50,19 @@ class Seen:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def _value(self, sample: str) -> float:
-        found = re.search(rf"^{sample} (\S+)$", self._get("/metrics", "GET").decode(), re.MULTILINE)
-        return float(found[1]) if found else float("nan")
 
-    def _get(self, path: str, method: str) -> bytes:
-        request = urllib.request.Request(self.url + path, method=method)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            body: bytes = answer.read()
-        return body
+def process_metric(url: str, name: str) -> float:
+    """A value that the process with the REST listener at ``url`` tells of itself; NaN if there is none."""
+    return _value(url, name)
+
+
+def _value(url: str, sample: str) -> float:
+    found = re.search(rf"^{sample} (\S+)$", _get(f"{url.rstrip('/')}/metrics", "GET").decode(), re.MULTILINE)
+    return float(found[1]) if found else float("nan")
+
+
+def _get(url: str, method: str) -> bytes:
+    request = urllib.request.Request(url, method=method)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+    return body

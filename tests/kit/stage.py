@@ -16,6 +16,7 @@ from connect.embedded.brokers import KafkaCluster
 from connect.embedded.releases import DEFAULT_VERSION
 from connectors.dataplane.plan import TopicPartition
 from tests.kit.checker import Checker, Report, TopicPair
+from tests.kit.lateness import Lateness
 from tests.kit.map_judge import Verdict, judge_map
 from tests.kit.mirror import EXACTLY_ONCE, Mirror, in_sync, replicated
 from tests.kit.pipe import Direction
@@ -92,6 +93,7 @@ class Stage:
         self.proxies: list[FaultProxy] = []
         self.source_proxies: list[FaultProxy] = []
         self.partitions = sum(load.partitions for load in loads)
+        self.lateness = Lateness()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as exits:
@@ -172,12 +174,18 @@ class Stage:
         first = self.caught_up(deadline_s)
         return [] if first.is_caught_up else [f"the mirror did not get going in {deadline_s:g} s: {first.summary()}"]
 
+    def look_how_late(self) -> None:
+        """Ask the mirror how late it was in its present life, if it has a REST API."""
+        if url := self._properties.get("listeners"):
+            self.lateness.look(url)
+
     def wind_up(self) -> Ending:
         """Stop the load and the mirror, see that nothing is left of it, compare a last time."""
         self.writer.stop()
         faults: list[str] = []
         exit_code = None
         if self.mirror.is_running:
+            self.look_how_late()
             exit_code = self.mirror.stop()
             if exit_code:
                 faults.append(f"the mirror ended with exit code {exit_code} after SIGTERM")

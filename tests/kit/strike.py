@@ -106,6 +106,7 @@ class Strike:
         wait_until(partial(self._copies_again, loaded), _LOAD_DEADLINE_S, "the mirror copies under load")
         copying = wait_until(stage.slices, _LOAD_DEADLINE_S, "a slice writes to the target")
         victims = self._victims(copying)
+        stage.look_how_late()
         let_go = self._prepare_path(copying if self._loses_all else _below(copying, victims), undo)
         self._copied_before = {member.pid for member in copying}
         doomed = self._strike(victims, undo)

@@ -93,7 +93,8 @@ class StatusStore:
         """Write what still waits, within 5 s, and end."""
         if self._writing is not None:
             try:
-                await asyncio.wait_for(self._idle.wait(), _FLUSH_TIMEOUT_S)
+                async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                    await self._idle.wait()
             except TimeoutError:
                 log.warning("%d statuses were not written to %s before the end", len(self._waiting), self._topic.name)
             await self._scope.close()

@@ -75,6 +75,7 @@ class Slice:
         self.plans: Sequence[PartitionPlan] = ()
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self.was_stopped = False
+        self.holds: Callable[[], bool] | None = None
         self._scene, self._report = scene, report
 
     async def open(self) -> None:
@@ -116,7 +117,10 @@ class Scene:
         self.task = self.made([ONE])
 
     def made(self, partitions: Sequence[TopicPartition]) -> ByKeyTask:
-        return ByKeyTask(self.lent, cast(GroupOffsets, self.group), partitions)
+        return ByKeyTask(self.lent, cast(GroupOffsets, self.group), partitions, self.is_ours)
+
+    def is_ours(self) -> bool:
+        return True
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -170,6 +174,7 @@ async def test_positions_are_the_groups_offsets_and_the_next_copier_goes_on_ther
     async with scene.running():
         first = await scene.slice(0)
         assert first.plans[0].next_source_offset == 20
+        assert first.holds == scene.is_ours, "no fence would stop it"
         first.moved(30)
         await scene.until_stored(30)
         first.moved(40)

@@ -224,8 +224,27 @@ def test_what_is_not_said_is_javas() -> None:
     (source,) = found.sources
     assert (source.reset_to, source.strategies, source.read_committed) == (LATEST, ("range",), False)
     assert (source.group.session_timeout_ms, source.group.heartbeat_interval_ms) == (45_000, 3_000)
+    assert source.group.lease_ms == 40_000
     assert (source.group.retry_backoff_ms, source.group.retry_backoff_max_ms) == (100, 1_000)
     assert said() == []
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "heartbeat_ms", "lease_ms"),
+    [
+        (60_000, 3_000, 55_000),
+        (10_000, 3_000, 5_000),
+        (6_000, 3_000, 4_500),
+        (6_000, 1_000, 3_000),
+        (6_000, 6_000, 6_000),
+    ],
+)
+def test_a_lease_ends_before_its_session_by_what_a_slice_goes_on_for(
+    session_ms: int, heartbeat_ms: int, lease_ms: int
+) -> None:
+    times = f"session.timeout.ms={session_ms}\nheartbeat.interval.ms={heartbeat_ms}\n"
+    (source,) = settings(CONSUMER + times).sources
+    assert source.group.lease_ms == lease_ms
 
 
 @pytest.mark.parametrize(

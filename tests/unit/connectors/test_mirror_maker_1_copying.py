@@ -125,7 +125,7 @@ def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,))
         transactional_id=lambda: "id",
         slice_settings=lambda: SliceSettings("source->target", 0, {}, {}),
     )
-    return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"))
+    return Copying(cast(Lent, lent), cast(GroupOffsets, Group()), partitions, Refused("stream 0"), lambda: True)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {name: {key: TopicConfig(value, ConfigSource.TOPIC) for key, value in both.items()} for name in topics}
 
     monkeypatch.setattr(copying, "_LEFT_OUT_S", 0.01)
-    monkeypatch.setattr(copying, "ByKeyTask", lambda _, __, partitions: Task(partitions, "+"))
+    monkeypatch.setattr(copying, "ByKeyTask", lambda _, __, partitions, ___: Task(partitions, "+"))
     monkeypatch.setattr(Copying, "_pair_task", lambda _, partitions: Task(partitions))
     monkeypatch.setattr(source_topics, "_SHOWN_WITHIN_S", 0)
     monkeypatch.setattr(lost, "_ASK_AGAIN_S", 0)

@@ -3,6 +3,7 @@
 import pytest
 
 from connect.core import events
+from connect.core.auto_restart import ENABLED
 from connect.core.configlog import logger_record, restart_record
 from connect.core.errors import TooManyTasks
 from connect.core.events import (
@@ -569,8 +570,15 @@ def restarts(effects: list[events.Effect]) -> list[object]:
     return [each for each in effects if isinstance(each, StopWork | WriteStatus | StartTask | StartConnector)]
 
 
-def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
+def restarting() -> Bench:
+    """As :func:`leading`, with automatic restarts."""
     bench = leading()
+    bench.connector("c", {**CONFIG, ENABLED: "true"})
+    return bench
+
+
+def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
+    bench = restarting()
     bench.step(events.AutoRestart(TASKS[1], 120_000))
     assert restarts(bench.tick(119_999)) == []
     assert bench.herder.next_deadline_ms() == bench.now_ms + 1
@@ -583,7 +591,7 @@ def test_what_failed_is_restarted_once_its_pause_is_over() -> None:
 
 
 def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
-    bench = leading()
+    bench = restarting()
     assert restarts(bench.step(events.AutoRestart("c", 0))) == [
         StopWork(("c",), ()),
         WriteStatus("c", State.RESTARTING),
@@ -592,10 +600,24 @@ def test_a_connector_is_restarted_without_a_pause_at_once() -> None:
 
 
 def test_no_restart_follows_if_it_runs_again_or_is_stopped_or_is_elsewhere() -> None:
-    bench = leading()
+    bench = restarting()
     bench.step(events.AutoRestart(TASKS[0], 1_000))
     bench.step(events.AutoRestart(TASKS[0], None))
     bench.step(events.AutoRestart(TASKS[1], 1_000))
     bench.ask(events.RestartTask(TASKS[1]))
     bench.step(events.AutoRestart(TaskId("elsewhere", 0), 1_000))
     assert restarts(bench.tick(1_000)) == []
+
+
+def test_a_restart_that_is_due_waits_for_no_config_that_forbids_it() -> None:
+    bench = restarting()
+    bench.step(events.AutoRestart(TASKS[0], 1_000))
+    bench.step(events.AutoRestart(TASKS[1], 2_000))
+    assert restarts(bench.tick(1_000)) != []
+    bench.connector("c", {**CONFIG, ENABLED: "false"})
+    assert restarts(bench.tick(1_000)) == []
+    assert [each.line for each in bench.said] == [
+        "c-1 is not restarted automatically: its connector's config no longer says so"
+    ]
+    bench.connector("c", {**CONFIG, ENABLED: "true"})
+    assert restarts(bench.tick(1_000_000)) == [], "the failure before is over"

@@ -378,10 +378,40 @@ def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> None:
         await member.join(PROTOCOLS)
         cluster.answers["JoinGroupRequest"].append(after(5, joined("client-1", 6)))
         cluster.always["HeartbeatRequest"] = lambda request: beat(code if request.generation_id == 5 else 0)
-        await member.join(PROTOCOLS)
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(4)
+        assert member.holds
+        await joining
         await asyncio.sleep(10)
         assert events.told() == []
         await member.close()
+
+    run(main())
+
+
+def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartbeats() -> None:
+    """The lease thread has ended them, and the main loop hears of it when it is a member again."""
+
+    class Behind(OneLoop):
+        def tell(self, function: Callable[..., object], *args: object) -> None:
+            asyncio.get_running_loop().call_later(2, function, *args)
+
+    async def main() -> None:
+        cluster, events = FakeCluster(), Events()
+        member = GroupMember(cast("Cluster", cluster), SETTINGS, events, Behind())
+        await member.join(PROTOCOLS)
+        cluster.answers["HeartbeatRequest"].append(beat(22))
+        await asyncio.sleep(4)
+        held = [member.holds]
+        cluster.answers["JoinGroupRequest"].append(joined("client-1", 6))
+        await member.join(PROTOCOLS)
+        sent = len(cluster.sent("HeartbeatRequest"))
+        await asyncio.sleep(100)
+        held.append(member.holds)
+        assert events.told() == []
+        assert len(cluster.sent("HeartbeatRequest")) > sent + 30
+        await member.close()
+        assert [*held, member.holds] == [False, True, False]
 
     run(main())
 

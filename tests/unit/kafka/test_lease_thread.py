@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -13,7 +14,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group import GroupMember, GroupSettings
 from connect.kafka.lease_thread import LeaseThread
 from tests.kit.members import until
-from tests.unit.kafka.test_group import PROTOCOLS, Events, FakeCluster
+from tests.unit.kafka.test_group import PROTOCOLS, Events, FakeCluster, beat
 
 _DEADLINE_S = 60.0
 _SETTINGS = GroupSettings("workers", "client", heartbeat_interval_ms=200, session_timeout_ms=4_000, lease_ms=2_000)
@@ -47,6 +48,30 @@ async def test_a_membership_outlives_a_main_loop_that_stands_still_for_longer_th
         await until(lambda: len(events.heard) > answered + 3, "the answers are heard of")
         assert events.told() == []
         assert member.silent_s < _SETTINGS.lease_ms / 1000
+        await member.close()
+
+
+@pytest.mark.parametrize(("code", "holds"), [(22, False), (25, False), (82, False), (27, True)])
+async def test_what_is_not_ours_any_more_is_known_while_the_main_loop_stands_still(code: int, holds: bool) -> None:
+    """And no heartbeat follows; but who is only to join again is still a member."""
+    async with running(_DEADLINE_S) as leases:
+        cluster, events = FakeCluster(), Events()
+        settings = replace(_SETTINGS, session_timeout_ms=600_000, lease_ms=600_000)
+        member = GroupMember(cast("Cluster", cluster), settings, events, leases)
+        await member.join(PROTOCOLS)
+        assert member.holds
+        cluster.always["HeartbeatRequest"] = lambda _: beat(code)
+        beats = len(cluster.sent("HeartbeatRequest"))
+        if holds:
+            block_until(lambda: len(cluster.sent("HeartbeatRequest")) > beats + 3, "it goes on")
+        else:
+            block_until(lambda: not member.holds, "it is heard of")
+            until_s = time.monotonic() + 5 * settings.heartbeat_interval_ms / 1000
+            block_until(lambda: time.monotonic() > until_s, "more would have been sent")
+            assert len(cluster.sent("HeartbeatRequest")) <= beats + 2
+        assert member.holds is holds
+        assert events.told() == [], "nothing is told in the lease thread"
+        await until(lambda: events.told() != [], "the main loop hears of it")
         await member.close()
 
 

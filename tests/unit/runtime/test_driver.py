@@ -12,12 +12,20 @@ import pytest
 from connect.core import events
 from connect.core.errors import RetriableError
 from connect.core.events import Effect, Event
-from connect.core.model import TargetState
+from connect.core.model import TargetState, TaskId
 from connect.runtime.driver import Driver, WorkerFailed
 from connect.runtime.stage import Stages
 from tests.kit import virtual_time
 
 START = events.StartConnector("lines", TargetState.STARTED)
+TASK = TaskId("lines", 0)
+OF_LINES: list[Event] = [
+    events.AutoRestart("lines", 0),
+    events.AutoRestart(TASK, None),
+    events.ConnectorFailed("lines"),
+    events.TaskConfigsWanted("lines"),
+    events.AutoRestart("other", 0),
+]
 
 
 class Herder:
@@ -100,6 +108,26 @@ async def test_work_winds_up_at_once_when_the_lease_is_lost_whatever_is_waited_f
     ], "what was lost is heard of first"
     await driver.stop()
     assert around.done[-1] == "left"
+
+
+async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_place() -> None:
+    hold = asyncio.Event()
+    around = Surroundings(hold)
+    herder = Herder({events.RebalanceBegun: [events.StopWork(("lines",), (TASK,)), START]})
+    driver = driven(herder, around)
+    driver.rebalance_begun()
+    await until(lambda: "stopping" in around.done)
+    for event in OF_LINES:
+        driver.put(event)
+    hold.set()
+    await driver.turn()
+    assert around.done == ["stopping", "stopped", "start lines"]
+    assert herder.heard == [events.RebalanceBegun(), events.AutoRestart("other", 0)]
+    for event in OF_LINES:
+        driver.put(event)
+    await driver.turn()
+    assert herder.heard[2:] == OF_LINES, "what the new ones tell is heard of"
+    await driver.stop()
 
 
 async def test_nobody_waits_for_a_worker_that_has_failed() -> None:

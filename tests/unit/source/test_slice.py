@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -15,11 +14,11 @@ from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
 from connectors.dataplane import executor
-from connectors.dataplane.link import MAX_ENTRIES, LinkAddress
+from connectors.dataplane.link import MAX_ENTRIES, LinkAddress, LinkClosed
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
-from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, Ticket
+from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
 from connectors.source.slice import (
     SliceDefect,
     SliceFenced,
@@ -49,25 +48,29 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.is_aborted = self.lapses = False
-        self.renewed_every_s: list[float] = []
-        self.heard_s = time.monotonic()
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.renewed: list[tuple[float, Callable[[], bool]]] = []
+        self._said: asyncio.Queue[dict[str, Any] | LinkClosed] = asyncio.Queue()
 
-    def renew(self, every_s: float) -> None:
-        self.renewed_every_s.append(every_s)
+    def renew(self, lease_s: float, holds: Callable[[], bool]) -> None:
+        self.renewed.append((lease_s, holds))
 
     def let_lapse(self) -> None:
         self.lapses = True
 
     def say(self, kind: str, **values: Any) -> None:
-        self.heard_s = time.monotonic()
         self._said.put_nowait({"type": kind, **values})
+
+    def end(self, end: LinkClosed) -> None:
+        self._said.put_nowait(end)
 
     def send(self, message: dict[str, Any]) -> None:
         self.sent.append(message)
 
     async def receive(self) -> dict[str, Any]:
-        return await self._said.get()
+        said = await self._said.get()
+        if isinstance(said, LinkClosed):
+            raise said
+        return said
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -351,21 +354,32 @@ async def test_partitions_are_resumed_one_message_each(world: World) -> None:
     await handle.close()
 
 
-async def test_a_stop_waits_for_a_slice_that_answers_its_lease() -> None:
-    world = world_with()
-    handle = SliceHandle(
-        cast(SparkEngine, world.engine), world.links, replace(SETTINGS, lease_ms=200), 3, lambda _: None
-    )
+async def test_a_slice_is_renewed_while_its_work_is_ours(world: World) -> None:
+    ours = [True]
+    handle = world.handle()
+    handle.holds = lambda: ours[0]
     opening = asyncio.create_task(handle.open())
     world.connect(await world.until_started())
     world.wire.say("ready")
     await asyncio.wait_for(opening, 60)
+    ((lease_s, holds),) = world.wire.renewed
+    assert lease_s == SETTINGS.lease_ms / 1000
+    assert holds()
+    ours[0] = False
+    assert not holds()
+    await handle.close()
+
+
+async def test_a_stop_waits_for_a_slice_until_it_falls_silent(world: World) -> None:
+    handle = await opened(world)
     stopping = asyncio.create_task(handle.stop())
     for _ in range(30):
-        await asyncio.sleep(0.02)
-        world.wire.say("alive")
+        await asyncio.sleep(0)
+        world.wire.say("alive", answered_ago_s=[None, None])
     assert not stopping.done()
-    assert world.wire.renewed_every_s == [0.05]
-    with pytest.raises(SliceLost, match="nothing heard"):
+    world.wire.end(SliceSilent("nothing heard from the slice for 60.0 s"))
+    with pytest.raises(SliceLost, match=r"nothing heard from the slice for 60\.0 s \(pid 7\)"):
         await asyncio.wait_for(stopping, 60)
+    assert world.wire.lapses
     await handle.close()
+    assert world.engine.cancelled == [], "it may still hear that its lease is over"

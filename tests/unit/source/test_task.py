@@ -39,6 +39,7 @@ class Slice:
         self.ended: asyncio.Future[SliceLost | None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
         self.on_no_slot: Callable[[], None] | None = None
+        self.holds: Callable[[], bool] | None = None
         self._world = world
 
     async def open(self, pairs: Collection[tuple[TopicPartition, TopicPartition]]) -> None:
@@ -118,8 +119,12 @@ class World:
             slice=SliceSettings("us->eu", 0, {}, {}),
             epoch_ms=epoch_ms,
         )
-        services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
+        nothing = cast(Any, None)
+        services = TaskServices(nothing, nothing, Clusters(nothing, nothing), nothing, holds=self.is_ours)
         return MirrorSourceTask(settings, services, cast(PositionStore, self))
+
+    def is_ours(self) -> bool:
+        return True
 
     def changed(self) -> None:
         self._changed.set()
@@ -204,6 +209,7 @@ async def test_a_stop_hands_over(world: World) -> None:
     running = asyncio.create_task(one.run())
     await world.until(lambda: bool(world.went))
     assert [commit.position.is_handed_over for commit in world.commits] == [False], "stored before it may write"
+    assert [each.holds for each in world.slices] == [world.is_ours], "its lease is renewed while the work is ours"
     one.stop()
     await asyncio.wait_for(running, 60)
     assert world.commits[-1].position.is_handed_over

@@ -1,0 +1,44 @@
+"""How late workers were, over several looks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.kit import lateness
+from tests.kit.lateness import Lateness
+
+BEAT, STALL = "heliograph_lease_longest_beat_seconds", "heliograph_loop_longest_stall_seconds"
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({}, "no worker told how late it was (0 did not answer)"),
+        ({"a": (math.nan, math.nan)}, "no worker told how late it was (0 did not answer)"),
+        ({"a": None}, "no worker told how late it was (1 did not answer)"),
+        (
+            {"a": (0.3, 0.25), "b": (1.0, 0.04), "c": None},
+            "longest beat 1.00 s (goal 1 s), longest stall 250 ms (goal 250 ms), 2 looks, 1 unanswered",
+        ),
+        ({"a": (1.01, 0.1)}, "longest beat 1.01 s (goal 1 s), longest stall 100 ms (goal 250 ms), 1 looks: late"),
+        ({"a": (0.3, 0.251)}, "longest beat 0.30 s (goal 1 s), longest stall 251 ms (goal 250 ms), 1 looks: late"),
+    ],
+)
+def test_the_largest_of_all_looks_is_told(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, tuple[float, float] | None], text: str
+) -> None:
+    def process_metric(url: str, name: str) -> float:
+        values = told[url]
+        if values is None:
+            raise ConnectionRefusedError
+        return values[{BEAT: 0, STALL: 1}[name]]
+
+    monkeypatch.setattr(lateness, "process_metric", process_metric)
+    found = Lateness()
+    for url in told:
+        of_one = Lateness()
+        of_one.look(url)
+        found.add(of_one)
+    assert str(found) == text
