@@ -30,7 +30,6 @@ from connect.core.errors import HeliographError
 from tests.kit.java_mm2 import JavaToolFailed, run_tool
 
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
-_PROFILES: Final = Path("build") / "profile"
 _FAILED: Final = 1
 _WIDTH: Final = 150
 _BUSY_PERCENT: Final = 15.0
@@ -205,6 +204,7 @@ class Bench:
             made = await profile(contender, load, bed, held, window, self._logs(load, 0), self._options.out)
             self._say(f"{load.name:22} {contender.title:12} {made.records_per_s:11,.0f} rec/s while profiled")
             self._say(f"flame graph {made.svg}, functions and lines {made.text}")
+            self._say(f"say in {made.sentence} what is left, then make the page (--page)")
 
     async def _warm(self, load: Load, bed: Bed, held: Contents) -> None:
         """Let the brokers run until they become no faster: in their first minute they take up to twice the CPU, and
@@ -350,19 +350,19 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--list", action="store_true", help="every load in one line")
     add("--loads", nargs="+", choices=loads, default=DEFAULT, metavar="LOAD", help=f"({', '.join(DEFAULT)})")
-    add("--all", action="store_true", help="all loads, which takes a little more than four hours")
+    add("--all", action="store_true", help="all loads, which takes four hours")
     who = f"which contenders of {', '.join(contenders)} (those of each load)"
     add("--only", nargs="*", choices=contenders, metavar="CONTENDER", help=who)
     add("--older", nargs="+", type=Path, default=[], metavar="CLONE", help="clones of other versions, as contenders")
     add("--rounds", type=int, default=3, help="rounds (3; latency has one)")
-    add("--seconds", type=float, help="how long is measured (30; latency 90)")
+    add("--seconds", type=float, help="how long is measured (30; latency 70)")
     add("--ramp", type=float, default=8.0, metavar="SECONDS", help="how long is not, behind the first record (8)")
     add("--scale", type=float, help="share of the records (as many as --seconds and --ramp need)")
     add("--no-ceiling", dest="ceiling", action="store_false", help="only contenders")
     add("--json", type=Path, default=page.RESULTS, metavar="FILE", help="keep results here, and make no page")
     add("--page", action="store_true", help="only make docs/benchmarks.md and its plots, of the results that are kept")
     add("--profile", nargs="+", choices=copying, metavar="LOAD", help="only flame graphs of Heliograph on these loads")
-    add("--out", type=Path, default=_PROFILES, metavar="FOLDER", help="where flame graphs go (build/profile)")
+    add("--out", type=Path, default=page.FLAMES, metavar="FOLDER", help="where flame graphs go (bench/results)")
     add("--logs", type=Path, metavar="FOLDER", help="keep the contenders' logs here")
     return parser.parse_args()
 

@@ -70,7 +70,8 @@ class Variant:
 def variants(load: Load) -> Iterator[Sequence[Variant]]:
     """Steps of probes: the best of a step is what the next step varies."""
     most = min(2, load.partitions)
-    yield [Variant(most, together=True, merged=merged) for merged in (False, True)]
+    is_merged = int(load.producer.get("batch.size", 0)) >= _MERGED_BYTES  # before it is read
+    yield [Variant(most, together=True, merged=merged) for merged in ((False,) if is_merged else (False, True))]
     yield [Variant(0, together=False, merged=False)] if load.partitions > 1 else []
     yield [
         Variant(connections, together=True, merged=False)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench import plots, scale, tables
-from bench.loads import LOADS
-from bench.rows import Latency, Result, Row, Rows, Started
+from bench.loads import DEFAULT, LOADS, Load
+from bench.rows import Latency, Result, Row, Rows, Run, Started
 
 _REPOSITORY: Final = Path(__file__).parents[1]
 RESULTS: Final = Path(__file__).parent / "results" / "results.json"
+#: Flame graphs, and what they say in a sentence each.
+FLAMES: Final = RESULTS.parent
 TEMPLATE: Final = Path(__file__).parent / "page.md"
 PAGE: Final = _REPOSITORY / "docs" / "benchmarks.md"
 SCALE_TEMPLATE: Final = Path(__file__).parent / "scale.md"
@@ -32,6 +34,16 @@ def write(rows: Rows) -> None:
     if len(measured) >= scale.COSTS:
         scale.draw(scale.fit(measured), measured, IMAGES / "scale.png")
         SCALE_PAGE.write_text(text(SCALE_TEMPLATE, rows))
+
+
+def keep(file: Path, run: Run, rows: Iterable[Row]) -> None:
+    """Keep what another command has measured, and write the pages of it if ``file`` is that of the pages."""
+    kept = Rows.read(file)
+    for row in rows:
+        kept.add(run, row)
+    kept.write(file)
+    if file == RESULTS:
+        write(kept)
 
 
 def text(template: Path, rows: Rows) -> str:
@@ -108,12 +120,30 @@ def _missing(rows: Rows, kind: type[Row], group: str) -> str:
     return f"Not measured yet: {', '.join(absent)}." if absent else ""
 
 
-def _modelled(made: Callable[[scale.Costs, Sequence[scale.Point]], tables.Table]) -> Callable[[Rows], str]:
-    def of(rows: Rows) -> str:
-        measured = scale.points(rows)
-        return made(scale.fit(measured), measured).markdown()
+def _costs(rows: Rows) -> scale.Costs:
+    return scale.fit(scale.points(rows))
 
-    return of
+
+def flames(folder: Path) -> str:
+    """The flame graphs in ``folder``, each with the sentence in the Markdown file beside it."""
+    copying = [load for load in LOADS if isinstance(load, Load)]
+    found = [load for load in copying if flame_of(folder, load.name).exists()]
+    parts = [_flame(flame_of(folder, load.name), load) for load in found]
+    absent = [f"`{load.name}`" for load in copying if load.name in DEFAULT and load not in found]
+    return "\n\n".join([*parts, *([f"No graph yet: {', '.join(absent)}."] if absent else [])])
+
+
+def flame_of(folder: Path, load: str) -> Path:
+    """Where the flame graph of a load is."""
+    return folder / f"flame-{load}.svg"
+
+
+def _flame(graph: Path, load: Load) -> str:
+    sentence = graph.with_suffix(".md")
+    said = f"what is left is to be said in `bench/results/{sentence.name}`."
+    if sentence.exists():
+        said = sentence.read_text().strip()
+    return f"`{load.name}` ({load.about}): {said}\n\n![Flame graph of {load.name}](../bench/results/{graph.name})"
 
 
 def _loads(_: Rows) -> str:
@@ -132,8 +162,10 @@ _PLACES: Final[Mapping[str, Callable[[Rows], str]]] = {
     "secured": _single(tables.secured, Result, "secured"),
     "latency": _single(tables.latency, Latency, "latency", "latency"),
     "start": _single(tables.started, Started, "start"),
-    "costs": _modelled(lambda costs, _: scale.costs_table(costs)),
-    "checks": _modelled(scale.checks_table),
-    "aim": _modelled(lambda costs, _: scale.aim_table(costs)),
+    "flames": lambda _: flames(FLAMES),
+    "partitions": scale.partitions_text,
+    "costs": lambda rows: scale.costs_table(_costs(rows), rows).markdown(),
+    "checks": lambda rows: scale.checks_table(_costs(rows), scale.points(rows)).markdown(),
+    "aim": lambda rows: scale.aim_table(_costs(rows), rows).markdown(),
     "walls": lambda rows: scale.walls_table(rows).markdown(),
 }

@@ -13,11 +13,11 @@ from bench.loads import DEFAULT, LOADS, AnyLoad, Load, Paced
 _USUAL_S: Final = 38.0
 _COPY_S: Final = 30.0
 #: Epochs are a minute: at least one change is in it.
-_LATENCY_S: Final = 90.0
+_LATENCY_S: Final = 70.0
 #: Seconds beside what is measured, seen on two cores: brokers of a bed until they are warm, a contender's start and end
 #: with the clearing around it, the ceiling's, and each of its short probes.
 _BED_S: Final = 75.0
-_CONTENDER_S: Final = 17.0
+_CONTENDER_S: Final = 16.0
 _CEILING_S: Final = 8.0
 _PROBE_S: Final = 11.0
 #: How fast a load is written: limited by bytes, by records, or by batches of one record, of which a partition takes

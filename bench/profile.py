@@ -27,10 +27,12 @@ _GRACE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """``svg`` and ``text`` are files; ``records_per_s`` says how fast it copied while it was looked at."""
+    """``svg`` and ``text`` are files; ``sentence`` is where people say what the graph shows; ``records_per_s`` says how
+    fast it copied while it was looked at."""
 
     svg: Path
     text: Path
+    sentence: Path
     records_per_s: float
 
 
@@ -60,7 +62,7 @@ async def profile(
     of_slices = ", ".join(f"{each:.2f}" for each in cores)
     title = f"{contender.title}, {load.title}: {rate:,.0f} records/s, slices with {of_slices} cores"
     name = f"flame-{load.name}" if contender.name == "heliograph" else f"flame-{load.name}-{contender.name}"
-    made = Profile(out / f"{name}.svg", out / f"{name}.txt", rate)
+    made = Profile(out / f"{name}.svg", out / f"{name}.txt", out / f"{name}.md", rate)
     _write(made, title, flame.merged(stacks))
     return made
 
@@ -71,6 +73,7 @@ def _write(made: Profile, title: str, stacks: flame.Stacks) -> None:
     said = f"{samples} samples at work, {waited} that waited for a socket or a core are left out"
     made.svg.parent.mkdir(parents=True, exist_ok=True)
     made.svg.write_text(flame.svg(f"{title}; {said}", working))
+    made.sentence.unlink(missing_ok=True)  # because it says what was left in the graph before
     made.text.write_text(flame.text(f"{title}\n{said}", working))
 
 

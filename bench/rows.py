@@ -100,7 +100,22 @@ class Ciphers(Row):
     tls_cpu_s_per_gb: float
 
 
-_KINDS: Final = {kind.__name__.lower(): kind for kind in (Held, Result, Ceiling, Latency, Started, Ciphers)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions(Row):
+    """What a number of partitions costs, in shares of a core: ``IDLE`` of all processes, ``BUSY`` of the worker.
+
+    ``make scale`` measures the one, ``make late`` the other.
+    """
+
+    partitions: int
+    cores: float
+
+
+#: Loads of these rows.
+IDLE: Final = "idle-partitions"
+BUSY: Final = "busy-partitions"
+
+_KINDS: Final = {kind.__name__.lower(): kind for kind in (Held, Result, Ceiling, Latency, Started, Ciphers, Partitions)}
 T = TypeVar("T", bound=Row)
 
 

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from bench import tables
-from bench.rows import Ceiling, Held, Result, Rows
+from bench.rows import BUSY, IDLE, Ceiling, Held, Partitions, Result, Rows
 
 _GB: Final = 1e9
 COSTS: Final = 4
-#: ``make scale ARGS='--topics 200 --partitions 50'``: cores of worker, Spark and slices, for each idle partition.
-IDLE_PARTITION_CORES: Final = 5.6e-2 / 2000
-#: What progress reports cost the worker for each busy partition; docs/reliability.md, make late.
-BUSY_PARTITION_WORKER_CORES: Final = 5e-6
 #: A leader remembers the last five batches of a producer, so no more are under way for each partition.
 _UNDER_WAY: Final = 5
 _MERGED_BYTES: Final = 1_048_576
 _GROUPS: Final = ("replicated", "single")
+#: What a partition costs, by rows: the command that measures it, and what it measures.
+_OF_PARTITIONS: Final = {
+    IDLE: ("make scale", "a partition that is idle, at worker, Spark and slices"),
+    BUSY: ("make late", "a partition with a record a second, at the worker"),
+}
 _AIM_GB_PER_S: Final = 10.0
 _AIM_PARTITIONS: Final = 100_000
 _CORES_SHOWN: Final = 64
@@ -54,10 +55,10 @@ class Costs:
     batch_s: float
     record_s: float
 
-    def cores(self, gb_per_s: float, batches: float, records: float, partitions: int = 0) -> float:
-        """What a copy takes; ``batches`` and ``records`` are those in a GB, ``partitions`` are idle ones beside it."""
+    def cores(self, gb_per_s: float, batches: float, records: float) -> float:
+        """What a copy takes; ``batches`` and ``records`` are those in a GB."""
         moving = gb_per_s * (self.gb_s + self.batch_s * batches + self.record_s * records)
-        return self.running_cores + moving + partitions * IDLE_PARTITION_CORES
+        return self.running_cores + moving
 
 
 def points(rows: Rows) -> list[Point]:
@@ -92,15 +93,31 @@ def fit(measured: Sequence[Point]) -> Costs:
     return Costs(*(costs.get(index, 0.0) for index in range(COSTS)))
 
 
-def costs_table(costs: Costs) -> tables.Table:
+def partition_cores(rows: Rows, load: str) -> float | None:
+    """What each partition of ``IDLE`` or ``BUSY`` costs, with its share of what a mirror without work costs."""
+    return rows.median(Partitions, load, "", lambda row: row.cores / row.partitions)
+
+
+def partitions_text(rows: Rows) -> str:
+    """How many partitions the cost of one was measured with, or that it was not measured."""
+    said = []
+    for load, (command, what) in _OF_PARTITIONS.items():
+        found = rows.of(Partitions, load)
+        how = f"measured with {found[0].partitions:,} of them" if found else "not measured yet, and left out"
+        said.append(f"* {what}: {how} (`{command}`).")
+    return "\n".join(said)
+
+
+def costs_table(costs: Costs, rows: Rows) -> tables.Table:
     lines = [
         ["a copier that runs", f"{costs.running_cores:.2f} cores"],
         ["a GB that passes unchanged", f"{costs.gb_s:.2f} CPU-s"],
         ["a batch of the source", f"{costs.batch_s * 1e6:.2f} us"],
         ["a record, where batches are merged", f"{costs.record_s * 1e9:.1f} ns"],
-        ["a partition that is idle", f"{IDLE_PARTITION_CORES * 1e6:.0f} us a second"],
-        ["a partition that is busy, at the worker", f"{BUSY_PARTITION_WORKER_CORES * 1e6:.0f} us a second"],
     ]
+    for load, (_, what) in _OF_PARTITIONS.items():
+        if (cores := partition_cores(rows, load)) is not None:
+            lines.append([what, f"{cores * 1e6:.0f} us a second"])
     return tables.Table(["", "costs"], lines)
 
 
@@ -128,18 +145,19 @@ def checks_table(costs: Costs, measured: Iterable[Point]) -> tables.Table:
 _KINDS: Final = ((1000, 1000), (16, 1000), (1, 1000), (16, 100))
 
 
-def aim_table(costs: Costs) -> tables.Table:
+def aim_table(costs: Costs, rows: Rows) -> tables.Table:
+    watching_cores = _AIM_PARTITIONS * (partition_cores(rows, IDLE) or 0.0)
     lines = []
     for batch_kb, record_bytes in _KINDS:
-        cores = costs.cores(_AIM_GB_PER_S, _GB / batch_kb / 1000, _GB / record_bytes, _AIM_PARTITIONS)
+        cores = costs.cores(_AIM_GB_PER_S, _GB / batch_kb / 1000, _GB / record_bytes) + watching_cores
         lines.append([f"{batch_kb} KB", f"{record_bytes} B", f"{cores:.0f}", f"{1000 * _AIM_GB_PER_S / cores:.0f}"])
     return tables.Table(["batches", "records", "executor cores", "MB/s a core"], lines)
 
 
 def walls_table(rows: Rows) -> tables.Table:
-    lines = [
-        ["worker: progress of busy partitions", f"{1 / BUSY_PARTITION_WORKER_CORES:,.0f} partitions for each worker"]
-    ]
+    lines = []
+    if (busy_cores := partition_cores(rows, BUSY)) is not None:
+        lines.append(["worker: busy partitions", f"{1 / busy_cores:,.0f} partitions for each worker"])
     replicated = [row for load in tables.loads_of("replicated") for row in rows.of(Ceiling, load.name)]
     if replicated:
         cores = min(row.target_cpu_s_per_gb for row in replicated) * _AIM_GB_PER_S

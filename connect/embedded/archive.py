@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -27,8 +28,16 @@ class ClassArchive:
     stem: str
 
     @classmethod
-    def of(cls, program: str, java_home: Path, *parts: str) -> Self:
-        """Name the archive after the Java and after ``parts``, which identify the classes (versions, jars)."""
+    def of(cls, program: str, java_home: Path, jars: Iterable[Path]) -> Self:
+        """Name the archive after the Java and after ``jars``, the class path: the JVM refuses the archive in silence
+        once one of them has another length or time of change.
+
+        Raises:
+            OSError: One of the jars is not there.
+        """
+        parts = [
+            f"{jar.name} {found.st_size} {found.st_mtime_ns}" for jar, found in ((jar, jar.stat()) for jar in jars)
+        ]
         release = java_home / "release"
         described = release.read_text(errors="replace") if release.is_file() else ""
         digest = hashlib.sha256("|".join([str(java_home.resolve()), described, *parts]).encode()).hexdigest()[:16]

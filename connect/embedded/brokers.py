@@ -353,9 +353,7 @@ def _class_archive(release: Release) -> tuple[str, ...]:
     """
     home = java.find().home  # before anything is downloaded
     jars = [Path(jar) for jar in release.class_path().split(os.pathsep)]
-    # The JVM refuses an archive when one of the jars has changed.
-    parts = [f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in ((jar, jar.stat()) for jar in jars)]
-    archive = ClassArchive.of("kafka", home, *parts)
+    archive = ClassArchive.of("kafka", home, jars)
     path = archive.find()
     if path is None and release not in _unrecorded:
         try:

@@ -49,7 +49,6 @@ from connectors.transforms.smt_chain import Chain, ChainPlan
 log = logging.getLogger(__name__)
 
 #: Spark gets no rows: positions and counts go over the link.
-NO_ROWS: Final = pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
 SCHEMA_DDL: Final = "nothing int"
 #: A drain ends uncleanly if no answer came for so long, and for twice as long as what is in flight should take.
 _DRAIN_STILL_S: Final = 5.0
@@ -67,8 +66,8 @@ def copy_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator
     """
     for batch in batches:
         for _ in range(batch.num_rows):
-            asyncio.run(_run(payload, None))
-    yield NO_ROWS
+            run_slice(payload)
+    yield _no_rows()
 
 
 def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +83,17 @@ def transform_slices(payload: Message, batches: Iterable[pa.RecordBatch]) -> Ite
 def collect_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The other half of :func:`transform_slices`; yield no rows."""
     second_half(batches)
-    yield NO_ROWS
+    yield _no_rows()
+
+
+def run_slice(payload: Message) -> None:
+    """Run one slice to its end."""
+    asyncio.run(_run(payload, None))
+
+
+def _no_rows() -> pa.RecordBatch:
+    # Not made with the module: the first array of a process looks for pandas, and loads it.
+    return pa.RecordBatch.from_pylist([], schema=pa.schema([("nothing", pa.int32())]))
 
 
 async def _run(payload: Message, stage: RecordStage | None) -> None:

@@ -1,29 +1,31 @@
 """An archive of the classes that Spark loads at its start (AppCDS), so that the next start takes half as long.
 
-It belongs to one Java and one pyspark, is kept in the cache folder, and is never needed: a JVM whose archive does not
-fit goes on without it.
+It belongs to one Java and to the jars of one installed pyspark, is kept in the cache folder, and is never needed: a JVM
+whose archive does not fit goes on without it, in silence.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from connect.embedded.archive import ClassArchive
 from connectors.spark.engine import SparkEngine
+from connectors.spark.jvm import spark_home
 from connectors.spark.settings import SparkSettings
 
 _RECORD_TIMEOUT_S: Final = 120.0
-#: A port of loopback without a listener: the slice of the recording ends at once, having loaded all it needs.
+#: A port of loopback without a listener: slices of the recording end at once, having loaded all they need.
 _NOBODY: Final = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "recording", "epoch": 0}
+#: Such jobs load other classes.
+_QUERY: Final = "SELECT upper(value) AS value FROM records"
 
 
 def archive_of(java_home: Path) -> ClassArchive:
-    """Return the place of the archive for this Java and this pyspark."""
-    return ClassArchive.of("spark", java_home, version("pyspark"))
+    """Return the place of the archive for this Java and this installation of Spark."""
+    return ClassArchive.of("spark", java_home, sorted((spark_home() / "jars").glob("*.jar")))
 
 
 def with_archive(settings: SparkSettings) -> SparkSettings:
@@ -33,7 +35,7 @@ def with_archive(settings: SparkSettings) -> SparkSettings:
 
 
 async def record_archive(settings: SparkSettings) -> Path:
-    """Start Spark once, run a slice that finds nothing to do, and keep the classes that were loaded.
+    """Start Spark once, run slices that find nothing to do, and keep the classes that were loaded.
 
     Raises :class:`connectors.spark.engine.EngineLost` or ``EngineBroken`` where Spark does not start.
     """
@@ -44,8 +46,9 @@ async def record_archive(settings: SparkSettings) -> Path:
         replace(settings, java_options=f"-XX:ArchiveClassesAtExit={draft}", close_timeout_s=_RECORD_TIMEOUT_S)
     )
     try:
-        job = await engine.start_job(_NOBODY, query="")
-        await job.finished
+        for query in ("", _QUERY):
+            job = await engine.start_job(_NOBODY, query)
+            await job.finished
         await engine.stop()
         return archive.keep(draft)
     finally:

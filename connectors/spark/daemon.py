@@ -11,6 +11,7 @@ import sys
 from importlib.abc import MetaPathFinder
 
 import pyarrow
+import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from connectors.dataplane import executor as _executor  # noqa: F401

@@ -19,7 +19,6 @@ The end of standard input ends the process, so no Spark is left behind by a work
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -55,12 +54,11 @@ class Driver:
     def open(self, conf: dict[str, str], archive: str) -> None:
         # Of a query that cannot be used the user is told; pyspark would print pages as well.
         logging.getLogger("SQLQueryContextLogger").disabled = True
-        # While the JVM starts there is time for what the first job needs of Python.
-        threading.Thread(target=_load_ahead, name="load ahead", daemon=True).start()
         for text in self._session.open(conf, self._lost):
             self.emit({"type": "notice", "text": text})
         if archive:
             self._session.ship(archive)
+        self._session.wake()
         self._is_open = True
         self.emit({"type": "ready", "spark": self._session.version()})
         threading.Thread(target=self._ask_forever, name="is Spark alive", daemon=True).start()
@@ -114,7 +112,10 @@ class Driver:
     def _run(self, job: str, query: str, payload: dict[str, Any]) -> None:
         try:
             description = f"copy {payload['slice']}, epoch {payload['epoch']}"
-            self._session.run(job, description, lambda session: _frame(session, job, query, payload))
+            if query:
+                self._session.run(job, description, lambda session: _frame(session, query, payload))
+            else:
+                self._session.copy(job, description, payload)
             self.emit({"type": "done", "job": job})
         except Exception as error:
             self.emit({"type": "failed", "job": job, "failure": failure_of(error).to_wire()})
@@ -156,22 +157,14 @@ def _why_broken(error: Exception, conf: dict[str, str]) -> Failure:
     return failure_of(error)
 
 
-def _frame(session: Any, job: str, query: str, payload: dict[str, Any]) -> Any:
-    """The job of a slice: one task that copies, or two Python stages with a query between them."""
+def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
+    """Two Python stages of one task, with the query between them."""
     from connectors.dataplane import executor
 
-    one_row = session.range(1, numPartitions=1)
-    if not query:
-        return one_row.mapInArrow(partial(executor.copy_slices, payload), executor.SCHEMA_DDL)
     payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
-    records = one_row.mapInArrow(partial(executor.transform_slices, payload), STAGE_DDL)
+    records = session.range(1, numPartitions=1).mapInArrow(partial(executor.transform_slices, payload), STAGE_DDL)
     frame = transformed(session, records, query)
     return frame.mapInArrow(executor.collect_slices, executor.SCHEMA_DDL)
-
-
-def _load_ahead() -> None:
-    importlib.import_module("pandas")
-    importlib.import_module("connectors.dataplane.executor")
 
 
 if __name__ == "__main__":

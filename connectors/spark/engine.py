@@ -42,8 +42,8 @@ _SILENCE_S: Final = 20.0
 _MOST_PATIENCE: Final = 8
 #: How much of what Spark prints is kept, for the message that says why it ended.
 _TAIL_LINES: Final = 20
-#: pyspark's word for a JVM that ended before anything was asked of it, on this machine and whatever the master.
-_NO_JVM: Final = "[JAVA_GATEWAY_EXITED]"
+#: What a JVM that ended before anything was asked of it is told by, on this machine and whatever the master.
+_NO_JVM: Final = "JvmEnded"
 _THROWN: Final = re.compile(r"\w(?:Exception|Error)\b")
 #: So many starts in a row may end before the JVM is there. It, or the script that starts it, may have been killed,
 #: and what the rest of them print then looks like a mistake in the settings.

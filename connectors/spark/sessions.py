@@ -6,16 +6,21 @@ Each imports of pyspark what it needs when it is opened, as one may be without w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
+
+from connectors.dataplane import entry
+from connectors.spark.jvm import Jvm
 
 Lost = Callable[[str], None]
 #: Makes the frame of a job.
@@ -24,6 +29,7 @@ Make = Callable[[Any], Any]
 #: So often a lost answer of a Spark Connect server is asked for again; Spark's own patience of ten minutes is too long
 #: for who has to start anew.
 _SUBMIT_ARGS: Final = "PYSPARK_SUBMIT_ARGS"
+_PROPERTIES: Final = "spark.properties"
 _CONNECT_RETRIES: Final = 3
 _CONNECT_MAX_BACKOFF_MS: Final = 1000
 
@@ -32,48 +38,51 @@ class SparkStopped(Exception):
     """The session has ended by itself: a cluster took its application away."""
 
 
-class _Session:
-    """What both kinds share. Calls block; jobs run in threads of their own."""
+class ClassicSession:
+    """A driver with a JVM of its own below it: Spark on this machine, or the driver of an application on a cluster.
 
-    _session: Any = None
+    Slices are jobs of its SparkContext. A session with SQL, which takes a second more, is made once a query needs it.
+    """
 
-    def version(self) -> str:
-        """Return Spark's."""
-        return str(self._session.version)
-
-    def use(self, asked: Callable[[Any], Any]) -> Any:
-        """Return what ``asked`` finds in the session."""
-        return asked(self._session)
-
-
-class ClassicSession(_Session):
-    """A driver with a JVM of its own below it: Spark on this machine, or the driver of an application on a cluster."""
+    _context: Any = None
+    _jvm: Jvm | None = None
 
     def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
         """Start or connect; ``lost`` is called when the JVM ends. Return sentences on keys without effect."""
-        from pyspark.sql import SparkSession
+        with _folder_of(conf) as folder:
+            arguments = ["--load-spark-defaults", "--properties-file", str(folder / _PROPERTIES)]
+            more = shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell"))
+            jvm = self._jvm = Jvm([*arguments, *more], folder)
+            from pyspark import SparkContext
 
-        with _properties_file(conf) as path:
-            arguments = f"--load-spark-defaults --properties-file {shlex.quote(path)}"
-            os.environ[_SUBMIT_ARGS] = f"{arguments} {os.environ.get(_SUBMIT_ARGS, 'pyspark-shell')}"
-            self._session = SparkSession.builder.appName("heliograph").getOrCreate()
-        gateway = self._session.sparkContext._gateway
+            jvm.serve_pyspark()
+            self._context = SparkContext(appName="heliograph")
 
         def wait() -> None:
-            gateway.proc.wait()
+            jvm.wait()
             lost("its JVM ended")
 
         threading.Thread(target=wait, name="JVM watch", daemon=True).start()
         return []
 
+    def version(self) -> str:
+        """Return Spark's."""
+        return str(self._context.version)
+
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        """Return what ``asked`` finds in the session."""
+        from pyspark.sql import SparkSession
+
+        return asked(SparkSession.builder.getOrCreate())
+
     def ask(self) -> None:
         """Return once Spark has answered something. Raise when it will not answer any more."""
-        if self._session.sparkContext._jsc.sc().isStopped():
+        if self._context._jsc.sc().isStopped():
             raise SparkStopped("the application was ended by its cluster")
 
     def ship(self, archive: str) -> None:
         """Let executors import from an archive of Python code."""
-        self._session.sparkContext.addPyFile(archive)
+        self._context.addPyFile(archive)
 
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         """Return a thread that a job may run in."""
@@ -83,26 +92,42 @@ class ClassicSession(_Session):
         thread: threading.Thread = InheritableThread(target=target, args=args, name=name, daemon=True)
         return thread
 
+    def wake(self) -> None:
+        """Have a Python worker started in the background, for the first slice to find it."""
+        self.thread(self._start_worker, (), "first Python worker").start()
+
+    def _start_worker(self) -> None:
+        # Whatever is wrong is found by the first slice as well, which has somebody to say it to.
+        with contextlib.suppress(Exception):
+            self._context.parallelize([0], 1).mapPartitions(entry.begin).collect()
+
+    def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
+        """Run the slice that ``payload`` names to its end."""
+        self._context.setJobGroup(job, description)
+        self._context.parallelize([0], 1).mapPartitions(partial(entry.copy_slice, payload)).collect()
+
     def run(self, job: str, description: str, make: Make) -> None:
-        """Run a job to its end."""
-        self._session.sparkContext.setJobGroup(job, description)
-        make(self._session).toArrow()
+        """Run a job of a query to its end."""
+        self._context.setJobGroup(job, description)
+        self.use(make).toArrow()
 
     def cancel(self, job: str) -> None:
         """Cancel a job in Spark; its Python may continue to write for a moment."""
-        self._session.sparkContext.cancelJobGroup(job)
+        self._context.cancelJobGroup(job)
 
     def close(self) -> None:
         """The JVM too ends in order: it may have an archive of its classes to write."""
-        gateway = self._session.sparkContext._gateway
-        self._session.stop()
+        gateway = self._context._gateway
+        self._context.stop()
         gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+        assert self._jvm is not None, "it was opened"
+        self._jvm.end()
 
 
-class ConnectSession(_Session):
-    """A client of a Spark Connect server."""
+class ConnectSession:
+    """A client of a Spark Connect server, which has no SparkContext: there all jobs are queries."""
+
+    _session: Any = None
 
     def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -126,6 +151,12 @@ class ConnectSession(_Session):
             return f"{key} has no effect: it is the Spark Connect server's to set ({reason})"
         return ""
 
+    def version(self) -> str:
+        return str(self._session.version)
+
+    def use(self, asked: Callable[[Any], Any]) -> Any:
+        return asked(self._session)
+
     def ask(self) -> None:
         # Not the version, which the client remembers.
         self._session.conf.get("spark.sql.adaptive.enabled")
@@ -135,6 +166,17 @@ class ConnectSession(_Session):
 
     def thread(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> threading.Thread:
         return threading.Thread(target=target, args=args, name=name, daemon=True)
+
+    def wake(self) -> None:
+        """Nothing: its Python workers are the server's to start."""
+
+    def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
+        from connectors.dataplane import executor
+
+        slice_ = partial(executor.copy_slices, payload)
+        self.run(
+            job, description, lambda session: session.range(1, numPartitions=1).mapInArrow(slice_, executor.SCHEMA_DDL)
+        )
 
     def run(self, job: str, description: str, make: Make) -> None:
         del description  # what the server shows of an operation is its plan
@@ -157,18 +199,16 @@ def session_for(conf: Mapping[str, str]) -> Session:
 
 
 @contextmanager
-def _properties_file(conf: Mapping[str, str]) -> Iterator[str]:
-    """The keys in a file that only we can read: pyspark would write them on a command line, which all can."""
+def _folder_of(conf: Mapping[str, str]) -> Iterator[Path]:
+    """A folder for us alone, with the keys in a file: pyspark would write them on a command line, for all to read."""
     # In the folder that goes with the engine, should this process be killed meanwhile.
-    folder = os.environ.get("SPARK_LOCAL_DIRS", "")
-    place = folder if folder and Path(folder).is_dir() else None
-    handle, path = tempfile.mkstemp(prefix="heliograph-", suffix=".properties", dir=place)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
+    scratch = os.environ.get("SPARK_LOCAL_DIRS", "")
+    place = scratch if scratch and Path(scratch).is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="heliograph-", dir=place) as name:
+        folder = Path(name)
+        with (folder / _PROPERTIES).open("w", encoding="ascii") as file:
             javaproperties.dump(dict(conf), file, timestamp=False)
-        yield path
-    finally:
-        Path(path).unlink()
+        yield folder
 
 
 def _tag(job: str) -> str:

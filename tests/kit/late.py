@@ -29,7 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from bench import page
 from bench.latency import busy_loops
+from bench.machine import this_run
+from bench.rows import BUSY, Partitions
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord
@@ -93,6 +96,8 @@ class Measured:
     beside: str
     load_average: tuple[float, float, float]
     rows: list[Row] = field(default_factory=list)
+    #: Share of a core while every partition is busy; None if that was not played.
+    worker_cores: float | None = None
     faults: list[str] = field(default_factory=list)
 
     def add(self, what: str, goal: str, result: str, is_late: bool) -> None:
@@ -115,6 +120,13 @@ class Measured:
                 "",
             ]
         )
+
+
+def rows_of(found: Measured) -> list[Partitions]:
+    """What the busy partitions cost the worker, for the model of scale."""
+    if found.worker_cores is None:
+        return []
+    return [Partitions(load=BUSY, partitions=found.partitions, cores=found.worker_cores)]
 
 
 async def fill_map(bootstrap: str, records: int) -> int:
@@ -220,6 +232,7 @@ async def play_cost(scene: Scene, found: Measured) -> None:
     """Watch what the mirror costs while every partition is busy."""
     async with _busy(scene):
         _, cpu, pss = await costs_during(scene.mirror, _COST_S)
+    found.worker_cores = cpu[_WORKER]
     is_late = cpu[_WORKER] > _GOAL_CORES or sum(pss.values()) > _GOAL_PSS_BYTES
     text = f"{shares_text(cpu)}; {megabytes_text(pss)}"
     found.add("CPU and memory, a record a second in each partition", "worker 50 %, 1 GB", text, is_late)
@@ -395,6 +408,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parts = "what to play, besides the starts that all but rest need (default all)"
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help=parts)
     parser.add_argument("--report", type=Path, default=Path("build/late"), help="directory of the reports")
+    kept = "keep the cost of a busy partition here, and make no page"
+    parser.add_argument("--json", type=Path, default=page.RESULTS, metavar="FILE", help=kept)
     return parser.parse_args(arguments)
 
 
@@ -411,6 +426,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _play(options, found, directory)
         except AssertionError as error:
             found.faults.append(str(error))
+    page.keep(options.json, this_run(" ".join(["python -m tests.kit.late", *sys.argv[1:]])), rows_of(found))
     faults = [*found.faults, *(row.what for row in found.rows if row.is_late)]
     return leave(found, options.report, f"{found.records}-{found.partitions}", faults, directory)
 

@@ -26,7 +26,10 @@ from typing import Any, Final
 import psutil
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from bench import page
+from bench.machine import this_run
 from bench.processes import pss_bytes
+from bench.rows import IDLE, Partitions
 from connect.core.errors import RetriableError
 from connect.embedded.brokers import QUICK_JVM, KafkaCluster
 from connect.kafka.cluster import Cluster
@@ -126,6 +129,14 @@ class Measured:
             ]
         lines += ["", f"At the end: {self.comparison}.", *(f"- {fault}" for fault in self.faults), ""]
         return "\n".join(lines)
+
+
+def rows_of(found: Measured) -> list[Partitions]:
+    """What the idle partitions cost, for the model of scale: a round for each time they were watched."""
+    return [
+        Partitions(load=IDLE, round=number, partitions=found.partitions, cores=sum(idle.cpu.values()))
+        for number, idle in enumerate(found.idle, 1)
+    ]
 
 
 def shares_text(cpu: Mapping[str, float]) -> str:
@@ -429,6 +440,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--busy-records", type=int, default=2_000_000, help=busy)
     parser.add_argument("--seed", type=int, default=0, help="of the proxy (default 0)")
     parser.add_argument("--report", type=Path, default=Path("build/scale"), help="directory of the reports")
+    kept = "keep the cost of an idle partition here, and make no page"
+    parser.add_argument("--json", type=Path, default=page.RESULTS, metavar="FILE", help=kept)
     return parser.parse_args()
 
 
@@ -443,6 +456,7 @@ def main() -> int:
             asyncio.run(measure(scene, proxy, found, options.busy_records, lambda line: print(line, flush=True)))
         except AssertionError as error:
             found.faults.append(str(error))
+    page.keep(options.json, this_run(" ".join(["python -m tests.kit.scale", *sys.argv[1:]])), rows_of(found))
     return leave(found, options.report, f"{found.partitions}-{options.tasks}", found.faults, directory)
 
 

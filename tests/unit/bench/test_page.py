@@ -10,7 +10,7 @@ from bench import page, plots, tables
 from bench.ciphers import measure_ciphers
 from bench.latency import shares
 from bench.loads import LOADS
-from bench.rows import Ceiling, Ciphers, Held, Latency, Rows, Started
+from bench.rows import IDLE, Ceiling, Ciphers, Held, Latency, Partitions, Rows, Started
 from tests.unit.bench.samples import result, run
 
 RUN = run("a", "python -m bench --all")
@@ -119,6 +119,24 @@ def test_page_of_nothing_names_every_load(tmp_path: Path) -> None:
     text = page.text(page.TEMPLATE, Rows())
     assert all(f"`{load.name}`" in text for load in LOADS)
     assert plots.draw(Rows(), tmp_path) == []
+
+
+def test_flame_graphs_come_with_their_sentence(tmp_path: Path) -> None:
+    (tmp_path / "flame-rf3-8-one.svg").touch()
+    (tmp_path / "flame-rf1-json.svg").touch()
+    (tmp_path / "flame-rf1-json.md").write_text("Half is zstd.\n")
+    text = page.flames(tmp_path)
+    assert "what is left is to be said in `bench/results/flame-rf3-8-one.md`" in text
+    assert "Half is zstd.\n\n![Flame graph of rf1-json](../bench/results/flame-rf1-json.svg)" in text
+    assert "No graph yet: `rf3-8-16k`." in text
+
+
+def test_what_another_command_measured_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    page.keep(file, RUN, [Partitions(load=IDLE, partitions=2000, cores=0.05)])
+    page.keep(file, run("b", "make scale"), [Partitions(load=IDLE, partitions=10_000, cores=0.2)])
+    (kept,) = Rows.read(file).of(Partitions, IDLE)
+    assert (kept.run, kept.partitions) == ("b", 10_000)
 
 
 def test_a_place_that_is_not_known_is_refused(tmp_path: Path) -> None:

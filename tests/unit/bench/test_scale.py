@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench import scale
-from bench.rows import Held, Rows
+from bench.rows import BUSY, IDLE, Held, Partitions, Rows
 from bench.scale import Costs, Point
+from tests.kit import late as late_run
+from tests.kit import scale as scale_run
 from tests.unit.bench.samples import result, run
 
 COSTS = Costs(running_cores=0.2, gb_s=0.5, batch_s=2e-6, record_s=50e-9)
@@ -48,11 +50,43 @@ def test_points_are_of_loads_whose_topic_and_copy_were_measured() -> None:
     assert found.cores == pytest.approx(0.2)
 
 
-def test_idle_partitions_take_their_share() -> None:
-    idle = COSTS.cores(0, 1e3, 1e6, partitions=100_000)
-    assert idle == pytest.approx(0.2 + 100_000 * scale.IDLE_PARTITION_CORES)
+def test_partitions_cost_what_the_long_runs_have_measured() -> None:
+    rows = Rows()
+    for number, cores in ((1, 0.05), (2, 0.07)):
+        rows.add(run("a"), Partitions(load=IDLE, round=number, partitions=2000, cores=cores))
+    assert scale.partition_cores(rows, IDLE) == pytest.approx(30e-6)
+    assert ["a partition that is idle, at worker, Spark and slices", "30 us a second"] in scale.costs_table(
+        COSTS, rows
+    ).rows
+    idle, busy = scale.partitions_text(rows).splitlines()
+    assert "measured with 2,000 of them (`make scale`)" in idle
+    assert "not measured yet, and left out (`make late`)" in busy
+    with_idle, without = (scale.aim_table(COSTS, some).rows[0][2] for some in (rows, Rows()))
+    assert int(with_idle) - int(without) == 3
+
+
+def test_the_worker_is_a_wall_once_busy_partitions_were_measured() -> None:
+    rows = Rows()
+    assert "worker" not in str(scale.walls_table(rows).rows)
+    rows.add(run("a"), Partitions(load=BUSY, partitions=2000, cores=0.1))
+    assert scale.walls_table(rows).rows[0] == ["worker: busy partitions", "20,000 partitions for each worker"]
 
 
 def test_plot_is_drawn(tmp_path: Path) -> None:
     scale.draw(COSTS, [point(0.1, 1e6, 1e6)], tmp_path / "scale.png")
     assert (tmp_path / "scale.png").stat().st_size > 1000
+
+
+def test_the_long_runs_give_rows_of_what_they_have_watched() -> None:
+    watched = scale_run.Measured(0, 200, 10_000, 2, (0.0, 0.0, 0.0))
+    for seconds, cpu in ((15.0, {"worker": 0.02, "slice": 0.03}), (60.0, {"worker": 0.07})):
+        watched.idle.append(scale_run.Idle(seconds, cpu, {}, 0.0, 0.0, 0.0))
+    assert [(row.round, row.partitions, row.cores) for row in scale_run.rows_of(watched)] == [
+        (1, 10_000, 0.05),
+        (2, 10_000, 0.07),
+    ]
+    late = late_run.Measured(0, 1000, 2000, 1, "nothing beside it", (0.0, 0.0, 0.0))
+    assert late_run.rows_of(late) == [], "the part was not played"
+    late.worker_cores = 0.3
+    (row,) = late_run.rows_of(late)
+    assert (row.load, row.partitions, row.cores) == (BUSY, 2000, 0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,29 @@ def recorded(archive: ClassArchive) -> Path:
 
 
 def test_a_recorded_archive_is_found(cache: Path) -> None:
-    archive = ClassArchive.of("kafka", HOME, "4.3.1")
+    archive = ClassArchive.of("kafka", HOME, [])
     assert archive.find() is None
     path = recorded(archive)
     assert (archive.find(), list(path.parent.iterdir()), path.parent.parent) == (path, [path], cache)
 
 
 def test_a_truncated_archive_is_not_found() -> None:
-    archive = ClassArchive.of("kafka", HOME, "4.3.1")
+    archive = ClassArchive.of("kafka", HOME, [])
     recorded(archive).write_bytes(b"class")
     assert archive.find() is None
     assert archive.find() != recorded(archive) == archive.find()
 
 
 def test_another_java_or_other_classes_have_another_archive(tmp_path: Path) -> None:
-    recorded(ClassArchive.of("kafka", HOME, "4.3.1"))
-    assert ClassArchive.of("kafka", HOME, "4.3.2").find() is None
-    assert ClassArchive.of("kafka", tmp_path, "4.3.1").find() is None
+    jar = tmp_path / "kafka.jar"
+    jar.touch()
+    os.utime(jar, (1, 1))
+    recorded(ClassArchive.of("kafka", HOME, [jar]))
+    assert ClassArchive.of("kafka", HOME, [jar]).find() is not None
+    assert ClassArchive.of("kafka", tmp_path, [jar]).find() is None
+    assert ClassArchive.of("kafka", HOME, [jar, jar]).find() is None
+    os.utime(jar, (2, 2))
+    assert ClassArchive.of("kafka", HOME, [jar]).find() is None, "as after an installation"
 
 
 def test_a_cluster_starts_without_an_archive_when_none_can_be_recorded(

@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane import executor
+from connectors.dataplane import entry, executor
 from connectors.dataplane.link import MAX_ENTRIES, LinkAddress, LinkClosed
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.resume import Resumed
@@ -167,7 +167,8 @@ async def test_what_spark_is_given_holds_no_secret_but_the_token(world: World) -
     handle = await opened(world)
     (payload,) = world.engine.payloads
     assert set(payload) == {"host", "port", "certificate", "token", "slice", "epoch"}
-    for plan in (json.dumps(payload).encode(), cloudpickle.dumps(partial(executor.copy_slices, payload))):
+    jobs = [partial(entry.copy_slice, payload), partial(executor.copy_slices, payload)]
+    for plan in (json.dumps(payload).encode(), *map(cloudpickle.dumps, jobs)):
         assert world.tickets[0].token.encode() in plan
         assert SECRET.encode() not in plan
     assert SECRET in json.dumps(world.wire.sent), "it goes over the link"

@@ -26,6 +26,9 @@ class Session(ClassicSession):
     def version(self) -> str:
         return "4.1"
 
+    def wake(self) -> None:
+        pass
+
     def ask(self) -> None:
         if not self.is_there:
             self.asked_in_vain.set()

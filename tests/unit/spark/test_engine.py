@@ -98,7 +98,7 @@ async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
 
 def without_a_jvm(folder: Path, said: str) -> Path:
     script = folder / "spark"
-    text = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    text = "JvmEnded: the JVM ended with exit code 1"
     failure = orjson.dumps({"type": "broken", "failure": Failure(text).to_wire()}).decode()
     script.write_text(f"#!/bin/sh\nread -r settings\necho '{said}' >&2\necho '{failure}'\n")
     script.chmod(0o700)
