@@ -16,15 +16,15 @@ from kafka.protocol.admin import DescribeLogDirsRequest
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited
+from connect.kafka.concurrency import gather_limited, unless
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
 from connectors.clients import FlowClients
-from connectors.contact import NOTHING_KNOWN, Contact
 from connectors.dataplane import reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
 from connectors.settings import MirrorSourceSettings
+from connectors.source.contact_watch import ContactWatch
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied
@@ -157,16 +157,23 @@ class SharedLag:
         self._fresh_until_s = 0.0
 
     async def read(
-        self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, contact: Contact = NOTHING_KNOWN
+        self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """No older than a second. Raises as :meth:`LagReader.look`."""
+        """No older than a second; at once without it when ``watch`` finds that the source does not answer.
+
+        Raises as :meth:`LagReader.look`.
+        """
+        silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
             began_s = time.monotonic()
-            if not contact.knows_lag:
-                self._last = self._last.lost(settings.flow, contact.source.reason, contact.source.answered_ms)
-            elif began_s > self._fresh_until_s:
-                self._last = await LagReader(settings, source, store).look(self._last)
-                self._fresh_until_s = began_s + _FRESH_S
+            if not silent.is_set() and began_s > self._fresh_until_s:
+                reading = LagReader(settings, source, store).look(self._last)
+                if (found := await unless(silent, reading, f"lag of {settings.flow}")) is not None:
+                    self._last, self._fresh_until_s = found, began_s + _FRESH_S
+            if watch is not None and silent.is_set():
+                known = watch.contact.source
+                self._last = self._last.lost(settings.flow, known.reason, known.answered_ms)
+                self._fresh_until_s = began_s
             return self._last
 
 

@@ -25,7 +25,7 @@ from connect.core.errors import ClusterUnreachable, PermanentError, RetriableErr
 from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
-from connect.kafka.settings import ConnectionSettings
+from connect.kafka.settings import ConnectionSettings, format_address
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +120,17 @@ class Cluster:
         #: Metadata names no leader of an epoch before the one known here.
         self.leader_epochs = LeaderEpochs(self.name)
 
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Those of its brokers, as far as they are known, and the configured ones, as ``host:port``."""
+        return frozenset(format_address(host, port) for host, port in self._addresses())
+
     def seen_by(self, client_id: str) -> Cluster:
         """The same cluster for another client, with connections of its own; to be closed by itself."""
         return Cluster(self.settings.with_client_id(client_id), self._alias)
 
-    async def wait_reachable(self, waiting: Callable[[str], None], every_s: float = 5.0) -> None:
-        """Try until a broker answers, for as long as it takes; ``waiting`` gets one line every ``every_s``.
+    async def wait_reachable(self, waiting: Callable[[RetriableError], None], every_s: float = 5.0) -> None:
+        """Try until a broker answers, for as long as it takes; ``waiting`` gets the error every ``every_s``.
 
         Raises:
             SecurityError: a broker answers but refuses us; waiting would not help.
@@ -141,7 +146,7 @@ class Cluster:
                     raise
                 if clock() - said_s >= every_s:
                     said_s = clock()
-                    waiting(f"{error}; trying again")
+                    waiting(error)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
 
@@ -333,7 +338,7 @@ class Cluster:
             self._check_open()
             assert self._bootstrap is not None
             return self._bootstrap
-        raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}")
+        raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}", self.addresses)
 
     def _addresses(self) -> Iterator[tuple[str, int]]:
         """Brokers heard of, then the configured ones (KIP-899: a cluster may have moved altogether), each once."""
@@ -362,7 +367,8 @@ class Cluster:
                 if not tries:
                     raise ClusterUnreachable(
                         f"cluster {self.name}: {error}; is security.protocol {self.settings.security_protocol} what "
-                        "the listener speaks?"
+                        "the listener speaks?",
+                        self.addresses,
                     ) from error
                 log.debug("cluster %s: %s; asking another broker", self.name, error)
         metadata = self._take(answer)

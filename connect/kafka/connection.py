@@ -16,7 +16,7 @@ import termios
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import HeliographError, NoAnswer, PermanentError
 from connect.kafka.concurrency import Scope
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.framing import ConnectionLost as ConnectionLost
@@ -37,7 +37,7 @@ _SASL_AUTHENTICATE: Final = 36
 _CORRELATION_IDS: Final = 2**31
 
 
-class RequestTimedOut(RetriableError):
+class RequestTimedOut(NoAnswer):
     """No answer, and no byte moved for a time. The connection is closed with it, since answers come in order."""
 
 
@@ -179,7 +179,9 @@ class Connection:
                 waited_s = min(self.stalled_s, asyncio.get_running_loop().time() - began_s)
                 if waited_s >= timeout_s:
                     self._protocol.drop(f"no answer to {what} within {timeout_s:g} s")
-                    raise RequestTimedOut(f"{self.address} did not answer {what} within {timeout_s:g} s")
+                    raise RequestTimedOut(
+                        f"{self.address} did not answer {what} within {timeout_s:g} s", (self.address,)
+                    )
                 await asyncio.wait((sent,), timeout=min(timeout_s - waited_s, _LOOK_S))
             return sent.result()
         finally:
