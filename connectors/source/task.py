@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -106,9 +106,9 @@ class MirrorSourceTask:
         entry = self._ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
-    def view(self, now_ms: int) -> list[PartitionView]:
-        """A picture of every partition."""
-        return [entry.view(now_ms) for entry in self._ledger.entries.values()]
+    def view(self, now_ms: int) -> Iterator[PartitionView]:
+        """A picture of every partition, each made when it is asked for: there may be thousands."""
+        return (entry.view(now_ms) for entry in list(self._ledger.entries.values()))
 
     def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Copy these partitions from the next slice on, which begins soon."""
@@ -217,7 +217,7 @@ class MirrorSourceTask:
             claimed_s = time.monotonic()
             while True:
                 self._ledger.leave(self._changes.wanted)
-                self._go(handle, producer, self._ledger.plans(marked))
+                await self._go(handle, producer, self._ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
                 following = await self._epoch(handle, scope)
@@ -238,8 +238,8 @@ class MirrorSourceTask:
             await close_quietly(handle)
             await _close_opening(following)
 
-    def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
-        handle.go(producer, plans)
+    async def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
+        await handle.go(producer, plans)
         self._slice, self._is_held = handle, False
         self._hold_if_full()
 
