@@ -16,7 +16,7 @@ from kafka.protocol.admin import DescribeLogDirsRequest
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited, unless
+from connect.kafka.concurrency import gather_limited, in_turns, unless
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
 from connectors.clients import FlowClients
@@ -32,6 +32,8 @@ from connectors.stored_offsets import read_copied
 #: One batch comes whatever its size (KIP-74).
 _SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
+#: So many partitions before others of the loop have their turn; each takes some 10 us.
+_LOOKED_AT_ONCE: Final = 500
 _FRESH_S: Final = 1.0
 _V2: Final = 2
 _ANSWERS_WITHIN_S: Final = 5.0
@@ -114,7 +116,7 @@ class LagReader:
         )
         found = []
         nameless: dict[TopicPartition, str] = {}
-        for one in partitions:
+        async for one in in_turns(partitions, _LOOKED_AT_ONCE):
             if one in starts and one in ends:
                 try:
                     remote = settings.remote_topic(one.topic)
@@ -129,10 +131,16 @@ class LagReader:
     async def _aged(
         self, lags: Sequence[PartitionLag], ids: Mapping[str, UUID | None], most: int
     ) -> list[PartitionLag]:
-        oldest = {TopicPartition(one.topic, one.partition): one.end - one.records for one in lags if one.records}
+        behind = {
+            TopicPartition(one.topic, one.partition): one
+            async for one in in_turns(lags, _LOOKED_AT_ONCE)
+            if one.records
+        }
+        oldest = {one: lag.end - lag.records for one, lag in behind.items()}
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if oldest.get(one) == stamp[0]}
-        late = [TopicPartition(one.topic, one.partition) for one in furthest(lags, len(lags)) if one.records]
-        wanted = [one for one in late if one not in self._stamps][:most]
+        await asyncio.sleep(0)
+        unknown = [lag for one, lag in behind.items() if one not in self._stamps]
+        wanted = [TopicPartition(lag.topic, lag.partition) for lag in furthest(unknown, most)]
 
         async def look(one: TopicPartition) -> None:
             topic = reading.TopicOnWire(one.topic, ids[one.topic])
@@ -141,7 +149,7 @@ class LagReader:
                 self._stamps[one] = (oldest[one], stamp_ms)
 
         await gather_limited(look, wanted, _AT_ONCE)
-        return [self._with_age(one) for one in lags]
+        return [self._with_age(one) async for one in in_turns(lags, _LOOKED_AT_ONCE)]
 
     def _with_age(self, one: PartitionLag) -> PartitionLag:
         known = self._stamps.get(TopicPartition(one.topic, one.partition))

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Below every default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 900_000
-#: So many records are placed before others of the loop have their turn; each takes some 4 us.
-_AT_ONCE: Final = 2000
+#: So many records are placed before others of the loop have their turn; each takes some 10 us.
+_AT_ONCE: Final = 1000
 #: From version 12 on Produce adds partitions to a transaction by itself (KIP-890), which needs another EndTxn.
 _PRODUCE_AT_MOST: Final = 11
 _ACKS_ALL: Final = -1

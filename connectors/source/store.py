@@ -292,7 +292,11 @@ class MirrorPositionStore:
         while True:
             offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
             read = await self._read_map(wanted)
-            starts = {one: self._start(one, read.positions.get(one), offsets, plain.union(torn)) for one in wanted}
+            ours = plain.union(torn)
+            starts = {
+                one: self._start(one, read.positions.get(one), offsets, ours)
+                async for one in in_turns(wanted, _AT_ONCE)
+            }
             moved = {
                 one: (read.positions[one].full, start.committed_source_offset)
                 for one, start in starts.items()
@@ -323,16 +327,20 @@ class MirrorPositionStore:
 
     async def commit(self, commits: Sequence[Commit]) -> None:
         maps: dict[Pair, MapWriter] = {}
+        incomplete: set[Pair] = set()
+        full: list[Position] = []
+        following: list[Position] = []
         async for commit in in_turns(commits, _AT_ONCE):
-            self._put_into_maps(commit, maps)
-        complete = maps.keys() - {Pair.of(one.position) for one in commits if one.scope < Scope.ALL}
+            pair = self._put_into_maps(commit, maps)
+            if commit.scope < Scope.ALL:
+                incomplete.add(pair)
+            (full if self._is_full(commit) else following).append(commit.position)
+        complete = maps.keys() - incomplete
         records: list[OutRecord] = []
         async for pair, writer in in_turns(maps.items(), _AT_ONCE):
             records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
-        full = [one.position for one in commits if self._is_full(one)]
-        following = [one.position for one in commits if not self._is_full(one)]
         progress = [self._progress_record(one) async for one in in_turns(following, _AT_ONCE)]
         if records or full:
             offsets: list[OutRecord] = []
@@ -348,8 +356,8 @@ class MirrorPositionStore:
         self._full.update((source_of(position), position) for position in full)
         self._unowned.owned(source_of(position) for position in full)
 
-    def _put_into_maps(self, commit: Commit, maps: dict[Pair, MapWriter]) -> None:
-        """Bring the map of a commit's pair up to date, and add it to ``maps``."""
+    def _put_into_maps(self, commit: Commit, maps: dict[Pair, MapWriter]) -> Pair:
+        """Bring the map of a commit's pair up to date, and add it to ``maps``; return the pair."""
         pair = Pair.of(commit.position)
         self._outdate_predecessors(pair)
         writer = maps[pair] = self._map_of(pair)
@@ -363,6 +371,7 @@ class MirrorPositionStore:
             writer.trim(commit.target_log_start, is_compacted=commit.is_target_compacted)
         if (previous := self._left_pair(pair)) is not None:
             maps.setdefault(previous, self._map_of(previous))
+        return pair
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
@@ -386,8 +395,11 @@ class MirrorPositionStore:
         settings = self._settings
         offsets = await partition_count(self._cluster, settings.offsets_topic)
         maps = await partition_count(self._cluster, settings.map_topic)
-        of_map = {one: (settings.map_topic, partition_of(map_partition_key(*one), maps)) for one in wanted}
-        keys = {one: self._java_key(*one) for one in wanted}
+        of_map: dict[TopicPartition, tuple[str, int]] = {}
+        keys: dict[TopicPartition, bytes] = {}
+        async for one in in_turns(wanted, _AT_ONCE):
+            of_map[one] = (settings.map_topic, partition_of(map_partition_key(*one), maps))
+            keys[one] = self._java_key(*one)
         left = await self._writer.end_left_open(
             [*((settings.offsets_topic, index) for index in range(offsets)), *set(of_map.values())]
         )
@@ -435,7 +447,7 @@ class MirrorPositionStore:
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic)
-        places = {one: partition_of(map_partition_key(*one), partitions) for one in wanted}
+        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted, _AT_ONCE)}
         ends = await read_to_end(
             self._cluster, settings.map_topic, fold, partitions=set(places.values()), read_committed=True
         )

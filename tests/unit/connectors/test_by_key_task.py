@@ -82,7 +82,7 @@ class Slice:
             raise SliceDefect("ValueError: no")
 
     async def go(self, _: object, plans: Iterable[PartitionPlan]) -> None:
-        self.plans = plans
+        self.plans = list(plans)
         self._scene.slices.append(self)
 
     async def stop(self) -> list[TopicPartition]:
