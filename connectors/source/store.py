@@ -397,15 +397,16 @@ class MirrorPositionStore:
         maps = await partition_count(self._cluster, settings.map_topic)
         of_map: dict[TopicPartition, tuple[str, int]] = {}
         keys: dict[TopicPartition, bytes] = {}
+        of_java: dict[TopicPartition, tuple[str, int]] = {}
         async for one in in_turns(wanted, _AT_ONCE):
             of_map[one] = (settings.map_topic, partition_of(map_partition_key(*one), maps))
             keys[one] = self._java_key(*one)
+            of_java[one] = (settings.offsets_topic, partition_of(keys[one], offsets))
         left = await self._writer.end_left_open(
             [*((settings.offsets_topic, index) for index in range(offsets)), *set(of_map.values())]
         )
         if self._shared is not None:
             return set()
-        of_java = {one: (settings.offsets_topic, partition_of(key, offsets)) for one, key in keys.items()}
         return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
     async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Sequence[Position]) -> None:
