@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from heapq import nsmallest
 from typing import Any
 
 
@@ -144,4 +145,4 @@ def by_topic(lags: Iterable[PartitionLag]) -> dict[str, Lag]:
 def furthest(lags: Sequence[PartitionLag], most: int) -> list[PartitionLag]:
     """The ``most`` partitions that are furthest behind: by records, then by age; those that are not are left out."""
     behind = [one for one in lags if one.records > 0 or one.lost]
-    return sorted(behind, key=lambda one: (-one.records, -one.ms, one.topic, one.partition))[:most]
+    return nsmallest(most, behind, key=lambda one: (-one.records, -one.ms, one.topic, one.partition))

@@ -16,15 +16,15 @@ from kafka.protocol.admin import DescribeLogDirsRequest
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited
+from connect.kafka.concurrency import gather_limited, in_turns, unless
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, told_offsets
 from connect.wire import batch as wire
 from connectors.clients import FlowClients
-from connectors.contact import NOTHING_KNOWN, Contact
 from connectors.dataplane import reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.lag import FlowLag, PartitionLag, furthest, lag_of
 from connectors.settings import MirrorSourceSettings
+from connectors.source.contact_watch import ContactWatch
 from connectors.source.first_offsets import begin_of, first_offsets
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied
@@ -32,6 +32,8 @@ from connectors.stored_offsets import read_copied
 #: One batch comes whatever its size (KIP-74).
 _SMALLEST: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
 _AT_ONCE: Final = 8
+#: So many partitions before others of the loop have their turn; each takes some 10 us.
+_LOOKED_AT_ONCE: Final = 500
 _FRESH_S: Final = 1.0
 _V2: Final = 2
 _ANSWERS_WITHIN_S: Final = 5.0
@@ -114,7 +116,7 @@ class LagReader:
         )
         found = []
         nameless: dict[TopicPartition, str] = {}
-        for one in partitions:
+        async for one in in_turns(partitions, _LOOKED_AT_ONCE):
             if one in starts and one in ends:
                 try:
                     remote = settings.remote_topic(one.topic)
@@ -129,10 +131,16 @@ class LagReader:
     async def _aged(
         self, lags: Sequence[PartitionLag], ids: Mapping[str, UUID | None], most: int
     ) -> list[PartitionLag]:
-        oldest = {TopicPartition(one.topic, one.partition): one.end - one.records for one in lags if one.records}
+        behind = {
+            TopicPartition(one.topic, one.partition): one
+            async for one in in_turns(lags, _LOOKED_AT_ONCE)
+            if one.records
+        }
+        oldest = {one: lag.end - lag.records for one, lag in behind.items()}
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if oldest.get(one) == stamp[0]}
-        late = [TopicPartition(one.topic, one.partition) for one in furthest(lags, len(lags)) if one.records]
-        wanted = [one for one in late if one not in self._stamps][:most]
+        await asyncio.sleep(0)
+        unknown = [lag for one, lag in behind.items() if one not in self._stamps]
+        wanted = [TopicPartition(lag.topic, lag.partition) for lag in furthest(unknown, most)]
 
         async def look(one: TopicPartition) -> None:
             topic = reading.TopicOnWire(one.topic, ids[one.topic])
@@ -141,7 +149,7 @@ class LagReader:
                 self._stamps[one] = (oldest[one], stamp_ms)
 
         await gather_limited(look, wanted, _AT_ONCE)
-        return [self._with_age(one) for one in lags]
+        return [self._with_age(one) async for one in in_turns(lags, _LOOKED_AT_ONCE)]
 
     def _with_age(self, one: PartitionLag) -> PartitionLag:
         known = self._stamps.get(TopicPartition(one.topic, one.partition))
@@ -157,16 +165,23 @@ class SharedLag:
         self._fresh_until_s = 0.0
 
     async def read(
-        self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, contact: Contact = NOTHING_KNOWN
+        self, settings: MirrorSourceSettings, source: Cluster, store: Cluster, watch: ContactWatch | None = None
     ) -> FlowLag:
-        """No older than a second. Raises as :meth:`LagReader.look`."""
+        """No older than a second; at once without it when ``watch`` finds that the source does not answer.
+
+        Raises as :meth:`LagReader.look`.
+        """
+        silent = asyncio.Event() if watch is None else watch.source_is_silent
         async with self._reading:
             began_s = time.monotonic()
-            if not contact.knows_lag:
-                self._last = self._last.lost(settings.flow, contact.source.reason, contact.source.answered_ms)
-            elif began_s > self._fresh_until_s:
-                self._last = await LagReader(settings, source, store).look(self._last)
-                self._fresh_until_s = began_s + _FRESH_S
+            if not silent.is_set() and began_s > self._fresh_until_s:
+                reading = LagReader(settings, source, store).look(self._last)
+                if (found := await unless(silent, reading, f"lag of {settings.flow}")) is not None:
+                    self._last, self._fresh_until_s = found, began_s + _FRESH_S
+            if watch is not None and silent.is_set():
+                known = watch.contact.source
+                self._last = self._last.lost(settings.flow, known.reason, known.answered_ms)
+                self._fresh_until_s = began_s
             return self._last
 
 

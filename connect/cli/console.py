@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from connect.core.errors import HeliographError
+from connect.kafka.causes import OneOfEachCause
 from connect.runtime.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def configure_logging(level: str = "INFO", handler: logging.Handler | None = Non
     if handler is None:
         handler = logging.StreamHandler()
     handler.setFormatter(OneLineFormatter(traces=level == "DEBUG"))
+    handler.addFilter(OneOfEachCause())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -221,7 +221,7 @@ async def _show(running: _Demo, maker: MirrorMaker) -> None:
     meter = RateMeter()
     clock = asyncio.get_running_loop().time
     while True:
-        running.flows = meter.observe(clock(), maker.progress())
+        running.flows = await meter.observe(clock(), maker.progress())
         starting = all(flow.state == "starting" and not flow.records for flow in running.flows)
         status = "Spark is starting" if starting else running.status
         running.view.show(clock(), running.flows, f"{running.writer.records:,} written; {status}")

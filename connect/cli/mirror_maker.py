@@ -288,7 +288,7 @@ async def _log_summaries(maker: MirrorMaker) -> None:
     clock = asyncio.get_running_loop().time
     warned_s: dict[str, float] = {}  # by what is said of a flow that copies nothing
     while True:
-        for rates in meter.observe(clock(), maker.progress()):
+        for rates in await meter.observe(clock(), maker.progress()):
             idle, line = idle_text(rates), flow_line(rates)
             is_new = idle is not None and clock() - warned_s.get(line, float("-inf")) >= IDLE_WARNING_S
             if is_new:

@@ -1,13 +1,14 @@
-"""From a flow's running counters to what a person wants to see: speed now and how far behind. Pure."""
+"""From a flow's running counters to what a person wants to see: speed now and how far behind."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.console import counted
+from connect.kafka.concurrency import in_turns
 from connectors.contact import NOTHING_KNOWN, Contact, since_text
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 #: State of a flow whose connector has found nothing to copy.
 NO_TOPICS: Final = "without topics"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
+#: So many partitions are looked at before others of the loop have their turn; each takes some 10 us.
+_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,31 @@ class FlowRates:
         return sum(topic.batches.get(kind, 0) for topic in self.topics)
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Of the partitions of a topic so far."""
+
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    lag_records: int = 0
+    lag_ms: int = 0
+    skipped: int = 0
+    stopped: int = 0
+    batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BATCH_KINDS, 0))
+
+    def add(self, view: PartitionView) -> None:
+        self.partitions += 1
+        self.records += view.records
+        self.bytes += view.bytes
+        self.lag_records += view.lag_records
+        self.lag_ms = max(self.lag_ms, view.lag_ms)
+        self.skipped += view.skipped
+        self.stopped += bool(view.reason)
+        for kind in BATCH_KINDS:
+            self.batches[kind] += view.batches.get(kind, 0)
+
+
 _Key = tuple[str, str, str]
 _Counts = dict[_Key, tuple[int, int]]
 
@@ -94,14 +122,11 @@ class RateMeter:
         self._window_s = window_s
         self._samples: deque[tuple[float, _Counts]] = deque()
 
-    def observe(self, now_s: float, flows: Iterable[FlowProgress]) -> list[FlowRates]:
-        """Takes the counters of this moment and gives the picture of it."""
-        flows = list(flows)
-        grouped = [(flow, _by_topic(flow.partitions)) for flow in flows]
+    async def observe(self, now_s: float, flows: Iterable[FlowProgress]) -> list[FlowRates]:
+        """Takes the counters of this moment and gives the picture of it, some partitions at a time."""
+        summed = [(flow, await _by_topic(flow.partitions)) for flow in flows]
         counts = {
-            (flow.flow, *topic): (sum(p.records for p in partitions), sum(p.bytes for p in partitions))
-            for flow, topics in grouped
-            for topic, partitions in topics.items()
+            (flow.flow, *topic): (sums.records, sums.bytes) for flow, topics in summed for topic, sums in topics.items()
         }
         self._samples.append((now_s, counts))
         # One sample at or before the window's start stays, so that the speed covers the whole window.
@@ -115,29 +140,27 @@ class RateMeter:
                 tuple(self._topic(flow.flow, topic, topics[topic]) for topic in sorted(topics)),
                 flow.contact,
             )
-            for flow, topics in grouped
+            for flow, topics in summed
         ]
 
-    def _topic(self, flow: str, topic: tuple[str, str], partitions: Sequence[PartitionView]) -> TopicRates:
+    def _topic(self, flow: str, topic: tuple[str, str], sums: _Sums) -> TopicRates:
         then_s, before = self._samples[0]
-        now_s, now = self._samples[-1]
-        records, size = now[(flow, *topic)]
-        records_before, size_before = before.get((flow, *topic), (0, 0))
-        elapsed_s = now_s - then_s
+        elapsed_s = self._samples[-1][0] - then_s
+        records_before, bytes_before = before.get((flow, *topic), (0, 0))
         return TopicRates(
             flow=flow,
             source_topic=topic[0],
             target_topic=topic[1],
-            partitions=len(partitions),
-            records=records,
-            bytes=size,
-            records_per_s=max(0, records - records_before) / elapsed_s if elapsed_s > 0 else 0.0,
-            bytes_per_s=max(0, size - size_before) / elapsed_s if elapsed_s > 0 else 0.0,
-            lag_records=sum(each.lag_records for each in partitions),
-            lag_ms=max(each.lag_ms for each in partitions),
-            batches={kind: sum(each.batches.get(kind, 0) for each in partitions) for kind in BATCH_KINDS},
-            skipped=sum(each.skipped for each in partitions),
-            stopped=sum(bool(each.reason) for each in partitions),
+            partitions=sums.partitions,
+            records=sums.records,
+            bytes=sums.bytes,
+            records_per_s=max(0, sums.records - records_before) / elapsed_s if elapsed_s > 0 else 0.0,
+            bytes_per_s=max(0, sums.bytes - bytes_before) / elapsed_s if elapsed_s > 0 else 0.0,
+            lag_records=sums.lag_records,
+            lag_ms=sums.lag_ms,
+            batches=sums.batches,
+            skipped=sums.skipped,
+            stopped=sums.stopped,
         )
 
 
@@ -198,8 +221,8 @@ def bytes_text(count: float) -> str:
     return f"{count:,.1f} GB"
 
 
-def _by_topic(partitions: Iterable[PartitionView]) -> dict[tuple[str, str], list[PartitionView]]:
-    topics: dict[tuple[str, str], list[PartitionView]] = {}
-    for partition in partitions:
-        topics.setdefault((partition.source_topic, partition.target_topic), []).append(partition)
+async def _by_topic(partitions: Iterable[PartitionView]) -> dict[tuple[str, str], _Sums]:
+    topics: dict[tuple[str, str], _Sums] = {}
+    async for partition in in_turns(partitions, _AT_ONCE):
+        topics.setdefault((partition.source_topic, partition.target_topic), _Sums()).add(partition)
     return topics

@@ -137,7 +137,7 @@ class _ResourceNode:
         while True:
             now_ms = int(time.time() * 1000)
             progress = [self._node.host.progress(name, name.removesuffix(_SOURCE), now_ms) for name in names]
-            for rates in meter.observe(clock(), progress):
+            for rates in await meter.observe(clock(), progress):
                 log.info("%s", flow_line(rates))
             await until_next_summary(lambda: [self._node.host.contact(name) for name in names])
 

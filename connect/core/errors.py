@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class HeliographError(Exception):
     """Base of every error that this project raises on purpose."""
@@ -63,7 +65,20 @@ class ConfigError(PermanentError):
         return type(self), (self.message, self.key, self.file, self.line)
 
 
-class ClusterUnreachable(RetriableError):
+class NoAnswer(RetriableError):
+    """Brokers do not answer.
+
+    Args:
+        message: What was asked, and why there is no answer.
+        addresses: Of these brokers, as ``host:port``; empty if they are not known.
+    """
+
+    def __init__(self, message: str, addresses: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.addresses = frozenset(addresses)
+
+
+class ClusterUnreachable(NoAnswer):
     """No broker of a cluster answers."""
 
 

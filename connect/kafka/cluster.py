@@ -22,10 +22,10 @@ from kafka.protocol.metadata import (
 )
 
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError, SecurityError
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, in_turns
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
-from connect.kafka.settings import ConnectionSettings
+from connect.kafka.settings import ConnectionSettings, format_address
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _LOOKUP_TIMEOUT_MS: Final = 10_000
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_LAST_S: Final = 1.0
+#: So many topics before others of the loop have their turn: one of 50 partitions takes 0.2 ms.
+_TOPICS_AT_ONCE: Final = 20
 _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
@@ -120,12 +122,17 @@ class Cluster:
         #: Metadata names no leader of an epoch before the one known here.
         self.leader_epochs = LeaderEpochs(self.name)
 
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Those of its brokers, as far as they are known, and the configured ones, as ``host:port``."""
+        return frozenset(format_address(host, port) for host, port in self._addresses())
+
     def seen_by(self, client_id: str) -> Cluster:
         """The same cluster for another client, with connections of its own; to be closed by itself."""
         return Cluster(self.settings.with_client_id(client_id), self._alias)
 
-    async def wait_reachable(self, waiting: Callable[[str], None], every_s: float = 5.0) -> None:
-        """Try until a broker answers, for as long as it takes; ``waiting`` gets one line every ``every_s``.
+    async def wait_reachable(self, waiting: Callable[[RetriableError], None], every_s: float = 5.0) -> None:
+        """Try until a broker answers, for as long as it takes; ``waiting`` gets the error every ``every_s``.
 
         Raises:
             SecurityError: a broker answers but refuses us; waiting would not help.
@@ -141,7 +148,7 @@ class Cluster:
                     raise
                 if clock() - said_s >= every_s:
                     said_s = clock()
-                    waiting(f"{error}; trying again")
+                    waiting(error)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_LAST_S)
 
@@ -334,7 +341,7 @@ class Cluster:
             self._check_open()
             assert self._bootstrap is not None
             return self._bootstrap
-        raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}")
+        raise ClusterUnreachable(f"cluster {self.name}: no broker answers: {'; '.join(failures)}", self.addresses)
 
     def _addresses(self) -> Iterator[tuple[str, int]]:
         """Brokers heard of, then the configured ones (KIP-899: a cluster may have moved altogether), each once."""
@@ -363,24 +370,24 @@ class Cluster:
                 if not tries:
                     raise ClusterUnreachable(
                         f"cluster {self.name}: {error}; is security.protocol {self.settings.security_protocol} what "
-                        "the listener speaks?"
+                        "the listener speaks?",
+                        self.addresses,
                     ) from error
                 log.debug("cluster %s: %s; asking another broker", self.name, error)
-        metadata = self._take(answer)
+        metadata = await self._take(answer)
         if topics is None and metadata.brokers:
             self.leader_epochs.keep(metadata.topics)
         return metadata
 
-    def _take(self, answer: MetadataResponse) -> ClusterMetadata:
+    async def _take(self, answer: MetadataResponse) -> ClusterMetadata:
         if getattr(answer, "error_code", 0) == _REBOOTSTRAP_REQUIRED:
             self._brokers.clear()
             raise RetriableError(f"cluster {self.name} asks its clients to begin at the bootstrap addresses again")
-        metadata = ClusterMetadata(
-            answer.cluster_id,
-            answer.controller_id,
-            {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers},
-            {row.name: self.leader_epochs.current(_topic(row)) for row in answer.topics},
-        )
+        brokers = {row.node_id: Broker(row.host, row.port, row.rack) for row in answer.brokers}
+        topics = {
+            row.name: self.leader_epochs.current(_topic(row)) async for row in in_turns(answer.topics, _TOPICS_AT_ONCE)
+        }
+        metadata = ClusterMetadata(answer.cluster_id, answer.controller_id, brokers, topics)
         if metadata.brokers:  # a broker that is just starting may know of none yet
             self._brokers = dict(metadata.brokers)
             self._addresses_stale = False

@@ -114,8 +114,9 @@ async def gather_limited(look: Callable[[One], Awaitable[T]], these: Iterable[On
 
 
 async def in_turns(these: Iterable[One], at_once: int) -> AsyncIterator[One]:
-    """Give them one by one, as they are now, and let others of the loop have their turn after every ``at_once``."""
-    for number, one in enumerate(list(these), 1):
+    """Give them one by one, and let others of the loop have their turn after every ``at_once``. They may do anything
+    meanwhile that iterating over ``these`` allows."""
+    for number, one in enumerate(these, 1):
         yield one
         if not number % at_once:
             await asyncio.sleep(0)

@@ -16,7 +16,7 @@ import termios
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.core.errors import HeliographError, NoAnswer, PermanentError
 from connect.kafka.concurrency import Scope
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.framing import ConnectionLost as ConnectionLost
@@ -28,6 +28,8 @@ DEFAULT_MAX_FRAME_BYTES: Final = 200 * 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 1.0
 #: How often a request that waits looks whether bytes move.
 _LOOK_S: Final = 1.0
+#: An answer above this is decoded in a thread: one about 10,000 partitions takes 50 ms.
+_LARGE_ANSWER_BYTES: Final = 16 * 1024
 #: Above this many unsent bytes the transport tells writers to pause.
 _WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
 _REQUEST_FRONT: Final = struct.Struct(">ihhi")  # size, api key, api version, correlation id
@@ -37,7 +39,7 @@ _SASL_AUTHENTICATE: Final = 36
 _CORRELATION_IDS: Final = 2**31
 
 
-class RequestTimedOut(RetriableError):
+class RequestTimedOut(NoAnswer):
     """No answer, and no byte moved for a time. The connection is closed with it, since answers come in order."""
 
 
@@ -184,7 +186,9 @@ class Connection:
                 waited_s = min(self.stalled_s, asyncio.get_running_loop().time() - began_s)
                 if waited_s >= timeout_s:
                     self._protocol.drop(f"no answer to {what} within {timeout_s:g} s")
-                    raise RequestTimedOut(f"{self.address} did not answer {what} within {timeout_s:g} s")
+                    raise RequestTimedOut(
+                        f"{self.address} did not answer {what} within {timeout_s:g} s", (self.address,)
+                    )
                 await asyncio.wait((sent,), timeout=min(timeout_s - waited_s, _LOOK_S))
             return sent.result()
         finally:
@@ -247,7 +251,10 @@ class Connection:
         timeout_s = (self.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         sent = self.send(request.API_KEY, version, [body], request.flexible_version_q(version))
         answer = await self.answer(sent, request.name, timeout_s)
-        response = response_class.decode(answer)
+        if len(answer) > _LARGE_ANSWER_BYTES:
+            response = await asyncio.to_thread(response_class.decode, answer)
+        else:
+            response = response_class.decode(answer)
         self.mute(getattr(response, "throttle_time_ms", 0) or 0)
         return response
 

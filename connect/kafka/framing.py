@@ -11,13 +11,13 @@ import struct
 from collections import deque
 from typing import Final, NamedTuple
 
-from connect.core.errors import RetriableError
+from connect.core.errors import NoAnswer
 
 _SCRATCH_BYTES: Final = 64 * 1024
 _SIZE: Final = struct.Struct(">i")
 
 
-class ConnectionLost(RetriableError):
+class ConnectionLost(NoAnswer):
     """The connection went away before the answer came; whether the request was carried out is not known."""
 
 
@@ -162,7 +162,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._fail(answer)
 
     def error(self) -> ConnectionLost:
-        return ConnectionLost(f"connection to {self.address} lost: {self._reason}")
+        return ConnectionLost(f"connection to {self.address} lost: {self._reason}", (self.address,))
 
     def _fail(self, answer: asyncio.Future[memoryview]) -> None:
         if not answer.done():

@@ -152,7 +152,7 @@ class GroupMember:
                 request = requests.leave(self._settings, member, reason)
                 answer = await self._coordinator.call(request, BEATING, timeout_ms=self._coordinator.prompt_ms)
         except (HeliographError, TimeoutError) as error:
-            said = str(error) or f"no answer within {_LEAVE_WITHIN_S:g} s"
+            said = error if str(error) else f"no answer within {_LEAVE_WITHIN_S:g} s"
             log.warning("%s cannot leave in form, its session ends by itself: %s", self._name, said)
             return
         codes = [answer.error_code, *(row.error_code for row in answer.members)]

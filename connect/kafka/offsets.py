@@ -16,6 +16,8 @@ LATEST: Final = -1
 _CONSUMER: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
+#: Partitions of a request: thousands in one would hold up the loop while it is built.
+_MOST_ASKED: Final = 500
 
 Partition = tuple[str, int]
 
@@ -195,13 +197,14 @@ async def _ask_leader(
     isolation: int,
     metadata: ClusterMetadata,
 ) -> dict[Partition, tuple[int, int]]:
-    connection = await cluster.connection(leader)
-    answer = await connection.call(_request(partitions, timestamp_ms, isolation, metadata))
-    return {
-        (topic.name, row.partition_index): (row.offset, row.error_code)
-        for topic in answer.topics
-        for row in topic.partitions
-    }
+    found: dict[Partition, tuple[int, int]] = {}
+    asked = list(partitions)
+    for first in range(0, len(asked), _MOST_ASKED):
+        request = _request(asked[first : first + _MOST_ASKED], timestamp_ms, isolation, metadata)
+        answer = await (await cluster.connection(leader)).call(request)
+        for topic in answer.topics:
+            found |= {(topic.name, row.partition_index): (row.offset, row.error_code) for row in topic.partitions}
+    return found
 
 
 def _request(

@@ -83,7 +83,7 @@ async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int)
             await opened.connect()
             return opened
     except TimeoutError as error:
-        raise ClusterUnreachable(f"{where} did not answer within {timeout_ms / 1000:g} s") from error
+        raise ClusterUnreachable(f"{where} did not answer within {timeout_ms / 1000:g} s", (where,)) from error
     except ssl.SSLError as error:
         raise _tls_failed(where, settings, error) from error
     except (aiokafka.errors.SaslAuthenticationFailed, aiokafka.errors.KafkaError, ValueError, KeyError) as error:
@@ -93,11 +93,13 @@ async def open_with_aiokafka(settings: ConnectionSettings, host: str, port: int)
         refused = _sasl_failed(where, settings, error)
         if refused is not None:
             raise refused from error
-        raise ClusterUnreachable(f"{where} broke the connection off: {one_line(error)}; {is_it_spoken}") from error
+        raise ClusterUnreachable(
+            f"{where} broke the connection off: {one_line(error)}; {is_it_spoken}", (where,)
+        ) from error
     except ConnectionResetError as error:
-        raise ClusterUnreachable(f"{where} broke the connection off; {is_it_spoken}") from error
+        raise ClusterUnreachable(f"{where} broke the connection off; {is_it_spoken}", (where,)) from error
     except OSError as error:
-        raise ClusterUnreachable(f"{where} is not reachable: {one_line(error)}") from error
+        raise ClusterUnreachable(f"{where} is not reachable: {one_line(error)}", (where,)) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -1,36 +1,16 @@
-"""Waiting between attempts at something that is tried until it works: longer each time, and said once in a while."""
+"""Waiting between attempts at something that is tried until it works: longer each time, and said."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections import OrderedDict
 from typing import Final
 
-#: A warning of one cause is given once in so long: an outage has one cause, and a process many parts that wait.
-_SAY_EVERY_S: Final = 60.0
-_MOST_CAUSES: Final = 1_000
 #: What has not worked for so long is worth a warning; before, it is a leader that is just being elected.
 _WARN_AFTER_S: Final = 2.0
 #: Java's ``CommonClientConfigs.RETRY_BACKOFF_JITTER`` (KIP-580): many clients do not come again at the same time.
 _JITTER: Final = 0.2
-
-
-#: When a warning of each cause was given last, in the loop's time.
-_said_s: OrderedDict[str, float] = OrderedDict()
-
-
-def _is_said(cause: str, now_s: float) -> bool:
-    """Whether a warning of this cause was given just now; if not, it is from now on."""
-    said_s = _said_s.get(cause)
-    if said_s is not None and said_s <= now_s < said_s + _SAY_EVERY_S:  # each loop begins at a time of its own
-        return True
-    _said_s[cause] = now_s
-    _said_s.move_to_end(cause)
-    if len(_said_s) > _MOST_CAUSES:
-        _said_s.popitem(last=False)
-    return False
 
 
 class Patience:
@@ -50,12 +30,12 @@ class Patience:
         self._began_s = None
 
     async def after(self, error: Exception) -> None:
-        """Say why it did not work, unless that cause was said within a minute, and wait for the next attempt."""
+        """Say why it did not work, and wait for the next attempt."""
         now_s = asyncio.get_running_loop().time()
         self._began_s = now_s if self._began_s is None else self._began_s
         if now_s - self._began_s < _WARN_AFTER_S:
             self._log.info("%s: %s; trying again", self._what, error)
-        elif not _is_said(str(error), now_s):
+        else:
             self._log.warning("%s: %s; trying again", self._what, error)
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, self._last_ms)
         await asyncio.sleep(pause_ms / 1000 * random.uniform(1 - _JITTER, 1 + _JITTER))

@@ -22,13 +22,15 @@ from kafka.protocol.producer.produce import ProduceRequest
 from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
 from connect.kafka import transactions
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
-from connect.kafka.concurrency import together
+from connect.kafka.concurrency import in_turns, together
 from connect.kafka.transactions import MarkersPending, Partition, ProducerIdentity
 
 log = logging.getLogger(__name__)
 
 #: Below every default of ``max.message.bytes``.
 _BATCH_BYTES: Final = 900_000
+#: So many records are placed before others of the loop have their turn; each takes some 10 us.
+_AT_ONCE: Final = 1000
 #: From version 12 on Produce adds partitions to a transaction by itself (KIP-890), which needs another EndTxn.
 _PRODUCE_AT_MOST: Final = 11
 _ACKS_ALL: Final = -1
@@ -258,10 +260,10 @@ async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
 async def place(
     cluster: Cluster, records: Sequence[OutRecord], identity: ProducerIdentity, sequences: Mapping[Partition, int]
 ) -> Placed:
-    """``records`` as batches of ``identity``, at their leaders."""
+    """``records`` as batches of ``identity``, at their leaders; others of the loop have their turn in between."""
     metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
-    for record in records:
+    async for record in in_turns(records, _AT_ONCE):
         by = record.key if record.partition_key is None else record.partition_key
         partition = record.partition
         if partition is None:
@@ -274,6 +276,7 @@ async def place(
             raise RetriableError(f"cluster {cluster.name}: {topic}-{partition} has no leader")
         batches = _batches(placed, identity, sequences.get((topic, partition), 0))
         by_leader.setdefault(leader, {})[topic, partition] = batches
+        await asyncio.sleep(0)
     return by_leader
 
 

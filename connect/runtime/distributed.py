@@ -193,7 +193,7 @@ class DistributedWorker:
             RetriableError: The cluster did not answer in time.
         """
         with self._stages.doing("initializing and reading to the end of internal topics"):
-            await self._cluster.wait_reachable(lambda line: log.warning("%s: %s", self._name, line))
+            await self._cluster.wait_reachable(lambda error: log.warning("%s: %s; trying again", self._name, error))
             cluster_id = (await self._cluster.metadata([])).cluster_id
             await ensure_compacted_topic(self._admin, self.config.offset_topic)
             await asyncio.gather(

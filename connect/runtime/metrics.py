@@ -134,12 +134,10 @@ _TEXTS: Final[tuple[tuple[str, str, Callable[[DistributedWorker], str]], ...]] =
 _LABELS: Final = ("group",)
 
 
-def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:
+async def worker_metrics(workers: Sequence[DistributedWorker], now_ms: int) -> list[Metric]:
     """Of the workers of this process."""
-    yield from _of_workers(workers, now_ms)
-    yield from _of_groups(workers, now_ms)
-    yield from _of_restarts(workers)
-    yield from work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
+    of_work = await work_metrics([(worker.config.group_id, worker.worker) for worker in workers], now_ms)
+    return [*_of_workers(workers, now_ms), *_of_groups(workers, now_ms), *_of_restarts(workers), *of_work]
 
 
 def _of_workers(workers: Sequence[DistributedWorker], now_ms: int) -> Iterator[Metric]:

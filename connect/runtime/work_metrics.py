@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -16,11 +16,14 @@ from prometheus_client.metrics_core import Metric
 from connect.core.gauges import Gauges, Rows
 from connect.core.measures import Windowed
 from connect.core.model import State
+from connect.kafka.concurrency import in_turns
 from connect.runtime.counters import TaskCounters
 from connect.runtime.known import Known
 from connect.runtime.worker import Worker
 
 PREFIX: Final = "kafka_connect_"
+#: So many connectors or tasks are looked at before others of the loop have their turn.
+_AT_ONCE: Final = 100
 _CONNECTOR_PARTS: Final = ("connector-class", "connector-type", "connector-version")
 _TASK_PARTS: Final = (
     *_CONNECTOR_PARTS,
@@ -108,29 +111,30 @@ def complement(well: Windowed, now_ms: int) -> float:
     return 0.0 if math.isnan(mean) else 1 - mean
 
 
-def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> Iterator[Metric]:
-    """Of workers and the names of their groups: a series for each connector and task that is there."""
-    yield from _of_connectors(workers, now_ms)
-    yield from _of_tasks(workers, now_ms)
+async def work_metrics(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
+    """Of workers and the names of their groups: a series for each connector and task that is there.
+
+    Others of the loop have their turn in between: a task takes some 40 us."""
+    return [*await _of_connectors(workers, now_ms), *await _of_tasks(workers, now_ms)]
 
 
-def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> Iterator[Metric]:
+async def _of_connectors(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
     status = _family("connector_metrics_status", "1, with the state.", _OF_CONNECTOR, "status")
     parts = _part_families("connector_metrics", _CONNECTOR_PARTS, _OF_CONNECTOR)
     counted = Gauges(f"{PREFIX}connect_worker_metrics_connector_", _OF_CONNECTOR, _COUNTED)
     for group, worker in workers:
-        for name, connector in worker.connectors.items():
+        async for name, connector in in_turns(list(worker.connectors.items()), _AT_ONCE):
             status.add_metric((group, name, connector.state.lower()), 1)
             _add_parts(parts, _CONNECTOR_PARTS, (group, name), connector.known)
         states: dict[str, Counter[State]] = {}
-        for task, runner in worker.tasks.items():
+        for task, runner in list(worker.tasks.items()):
             states.setdefault(task.connector, Counter())[runner.state] += 1
         for name, counts in states.items():
             counted.add((group, name), counts, now_ms)
-    yield from (status, *parts, *counted)
+    return [status, *parts, *counted]
 
 
-def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> Iterator[Metric]:
+async def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> list[Metric]:
     status = _family("connector_task_metrics_status", "1, with the state.", _OF_TASK, "status")
     parts = _part_families("connector_task_metrics", _TASK_PARTS, _OF_TASK)
     gauges = Gauges(PREFIX, _OF_TASK, _TASK)
@@ -140,7 +144,7 @@ def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> Iterator[Me
         for kind in ("transform", "predicate")
     }
     for group, worker in workers:
-        for task, runner in worker.tasks.items():
+        async for task, runner in in_turns(list(worker.tasks.items()), _AT_ONCE):
             labels = (group, task.connector, str(task.task))
             counters = runner.counters
             status.add_metric((*labels, runner.state.lower()), 1)
@@ -151,8 +155,8 @@ def _of_tasks(workers: Sequence[tuple[str, Worker]], now_ms: int) -> Iterator[Me
             for kind, alias, *told in runner.known.steps:
                 for family, part in zip(steps[kind], told, strict=True):
                     family.add_metric((*labels, alias, part), 1)
-    yield from (status, *parts, *gauges, *transactions)
-    yield from (family for families in steps.values() for family in families)
+    of_steps = (family for families in steps.values() for family in families)
+    return [status, *parts, *gauges, *transactions, *of_steps]
 
 
 def _family(name: str, text: str, labels: Iterable[str], *more: str) -> GaugeMetricFamily:

@@ -95,7 +95,7 @@ class Resumer:
                     return Resumed(plan, later=str(error))
                 if str(error) != said:
                     said = str(error)
-                    log.warning("%s: %s cannot be resumed now: %s; retrying", self._settings.flow, plan.source, said)
+                    log.warning("%s: %s cannot be resumed now: %s; retrying", self._settings.flow, plan.source, error)
             await asyncio.sleep(_RETRY_S)
 
     async def _resume(self, plan: PartitionPlan, done: _Done) -> Resumed:

@@ -14,7 +14,7 @@ from typing import Final
 
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
-from connect.kafka.connection import Connection
+from connect.kafka.connection import Connection, RequestTimedOut
 from connect.wire import hot
 from connectors.dataplane import codes, refusals
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
@@ -205,12 +205,9 @@ class TargetWriter:
                     copier.doubt_if_idle()
             for pump in list(self._pumps.values()):
                 if pump.overdue():
-                    log.warning(
-                        "%s: target node %d: no answer within %d ms; reconnecting",
-                        self._settings.flow,
-                        pump.node,
-                        pump.connection.request_timeout_ms,
-                    )
+                    ms, address = pump.connection.request_timeout_ms, pump.connection.address
+                    error = RequestTimedOut(f"no answer within {ms} ms", (address,))
+                    log.warning("%s: target node %d: %s; reconnecting", self._settings.flow, pump.node, error)
                     await pump.connection.close()
                 pump.pump()
             # What waited in a lost connection's pump got no answer that would tell of the loss.

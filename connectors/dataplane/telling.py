@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from connect.kafka.causes import cause_of
+
 #: The same complaint comes from every partition several times a second; people get one of each kind this often.
 EVERY_S: Final = 5.0
 _LOGGERS: Final = ("connect", "connectors")
@@ -49,7 +51,9 @@ class Teller(logging.Handler):
         untold = self._untold.pop(kind, 0)
         if untold:
             text += f" (and {untold} more like it)"
-        self._tell({"type": "log", "level": record.levelno, "text": text})
+        cause = cause_of(record)
+        told = None if cause is None else [cause.text, sorted(cause.addresses)]
+        self._tell({"type": "log", "level": record.levelno, "text": text, "cause": told})
 
 
 @contextmanager

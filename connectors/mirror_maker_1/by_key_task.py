@@ -182,7 +182,7 @@ class ByKeyTask:
             await unless(self._stopping, handle.open(), f"slice of {self._name}")
             if self._stopping.is_set():
                 return
-            handle.go(_ITS_OWN, plans)
+            await handle.go(_ITS_OWN, plans)
             await self._until_over(handle)
             if unclean := await handle.stop():
                 raise SliceLost(f"the target has not acknowledged all of {', '.join(map(str, unclean))}")

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
@@ -47,7 +47,7 @@ class _Task(Protocol):
 
     def stop(self) -> None: ...
 
-    def view(self, now_ms: int) -> list[PartitionView]: ...
+    def view(self, now_ms: int) -> Iterable[PartitionView]: ...
 
 
 class Copying:

@@ -70,7 +70,7 @@ class MirrorMaker1:
     def progress(self) -> list[FlowProgress]:
         """A picture of every source."""
         return [
-            FlowProgress(flow, "running", 0, tuple(one for stream in streams for one in stream.view()))
+            FlowProgress(flow, "running", 0, [one for stream in streams for one in stream.view()])
             for flow, streams in self._streams.items()
         ]
 
@@ -116,7 +116,7 @@ async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:
     """Whether a broker answers before ``stop`` is set. Raises SecurityError where one refuses us."""
 
     async def reach() -> bool:
-        await cluster.wait_reachable(lambda line: log.warning("%s", line))
+        await cluster.wait_reachable(lambda error: log.warning("%s; trying again", error))
         return True
 
     return await unless(stop, reach(), f"reach cluster {cluster.name}") is not None

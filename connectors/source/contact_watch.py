@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import replace
 from typing import Final
 
 from connect.core.errors import HeliographError
+from connect.kafka.causes import CAUSES, Causes
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
@@ -20,17 +20,22 @@ _EVERY_S: Final = 2.0
 _WITHIN_S: Final = 5.0
 #: Within so long a cluster that is stuck is known to be.
 NOTICED_WITHIN_S: Final = 10.0
-#: The log says again that a cluster does not answer.
-_SAY_EVERY_S: Final = 60.0
 
 
 class ContactWatch:
-    """Of one flow, while it runs; ``contact`` is what it has found so far. The clusters are their owner's."""
+    """Of one flow, while it runs; ``contact`` is what it has found so far. The clusters are their owner's.
 
-    def __init__(self, flow: str, source: Cluster, target: Cluster) -> None:
+    The first flow of those that share a cluster says that it does not answer, once a minute.
+    """
+
+    def __init__(self, flow: str, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
         self._flow = flow
+        self._causes = causes
         self._clusters = {SOURCE: source, TARGET: target}
         self._sides = {SOURCE: Side(), TARGET: Side()}
+        self._watched = {side: causes.watch(each) for side, each in self._clusters.items()}
+        #: Set while the source does not answer.
+        self.source_is_silent = asyncio.Event()
         self._scope = Scope(flow)
         for side in self._clusters:
             self._scope.spawn(self._ask_forever(side), f"{flow}: does the {side} answer?")
@@ -41,19 +46,24 @@ class ContactWatch:
 
     async def stop(self) -> None:
         await self._scope.close()
+        for watched in self._watched.values():
+            self._causes.unwatch(watched)
 
     async def _ask_forever(self, side: str) -> None:
-        said_s = float("-inf")
+        name = self._clusters[side].name
         while True:
             before = self._sides[side]
             self._sides[side] = found = await self._asked(side, before)
-            now_s = time.monotonic()
-            if found.answers is False and now_s - said_s >= _SAY_EVERY_S:
-                said_s = now_s
+            self._causes.asked(self._watched[side], answers=bool(found.answers))
+            if side == SOURCE and found.answers:
+                self.source_is_silent.clear()
+            elif side == SOURCE:
+                self.source_is_silent.set()
+            if not found.answers and self._causes.is_news(name):
                 self._say(side, found)
             elif found.answers and before.answers is False:
-                said_s = float("-inf")
-                log.warning("%s: %s cluster %s answers again", self._flow, side, self._clusters[side].name)
+                self._causes.over(name)
+                log.info("%s: %s cluster %s answers again", self._flow, side, name)
             await asyncio.sleep(_EVERY_S)
 
     async def _asked(self, side: str, before: Side) -> Side:

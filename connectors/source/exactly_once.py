@@ -92,7 +92,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         finally:
             await self._stop_ending()
 
-    def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+    async def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
         """Under whom the last transaction left us, whatever ``producer`` was before."""
         transactions = self._transactions
         identity = ProducerIdentity(*transactions.identity)
@@ -101,16 +101,16 @@ class ExactlyOnceTask(MirrorSourceTask):
         handle.on_transaction = self._told.put_nowait
         self._scope = Scope(f"transactions of {self._name}")
         self._ending = self._scope.spawn(self._end_forever(handle), f"transactions of {self._name}")
-        handle.go(
+        await handle.go(
             identity,
-            [
+            (
                 replace(
                     plan,
                     producer=None,
                     next_sequence=plan.next_sequence if plan.producer == identity else 0,
                 )
                 for plan in plans
-            ],
+            ),
             TransactionTerms(
                 transactions.transactional_id, transactions.version, self._rhythm.spacing_ms, self._rhythm.length_ms
             ),

@@ -20,7 +20,7 @@ from connectors.latencies import Written
 from connectors.source.chain_plan import FindPlugin
 from connectors.source.contact_watch import ContactWatch
 from connectors.source.links import LinkServer, LinkSettings
-from connectors.source.progress import FlowProgress, Seen
+from connectors.source.progress import FlowProgress, Seen, Views
 from connectors.source.takeover import Clusters
 from connectors.source.task import MirrorSourceTask
 from connectors.source.unfenced import MissingRights
@@ -146,7 +146,7 @@ class MirrorHost:
             flow=flow,
             state=_state([task.state for task in tasks]),
             spark_epoch=max((task.epoch for task in tasks), default=0),
-            partitions=tuple(view for task in tasks for view in task.view(now_ms)),
+            partitions=Views(tasks, now_ms),
             contact=self.contact(name),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -372,13 +372,13 @@ class Ledger:
         for entry in self.entries.values():
             entry.is_dirty, entry.runs = False, []
 
-    def plans(self, pipelined: Collection[TopicPartition] = ()) -> list[PartitionPlan]:
-        """Plans that go on at the acknowledged positions, under the producer of those positions.
+    def plans(self, pipelined: Collection[TopicPartition] = ()) -> Iterator[PartitionPlan]:
+        """Plans, made one by one, that go on at the acknowledged positions under the producer of those positions.
 
         ``pipelined``: partitions that bear the marker of a fence, written just now. A running sequence is no proof that
         the leader knows the producer: after a day of silence (``producer.id.expiration.ms``) it takes any sequence.
         """
-        return [plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back]
+        return (plan_of(entry, entry.pair.source in pipelined) for entry in self.going() if not entry.holds_back)
 
     def waiting(self) -> list[Entry]:
         """Entries that could not be taken over with the others."""

@@ -115,7 +115,7 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
         for (connector, _), task in list(host.running.items()):
             source, _, target = task.flow.partition("->")
             contacts[source, target] = host.contact(connector)
-            async for partition, meter in in_turns(task.meters.partitions.items(), _AT_ONCE):
+            async for partition, meter in in_turns(list(task.meters.partitions.items()), _AT_ONCE):
                 labels = (source, target, task.target_topic(partition), str(partition.partition))
                 measured.add(labels, meter, now_ms)
             async for view in in_turns(task.view(now_ms), _AT_ONCE):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
 from connect.kafka.topic_configs import perhaps_compacted
 from connectors.dataplane.plan import DEFAULT_MAX_MESSAGE_BYTES, ONE_WAY, TopicPartition, Ways
 from connectors.source.ledger import Entry, Pair
+
+#: So many partitions are paired before others of the loop have their turn; each takes some 5 us.
+_AT_ONCE: Final = 500
 
 
 class Pairing:
@@ -42,7 +47,7 @@ class Pairing:
         compacted = {name for name, entries in configs.items() if "compact" in (entries.get("cleanup.policy") or "")}
         thinned = await perhaps_compacted(self._source, names) if self._is_countable else names
         found = []
-        for partition in partitions:
+        async for partition in in_turns(partitions, _AT_ONCE):
             name = names[partition.topic]
             here, there = source.get(partition.topic), target.get(name)
             if here and there and partition.partition in here.partitions and partition.partition in there.partitions:

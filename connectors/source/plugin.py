@@ -170,8 +170,9 @@ class MirrorSource(SourceConnector):
         async with _parts(self._host, settings, clients) as parts:
             if kind == PARTITIONS:
                 return await partitions_report(settings, parts, tasks, query)
-            contact = self._host.contact(settings.name)
-            lag = await self._host.lag_of(settings.name).read(settings, parts.clusters.source, parts.store, contact)
+            shared, watch = self._host.lag_of(settings.name), self._host.watches.get(settings.name)
+            lag = await shared.read(settings, parts.clusters.source, parts.store, watch)
+            contact = self._host.contact(settings.name)  # now: what a look finds out takes its time
             return lag_report(settings, lag, contact.to_json(wall_ms()), query)
 
     async def alter_offsets(
@@ -407,5 +408,5 @@ def _slice_settings(
     )
 
 
-def _waiting(flow: str) -> Callable[[str], None]:
-    return lambda line: log.warning("%s: %s", flow, line)
+def _waiting(flow: str) -> Callable[[RetriableError], None]:
+    return lambda error: log.warning("%s: %s; trying again", flow, error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from connect.core.measures import Windowed
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
@@ -48,14 +49,37 @@ class PartitionView:
     changed: int = 0
 
 
+class _Viewed(Protocol):
+    def view(self, now_ms: int) -> Iterable[PartitionView]:
+        """Return a picture of every partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Of the partitions of several tasks, as they are when it is iterated over."""
+
+    tasks: Sequence[_Viewed]
+    now_ms: int
+
+    def __iter__(self) -> Iterator[PartitionView]:
+        return (view for task in self.tasks for view in task.view(self.now_ms))
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
-    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``."""
+    """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``.
+
+    ``partitions`` may be looked at again and again; each view is made when it is asked for.
+    """
 
     flow: str
     state: str
     spark_epoch: int
-    partitions: tuple[PartitionView, ...]
+    partitions: Iterable[PartitionView]
     contact: Contact = NOTHING_KNOWN
 
     @property

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.causes import CAUSE, Cause
 from connect.kafka.concurrency import Scope
 from connectors.dataplane.link import LinkClosed, Message, pieces
 from connectors.dataplane.plan import (
@@ -202,28 +203,31 @@ class SliceHandle:
         """Let the slice find the exact places of these plans; :class:`SliceLost` if it ends meanwhile."""
         self._resuming, self._resumed = {plan.source for plan in plans}, []
         self._all_resumed.clear()
-        for piece in pieces(plans):
-            self._send({"type": "resume", "plans": [plan.to_wire() for plan in piece]})
+        for wired in await _wired(plans):
+            self._send({"type": "resume", "plans": wired})
         if plans:
             await self._until(self._all_resumed.wait())
         return self._resumed
 
-    def go(
-        self, producer: ProducerIdentity, plans: Sequence[PartitionPlan], transactions: TransactionTerms | None = None
+    async def go(
+        self, producer: ProducerIdentity, plans: Iterable[PartitionPlan], transactions: TransactionTerms | None = None
     ) -> None:
-        """Copy, in ``transactions`` if any. What the plans say must be stored before."""
+        """Copy, in ``transactions`` if any. What the plans say must be stored before.
+
+        The slice is sent nothing before all of it is ready: it takes no other message between two of these.
+        """
         # By key a consumer is assigned all of its partitions at once.
-        first, *more = [plans] if self._settings.by_key or not plans else pieces(plans)
+        first, *more = [[plan.to_wire() for plan in plans]] if self._settings.by_key else await _wired(plans) or [[]]
         self._send(
             {
                 "type": "go",
                 "producer": {"producer_id": producer.producer_id, "epoch": producer.epoch},
-                "plans": [plan.to_wire() for plan in first],
+                "plans": first,
                 "transactions": transactions.to_wire() if transactions else None,
             }
         )
-        for piece in more:
-            self._send({"type": "add", "plans": [plan.to_wire() for plan in piece]})
+        for wired in more:
+            self._send({"type": "add", "plans": wired})
 
     def begin(self, producer: ProducerIdentity, *, restarts: bool) -> None:
         """The transaction is ended: fill the next one, as ``producer``, with sequences from 0 if it ``restarts``."""
@@ -289,6 +293,7 @@ class SliceHandle:
             while True:
                 message = await link.receive()
                 self._heard(message)
+                await asyncio.sleep(0)  # what waits may be the reports of thousands of partitions
         except SliceSilent as silent:
             self._end(SliceLost(f"{silent} (pid {self.pid})"))
         except LinkClosed:
@@ -310,7 +315,7 @@ class SliceHandle:
             if self.on_transaction is not None:
                 self.on_transaction(message)
         elif kind == "log":
-            log.log(message["level"], "%s", message["text"])
+            log.log(message["level"], "%s", message["text"], extra={CAUSE: _cause_of(message["cause"])})
         elif kind == "ready":
             self._ready.set()
         elif kind == "resumed":
@@ -331,6 +336,19 @@ class SliceHandle:
             self.ended.set_result(error)
             if self._link is not None:
                 self._link.let_lapse()  # until it is closed, which may take a while
+
+
+async def _wired(plans: Iterable[PartitionPlan]) -> list[list[dict[str, Any]]]:
+    """Return ``plans`` for one message each; others of the loop have their turn in between."""
+    wired: list[list[dict[str, Any]]] = []
+    for piece in pieces(plans):
+        wired.append([plan.to_wire() for plan in piece])
+        await asyncio.sleep(0)
+    return wired
+
+
+def _cause_of(told: Sequence[Any] | None) -> Cause | None:
+    return None if told is None else Cause(told[0], frozenset(told[1]))
 
 
 def _error_of(failed: Message) -> SliceLost | SliceFenced | TransformsRefused:

@@ -27,6 +27,7 @@ from connect.core.errors import UnreadableRecord
 from connect.core.model import NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
 from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.transactions import TransactionalIdRefused
@@ -67,6 +68,8 @@ log = logging.getLogger(__name__)
 
 #: Kafka Connect's default for ``offset.storage.partitions``.
 DEFAULT_PARTITIONS: Final = 25
+#: So many partitions are made ready for a commit before others of the loop have their turn; each takes some 10 us.
+_AT_ONCE: Final = 500
 #: On Java's record, where it was not written together with its position in a transaction.
 _WRITTEN_PLAINLY: Final = ("heliograph.plain", b"1")
 
@@ -289,7 +292,11 @@ class MirrorPositionStore:
         while True:
             offsets, plain = await read_offsets(self._cluster, self._settings.offsets_topic)
             read = await self._read_map(wanted)
-            starts = {one: self._start(one, read.positions.get(one), offsets, plain.union(torn)) for one in wanted}
+            ours = plain.union(torn)
+            starts = {
+                one: self._start(one, read.positions.get(one), offsets, ours)
+                async for one in in_turns(wanted, _AT_ONCE)
+            }
             moved = {
                 one: (read.positions[one].full, start.committed_source_offset)
                 for one, start in starts.items()
@@ -319,34 +326,28 @@ class MirrorPositionStore:
         await writer.write(records)
 
     async def commit(self, commits: Sequence[Commit]) -> None:
-        records: list[OutRecord] = []
         maps: dict[Pair, MapWriter] = {}
-        for commit in commits:
-            pair = Pair.of(commit.position)
-            self._outdate_predecessors(pair)
-            writer = maps[pair] = self._map_of(pair)
-            if commit.target_truncated_to is not None:
-                writer.cut(commit.target_truncated_to)
-            if commit.source_truncated_to is not None:
-                writer.cut_source(commit.source_truncated_to)
-            for run in commit.runs:
-                writer.append(Run(*run))
-            if commit.target_log_start is not None:
-                writer.trim(commit.target_log_start, is_compacted=commit.is_target_compacted)
-            if (previous := self._left_pair(pair)) is not None:
-                maps.setdefault(previous, self._map_of(previous))
-        complete = maps.keys() - {Pair.of(one.position) for one in commits if one.scope < Scope.ALL}
-        for pair, writer in maps.items():
-            changes = writer.changes(complete=pair in complete)
-            records += [self._map_record(pair, key, value) for key, value in changes]
+        incomplete: set[Pair] = set()
+        full: list[Position] = []
+        following: list[Position] = []
+        async for commit in in_turns(commits, _AT_ONCE):
+            pair = self._put_into_maps(commit, maps)
+            if commit.scope < Scope.ALL:
+                incomplete.add(pair)
+            (full if self._is_full(commit) else following).append(commit.position)
+        complete = maps.keys() - incomplete
+        records: list[OutRecord] = []
+        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
+            records += [self._map_record(pair, key, value) for key, value in writer.changes(complete=pair in complete)]
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
-        full = [one.position for one in commits if self._is_full(one)]
-        progress = [self._progress_record(one.position) for one in commits if not self._is_full(one)]
+        progress = [self._progress_record(one) async for one in in_turns(following, _AT_ONCE)]
         if records or full:
-            records += [self._position_record(one, is_complete=Pair.of(one) in complete) for one in full]
-            mapped, offsets = [*records, *progress], [self._offset_record(position) for position in full]
-            await self._write(mapped, offsets, full)
+            offsets: list[OutRecord] = []
+            async for position in in_turns(full, _AT_ONCE):
+                records.append(self._position_record(position, is_complete=Pair.of(position) in complete))
+                offsets.append(self._offset_record(position))
+            await self._write([*records, *progress], offsets, full)
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
@@ -354,6 +355,23 @@ class MirrorPositionStore:
             writer.written(complete=pair in complete)
         self._full.update((source_of(position), position) for position in full)
         self._unowned.owned(source_of(position) for position in full)
+
+    def _put_into_maps(self, commit: Commit, maps: dict[Pair, MapWriter]) -> Pair:
+        """Bring the map of a commit's pair up to date, and add it to ``maps``; return the pair."""
+        pair = Pair.of(commit.position)
+        self._outdate_predecessors(pair)
+        writer = maps[pair] = self._map_of(pair)
+        if commit.target_truncated_to is not None:
+            writer.cut(commit.target_truncated_to)
+        if commit.source_truncated_to is not None:
+            writer.cut_source(commit.source_truncated_to)
+        for run in commit.runs:
+            writer.append(Run(*run))
+        if commit.target_log_start is not None:
+            writer.trim(commit.target_log_start, is_compacted=commit.is_target_compacted)
+        if (previous := self._left_pair(pair)) is not None:
+            maps.setdefault(previous, self._map_of(previous))
+        return pair
 
     def runs_of(self, position: Position) -> list[Run]:
         return self._map_of(Pair.of(position)).open_runs()
@@ -377,14 +395,18 @@ class MirrorPositionStore:
         settings = self._settings
         offsets = await partition_count(self._cluster, settings.offsets_topic)
         maps = await partition_count(self._cluster, settings.map_topic)
-        of_map = {one: (settings.map_topic, partition_of(map_partition_key(*one), maps)) for one in wanted}
-        keys = {one: self._java_key(*one) for one in wanted}
+        of_map: dict[TopicPartition, tuple[str, int]] = {}
+        keys: dict[TopicPartition, bytes] = {}
+        of_java: dict[TopicPartition, tuple[str, int]] = {}
+        async for one in in_turns(wanted, _AT_ONCE):
+            of_map[one] = (settings.map_topic, partition_of(map_partition_key(*one), maps))
+            keys[one] = self._java_key(*one)
+            of_java[one] = (settings.offsets_topic, partition_of(keys[one], offsets))
         left = await self._writer.end_left_open(
             [*((settings.offsets_topic, index) for index in range(offsets)), *set(of_map.values())]
         )
         if self._shared is not None:
             return set()
-        of_java = {one: (settings.offsets_topic, partition_of(key, offsets)) for one, key in keys.items()}
         return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
     async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Sequence[Position]) -> None:
@@ -426,7 +448,7 @@ class MirrorPositionStore:
 
         settings = self._settings
         partitions = await partition_count(self._cluster, settings.map_topic)
-        places = {one: partition_of(map_partition_key(*one), partitions) for one in wanted}
+        places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted, _AT_ONCE)}
         ends = await read_to_end(
             self._cluster, settings.map_topic, fold, partitions=set(places.values()), read_committed=True
         )

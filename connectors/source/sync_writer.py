@@ -58,7 +58,7 @@ class OffsetSyncsTopic:
         try:
             await self._make()
         except HeliographError as error:
-            self._say(f"{error} (offset-syncs.topic.replication.factor={self._wanted.replication_factor})")
+            self._say(error)
         else:
             self._is_there, self._said = True, ""
 
@@ -78,12 +78,17 @@ class OffsetSyncsTopic:
         elif not isinstance(outcome, TopicExists):
             raise outcome
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _say(self, error: HeliographError) -> None:
+        if str(error) != self._said:
             log.warning(
-                "%s: offset syncs may have no topic: %s; looking again in %g s", self._label, text, LOOK_EVERY_S
+                "%s: offset syncs may have no topic: %s (offset-syncs.topic.replication.factor=%s); looking again in "
+                "%g s",
+                self._label,
+                error,
+                self._wanted.replication_factor,
+                LOOK_EVERY_S,
             )
-            self._said = text
+            self._said = str(error)
 
 
 class SyncWriter:
@@ -196,7 +201,7 @@ class SyncWriter:
         try:
             await self._write_records(records)
         except HeliographError as error:
-            self._say(f"offset syncs are not written: {error}; trying again, the copy goes on")
+            self._say(error)
             return False
         except Exception as error:
             if not self._said:
@@ -208,10 +213,10 @@ class SyncWriter:
             self._said = ""
         return True
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            log.warning("%s: %s", self._label, text)
-            self._said = text
+    def _say(self, error: HeliographError) -> None:
+        if str(error) != self._said:
+            log.warning("%s: offset syncs are not written: %s; trying again, the copy goes on", self._label, error)
+            self._said = str(error)
 
 
 def syncs_topic(settings: MirrorSourceSettings, clients: FlowClients) -> OffsetSyncsTopic | None:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import (
     TopicsRefused,
@@ -32,6 +34,9 @@ from connectors.source.store import Start
 from connectors.source.unfenced import MissingRights
 
 log = logging.getLogger(__name__)
+
+#: So many partitions are planned before others of the loop have their turn; each takes some 3 us.
+_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,8 @@ async def take_over(
     proven, fresh = list[Entry](), list[Entry]()
     for entry in entries:
         (proven if _needs_proof(entry, known[entry.pair.source]) else fresh).append(entry)
-    plans = [_plan_with_proof(entry, unclean[entry.pair.source], fenced) for entry in proven]
+    in_proof = in_turns(proven, _AT_ONCE)
+    plans = [_plan_with_proof(entry, unclean[entry.pair.source], fenced) async for entry in in_proof]
     first = Begin(reset_to, read_committed, initial_group)
     plans += await _plans_afresh(clusters, fresh, known, fenced.marked, first)
     return Takeover(fenced.producer, tuple(plans), fenced.transactional_id)
@@ -274,7 +280,7 @@ async def _plans_afresh(
         await warn_of_left_behind(clusters.source, resets)
     ends = await list_offsets(clusters.target, [entry.pair.target for entry in entries], LATEST)
     plans = []
-    for entry in entries:
+    async for entry in in_turns(entries, _AT_ONCE):
         pair, start = entry.pair, known[entry.pair.source]
         committed = start.committed_source_offset
         position = None if start.moved else start.position

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.core.errors import RetriableError
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, in_turns
 from connectors.dataplane.plan import (
     PartitionPlan,
     PartitionProgress,
@@ -46,6 +46,8 @@ _MAX_RETRY_S: Final = 5.0
 #: Brokers forget a transactional id that nobody asks for in a week (``transactional.id.expiration.ms``), and batches
 #: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
+#: So many partitions are begun with before others of the loop have their turn; each takes some 2 us.
+_AT_ONCE: Final = 1000
 
 T = TypeVar("T")
 
@@ -106,9 +108,9 @@ class MirrorSourceTask:
         entry = self._ledger.entries.get(source)
         return entry.pair.target.topic if entry else self._settings.remote_topic(source.topic)
 
-    def view(self, now_ms: int) -> list[PartitionView]:
-        """A picture of every partition."""
-        return [entry.view(now_ms) for entry in self._ledger.entries.values()]
+    def view(self, now_ms: int) -> Iterator[PartitionView]:
+        """A picture of every partition, each made when it is asked for: there may be thousands."""
+        return (entry.view(now_ms) for entry in list(self._ledger.entries.values()))
 
     def reconfigure(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Copy these partitions from the next slice on, which begins soon."""
@@ -217,7 +219,7 @@ class MirrorSourceTask:
             claimed_s = time.monotonic()
             while True:
                 self._ledger.leave(self._changes.wanted)
-                self._go(handle, producer, self._ledger.plans(marked))
+                await self._go(handle, producer, self._ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
                 following = await self._epoch(handle, scope)
@@ -238,8 +240,8 @@ class MirrorSourceTask:
             await close_quietly(handle)
             await _close_opening(following)
 
-    def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
-        handle.go(producer, plans)
+    async def _go(self, handle: SliceHandle, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
+        await handle.go(producer, plans)
         self._slice, self._is_held = handle, False
         self._hold_if_full()
 
@@ -388,7 +390,7 @@ class MirrorSourceTask:
                 position = position_of(plan, *takeover.writer_of(plan))
                 ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in takeover.unfenced)
                 self._sync(plan.source, one.runs)
-        for plan in takeover.plans:
+        async for plan in in_turns(takeover.plans, _AT_ONCE):
             if plan.proof is None:
                 ledger.begin(plan.source, position_of(plan, *takeover.writer_of(plan)))
         ledger.abandon(self._changes.wanted)

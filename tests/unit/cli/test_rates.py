@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -37,20 +38,20 @@ def flow(*partitions: PartitionView) -> FlowProgress:
 def test_the_speed_is_that_of_the_window() -> None:
     meter = RateMeter(window_s=2)
     for second, records in enumerate((0, 1000, 1100, 1300, 1600)):
-        (rates,) = meter.observe(100.0 + second, [flow(partition(0, records))])
+        (rates,) = asyncio.run(meter.observe(100.0 + second, [flow(partition(0, records))]))
     assert rates.records_per_s == pytest.approx((1600 - 1100) / 2)
     assert rates.bytes_per_s == pytest.approx((1600 - 1100) * 10 / 2)
 
 
 def test_the_first_look_shows_no_speed() -> None:
-    (rates,) = RateMeter().observe(5.0, [flow(partition(0, 70))])
+    (rates,) = asyncio.run(RateMeter().observe(5.0, [flow(partition(0, 70))]))
     assert (rates.records, rates.records_per_s) == (70, 0.0)
 
 
 def test_counters_that_begin_anew_show_no_negative_speed() -> None:
     meter = RateMeter()
-    meter.observe(1.0, [flow(partition(0, 500))])
-    (rates,) = meter.observe(2.0, [flow(partition(0, 20))])
+    asyncio.run(meter.observe(1.0, [flow(partition(0, 500))]))
+    (rates,) = asyncio.run(meter.observe(2.0, [flow(partition(0, 20))]))
     assert rates.records_per_s == 0
 
 
@@ -58,7 +59,7 @@ def test_a_topic_is_the_sum_of_its_partitions_and_as_late_as_the_worst() -> None
     looked = flow(
         partition(0, 10, lag=5, lag_ms=7), partition(1, 20, lag=6, lag_ms=90), partition(0, 2, topic="clicks", lag=1)
     )
-    (rates,) = RateMeter().observe(1.0, [looked])
+    (rates,) = asyncio.run(RateMeter().observe(1.0, [looked]))
     clicks, orders = rates.topics
     assert (orders.source_topic, orders.target_topic, orders.partitions) == ("orders", "us.orders", 2)
     assert (orders.records, orders.lag_records, orders.lag_ms) == (30, 11, 90)
@@ -72,15 +73,15 @@ def test_speed_times_window_is_the_difference_over_it(steps: list[int], window_s
     for second, step in enumerate(steps):
         records += step
         counts.append(records)
-        (rates,) = meter.observe(float(second), [flow(partition(0, records))])
+        (rates,) = asyncio.run(meter.observe(float(second), [flow(partition(0, records))]))
     reach = min(window_s, len(steps) - 1)
     assert rates.records_per_s * reach == pytest.approx(counts[-1] - counts[-1 - reach])
 
 
 def test_a_flow_is_one_line() -> None:
     meter = RateMeter()
-    meter.observe(0.0, [flow(partition(0, 0), partition(1, 0))])
-    (rates,) = meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))])
+    asyncio.run(meter.observe(0.0, [flow(partition(0, 0), partition(1, 0))]))
+    (rates,) = asyncio.run(meter.observe(1.0, [flow(partition(0, 600, lag=35, lag_ms=12), partition(1, 600))]))
     assert flow_line(rates) == (
         "us->eu running: 1 topic, 2 partitions, 1,200 records/s, 12.0 kB/s, 35 records and 12 ms behind, "
         "batches shallow 600 merged 0 rebuilt 0 dropped 2, Spark epoch 3"
@@ -89,7 +90,7 @@ def test_a_flow_is_one_line() -> None:
 
 def test_what_is_wrong_is_said_at_the_end_of_the_line() -> None:
     quarantined = replace(partition(0, 600), state="QUARANTINED", reason="refused")
-    (rates,) = RateMeter().observe(0.0, [flow(quarantined, replace(partition(1, 600), skipped=1200))])
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [flow(quarantined, replace(partition(1, 600), skipped=1200))]))
     assert flow_line(rates).endswith("Spark epoch 3, 1 partition stopped, 1200 records skipped")
 
 
@@ -104,9 +105,9 @@ def test_bytes_for_people(count: float, text: str) -> None:
 def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     silent = Side(answers=False, answered_ms=1_767_276_182_000)
     meter = RateMeter()
-    (rates,) = meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))])
+    (rates,) = asyncio.run(meter.observe(0.0, [replace(flow(partition(0, 10)), contact=Contact(source=silent))]))
     assert ", lag unknown since 2026-01-01T14:03:02Z: the source does not answer, " in flow_line(rates)
-    (rates,) = meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))])
+    (rates,) = asyncio.run(meter.observe(1.0, [replace(flow(partition(0, 10)), contact=Contact(target=silent))]))
     line = flow_line(rates)
     assert "0 records and 0 ms behind" in line
     assert line.endswith(", the target does not answer since 2026-01-01T14:03:02Z")
@@ -124,7 +125,7 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
-    (rates,) = RateMeter().observe(0.0, [FlowProgress("us->eu", state, 0, ())])
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [FlowProgress("us->eu", state, 0, ())]))
     assert flow_line(rates).startswith(said)
     assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is (state != NO_TOPICS)
     assert idle_text(rates) is not None

@@ -4,7 +4,7 @@ what is stored."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -82,8 +82,8 @@ class Slice:
         if self._scene.defect:
             raise SliceDefect("ValueError: no")
 
-    def go(self, _: object, plans: Sequence[PartitionPlan]) -> None:
-        self.plans = plans
+    async def go(self, _: object, plans: Iterable[PartitionPlan]) -> None:
+        self.plans = list(plans)
         self._scene.slices.append(self)
 
     async def stop(self) -> list[TopicPartition]:

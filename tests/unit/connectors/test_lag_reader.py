@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ import pytest
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
 from connectors import stored_offsets
+from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import starting
 from connectors.failover.undo import StartBefore
-from connectors.lag_reader import LagReader
+from connectors.lag import FlowLag, lag_of
+from connectors.lag_reader import LagReader, SharedLag
 from connectors.positions import Position, StoredPosition
 
 ORDERS = TopicPartition("orders", 0)
@@ -90,3 +93,33 @@ async def test_a_flow_back_that_has_copied_since_is_not_set_back(monkeypatch: py
         [start],
         {},
     )
+
+
+async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(_: LagReader, last: FlowLag) -> FlowLag:
+        if not last.partitions:
+            return FlowLag((lag_of("orders", 0, "us.orders", 60, 0, 90, 900),), known_ms=4_000)
+        await asyncio.Event().wait()
+        raise AssertionError("a source that is silent answers nothing")
+
+    monkeypatch.setattr(LagReader, "look", look)
+    monkeypatch.setattr("connectors.lag_reader._FRESH_S", -1.0)
+    watch = SimpleNamespace(source_is_silent=asyncio.Event(), contact=NOTHING_KNOWN)
+    shared, settings, cluster = SharedLag(), cast(Any, SimpleNamespace(flow="us->eu")), cast(Cluster, None)
+
+    async def read() -> FlowLag:
+        return await shared.read(settings, cluster, cluster, cast(Any, watch))
+
+    assert (await read()).to_json(1)["records"] == 30
+    asking = [asyncio.ensure_future(read()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    assert not any(one.done() for one in asking)
+    watch.contact = Contact(Side(answers=False, answered_ms=5_000, reason="no answer within 5 s"))
+    watch.source_is_silent.set()
+    for lag in await asyncio.wait_for(asyncio.gather(*asking), 1.0):
+        shown = lag.to_json(1)
+        assert (shown["records"], shown["unknown_since_ms"], shown["unknown"]) == (
+            -1,
+            5_000,
+            {"us->eu": "no answer within 5 s"},
+        )

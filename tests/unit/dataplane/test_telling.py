@@ -34,8 +34,8 @@ def test_warnings_and_errors_are_told_with_their_level_and_nothing_below(heard: 
     heard.log.warning("%s: gone", "node 1")
     heard.log.error("failed", exc_info=ValueError("no value"))
     assert heard.messages == [
-        {"type": "log", "level": logging.WARNING, "text": "node 1: gone"},
-        {"type": "log", "level": logging.ERROR, "text": "failed: ValueError: no value"},
+        {"type": "log", "level": logging.WARNING, "text": "node 1: gone", "cause": None},
+        {"type": "log", "level": logging.ERROR, "text": "failed: ValueError: no value", "cause": ["no value", []]},
     ]
 
 

@@ -39,31 +39,31 @@ def leader(metadata: ClusterMetadata) -> tuple[int | None, int]:
     return metadata.leader(*ORDERS), metadata.leader_epoch(*ORDERS)
 
 
-def test_metadata_of_an_older_leader_epoch_names_no_leader(cluster: Cluster) -> None:
-    assert leader(cluster._take(answer(1, 5))) == (1, 5)
-    assert leader(cluster._take(answer(2, 6))) == (2, 6)
-    assert leader(cluster._take(answer(1, 5))) == (None, 5)
-    assert leader(cluster._take(answer(2, 6))) == (2, 6)
+async def test_metadata_of_an_older_leader_epoch_names_no_leader(cluster: Cluster) -> None:
+    assert leader(await cluster._take(answer(1, 5))) == (1, 5)
+    assert leader(await cluster._take(answer(2, 6))) == (2, 6)
+    assert leader(await cluster._take(answer(1, 5))) == (None, 5)
+    assert leader(await cluster._take(answer(2, 6))) == (2, 6)
 
 
-def test_an_epoch_that_was_read_counts_as_one_that_metadata_named(cluster: Cluster) -> None:
+async def test_an_epoch_that_was_read_counts_as_one_that_metadata_named(cluster: Cluster) -> None:
     cluster.leader_epochs.saw("orders", FIRST, 0, 6)
     cluster.leader_epochs.saw("orders", FIRST, 0, 3)
-    assert leader(cluster._take(answer(1, 5))) == (None, 5)
-    assert leader(cluster._take(answer(2, 6))) == (2, 6)
+    assert leader(await cluster._take(answer(1, 5))) == (None, 5)
+    assert leader(await cluster._take(answer(2, 6))) == (2, 6)
 
 
-def test_epochs_start_again_with_another_topic_id(cluster: Cluster) -> None:
-    cluster._take(answer(1, 5))
-    assert leader(cluster._take(answer(2, 0, SECOND))) == (2, 0)
+async def test_epochs_start_again_with_another_topic_id(cluster: Cluster) -> None:
+    await cluster._take(answer(1, 5))
+    assert leader(await cluster._take(answer(2, 0, SECOND))) == (2, 0)
 
 
-def test_a_topic_without_an_id_may_be_another_one(cluster: Cluster) -> None:
-    cluster._take(answer(1, 5, UUID(int=0)))
-    assert leader(cluster._take(answer(2, 0, UUID(int=0)))) == (2, 0)
+async def test_a_topic_without_an_id_may_be_another_one(cluster: Cluster) -> None:
+    await cluster._take(answer(1, 5, UUID(int=0)))
+    assert leader(await cluster._take(answer(2, 0, UUID(int=0)))) == (2, 0)
 
 
-def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
+async def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As if the cluster was restored from a snapshot."""
@@ -71,7 +71,7 @@ def test_a_leader_of_an_older_epoch_that_stays_is_reported_once(
     monkeypatch.setattr(leader_epochs, "time", SimpleNamespace(monotonic=lambda: now_s))
     cluster.leader_epochs.saw("orders", FIRST, 0, 9)
     for _ in range(4):
-        cluster._take(answer(1, 5))
+        await cluster._take(answer(1, 5))
         now_s += 30.0
     (line,) = caplog.messages
     assert "orders-0 has had a leader of epoch 5 for 60 s, and its epoch was 9 before" in line
@@ -111,7 +111,7 @@ class Moving:
     async def topics(self, _: object) -> ClusterMetadata:
         self.asked += 1
         known = Cluster(ConnectionSettings((("localhost", 9092),), "test"))
-        return known._take(answer(1, 5) if self.asked == 1 else answer(2, 6))
+        return await known._take(answer(1, 5) if self.asked == 1 else answer(2, 6))
 
     metadata = topics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from math import isnan
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from connect.runtime.counters import Starts, TaskCounters
 from connect.runtime.known import Known
 from connect.runtime.metrics import worker_metrics
 from connect.runtime.rebalances import Rebalances
+from tests.kit.turns import turns_during
 
 
 def a_worker(group: str, **tasks: State) -> Any:
@@ -61,7 +63,7 @@ def a_worker(group: str, **tasks: State) -> Any:
 def text_of(*workers: Any) -> str:
     class Once(Collector):
         def collect(self) -> Any:
-            return worker_metrics(cast(Any, workers), 61_000)
+            return asyncio.run(worker_metrics(cast(Any, workers), 61_000))
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
@@ -138,3 +140,9 @@ def test_the_share_of_the_time_in_a_state() -> None:
     times.changed(State.PAUSED, 4_000)
     times.changed(State.RUNNING, 5_000)
     assert (times.ratio(State.RUNNING, 9_000), times.ratio(State.PAUSED, 9_000)) == (7 / 8, 1 / 8)
+
+
+async def test_others_of_the_loop_have_their_turn_while_many_tasks_are_looked_at() -> None:
+    worker = a_worker("g", **{f"t{index}": State.RUNNING for index in range(1000)})
+    turns, _ = await turns_during(worker_metrics(cast(Any, [worker]), 61_000))
+    assert turns >= 10

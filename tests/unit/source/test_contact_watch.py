@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
+from connect.kafka.causes import Causes
 from connectors.contact import UNKNOWN, Contact
 from connectors.source.contact_watch import ContactWatch
 from tests.kit.virtual_time import run
@@ -19,6 +20,7 @@ class FakeCluster:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.addresses = frozenset({name.partition("(")[2].rstrip(")")})
         self.hangs = False
         self.error: Exception | None = None
 
@@ -30,13 +32,12 @@ class FakeCluster:
 
 
 def test_a_cluster_that_stands_still_is_known_within_ten_seconds(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         clock = asyncio.get_running_loop().time
-        monkeypatch.setattr("connectors.source.contact_watch.time.monotonic", clock)
         source, target = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
-        watch = ContactWatch("us->eu", cast(Any, source), cast(Any, target))
+        watch = ContactWatch("us->eu", cast(Any, source), cast(Any, target), Causes(clock))
 
         def seen() -> Contact:
             return watch.contact
@@ -58,12 +59,31 @@ def test_a_cluster_that_stands_still_is_known_within_ten_seconds(
         assert (seen().target.answers, seen().target.reason) == (False, "connection refused")
         await watch.stop()
 
-    with caplog.at_level(logging.WARNING, "connectors.source.contact_watch"):
+    with caplog.at_level(logging.INFO, "connectors.source.contact_watch"):
         run(main())
     of_source = [line for line in caplog.messages if "source cluster us (a:1)" in line]
     assert len(of_source) == 3, "one a minute of two, and the end"
     assert all("us->eu: source cluster us (a:1) does not answer since 2" in line for line in of_source[:2])
     assert "so its lag is unknown: no answer within 5 s" in of_source[0]
+    answering = [record.levelname for record in caplog.records if record.getMessage() == of_source[2]]
+    assert answering == ["INFO"]
     assert of_source[2] == "us->eu: source cluster us (a:1) answers again"
     (of_target,) = (line for line in caplog.messages if "target cluster" in line)
     assert "lag" not in of_target and of_target.endswith(": connection refused")
+
+
+def test_flows_that_share_a_cluster_say_once_that_it_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        causes = Causes(asyncio.get_running_loop().time)
+        us, eu = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
+        us.hangs = True
+        pairs = {"us->eu": (us, eu), "eu->us": (eu, us)}
+        watches = [ContactWatch(flow, cast(Any, one), cast(Any, other), causes) for flow, (one, other) in pairs.items()]
+        await asyncio.sleep(50)
+        assert [watch.contact.silent for watch in watches] == [(True, False), (False, True)]
+        for watch in watches:
+            await watch.stop()
+
+    with caplog.at_level(logging.WARNING, "connectors.source.contact_watch"):
+        run(main())
+    assert len(caplog.messages) == 1

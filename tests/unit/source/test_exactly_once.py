@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -83,8 +83,8 @@ class World:
             async def open(self, _: object) -> None:
                 """It comes up at once."""
 
-            def go(
-                self, producer: ProducerIdentity, plans: Sequence[PartitionPlan], _: TransactionTerms | None
+            async def go(
+                self, producer: ProducerIdentity, plans: Iterable[PartitionPlan], _: TransactionTerms | None
             ) -> None:
                 self.went.append((producer.epoch, list(plans)))
                 world.changed()

@@ -201,7 +201,7 @@ def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their
     made = ledger()
     made.apply(report(state=STOPPED, reason="refused"))
     made.leave([])
-    assert (made.leaving(), made.plans()) == ([SOURCE, OTHER], [])
+    assert (made.leaving(), list(made.plans())) == ([SOURCE, OTHER], [])
     stored = {one.position.source_partition: one.position.is_handed_over for one in made.take_commits()}
     assert stored == {0: False, 1: True}
 

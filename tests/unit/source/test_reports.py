@@ -13,6 +13,7 @@ from connectors.lag import FlowLag, lag_of
 from connectors.partition_states import PartitionState
 from connectors.settings import MirrorSourceSettings, source_settings
 from connectors.source.reports import lag_report, partition_rows
+from tests.kit.turns import turns_during
 
 
 def settings() -> MirrorSourceSettings:
@@ -24,14 +25,14 @@ def task(number: int, state: str, partitions: str) -> TaskReport:
     return TaskReport(number, state, "w:8083", {"task.assigned.partitions": partitions})
 
 
-def test_a_partition_is_as_noted_or_as_its_task() -> None:
+async def test_a_partition_is_as_noted_or_as_its_task() -> None:
     gap = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)
     noted = {
         TopicPartition("a", 1): PartitionState("source-gap", "it begins at 27", "us.a.1c9bd204", 5, gap),
         TopicPartition("gone", 0): PartitionState("stopped", "of a topic that no task has", "us.gone", 5),
     }
     tasks = [task(0, "RUNNING", "a-0,a-1"), task(1, "PAUSED", "b-0"), TaskReport(2, "UNASSIGNED", "", {})]
-    rows = partition_rows(settings(), tasks, noted)
+    rows = await partition_rows(settings(), tasks, noted)
     assert [(row["topic"], row["partition"], row["state"], row["target_topic"]) for row in rows] == [
         ("a", 0, "running", "us.a"),
         ("a", 1, "source-gap", "us.a.1c9bd204"),
@@ -64,3 +65,9 @@ def test_a_lag_that_is_not_known_is_never_zero() -> None:
     never = FlowLag(()).lost("us->eu", "no answer").to_json(1)
     assert (never["records"], never["ms"], never["unknown_since_ms"]) == (-1, -1, None)
     assert known.to_json(1)["unknown_since_ms"] is None
+
+
+async def test_others_of_the_loop_have_their_turn_while_thousands_are_told_of() -> None:
+    partitions = ",".join(f"a-{index}" for index in range(3000))
+    turns, rows = await turns_during(partition_rows(settings(), [task(0, "RUNNING", partitions)], {}))
+    assert len(rows) == 3000 and turns >= 3000 // 500

@@ -13,9 +13,10 @@ import pytest
 from pyspark import cloudpickle
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.causes import Cause, cause_of
 from connectors.dataplane import entry, executor
 from connectors.dataplane.link import MAX_ENTRIES, LinkAddress, LinkClosed
-from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
 from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
@@ -154,8 +155,8 @@ async def world() -> World:
     return world_with()
 
 
-async def opened(world: World) -> SliceHandle:
-    handle = world.handle()
+async def opened(world: World, handle: SliceHandle | None = None) -> SliceHandle:
+    handle = handle or world.handle()
     opening = asyncio.create_task(handle.open())
     world.connect(await world.until_started())
     world.wire.say("ready")
@@ -333,20 +334,64 @@ def plans(count: int) -> list[PartitionPlan]:
 async def test_thousands_of_partitions_go_in_messages_of_bounded_length(world: World) -> None:
     handle = await opened(world)
     world.wire.sent.clear()
-    handle.go(ProducerIdentity(7, 0), plans(1200))
+    await handle.go(ProducerIdentity(7, 0), plans(1200))
     lengths = [(one["type"], len(one["plans"])) for one in world.wire.sent if one["type"] != "lease"]
     assert lengths == [("go", MAX_ENTRIES), ("add", MAX_ENTRIES), ("add", 1200 - 2 * MAX_ENTRIES)]
-    handle.go(ProducerIdentity(7, 0), [])
+    await handle.go(ProducerIdentity(7, 0), [])
     assert world.wire.sent[-1]["plans"] == []
+    await handle.close()
+
+
+async def test_others_of_the_loop_have_their_turn_between_the_pieces_of_a_list(world: World) -> None:
+    handle, turns = await opened(world), 0
+    going = asyncio.create_task(handle.go(ProducerIdentity(7, 0), plans(10 * MAX_ENTRIES)))
+    while not going.done():
+        assert not any(one["type"] == "add" for one in world.wire.sent), "all or nothing of it is on its way"
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10
+    assert len([one for one in world.wire.sent if one["type"] == "add"]) == 9
+    await handle.close()
+
+
+async def test_others_of_the_loop_have_their_turn_between_the_reports_that_wait(world: World) -> None:
+    reported = list[PartitionProgress]()
+    handle = SliceHandle(cast(SparkEngine, world.engine), world.links, SETTINGS, 3, reported.append)
+    await opened(world, handle)
+    for index in range(3):
+        one = PartitionProgress(TopicPartition("a", index), 1, 0, 1, 1, 1, 0, 5, 1, 10, {}, [(0, 0, 1)])
+        world.wire.say("progress", partitions=[one.to_wire()])
+    seen = set[int]()
+    async with asyncio.timeout(60):
+        while len(reported) < 3:
+            seen.add(len(reported))
+            await asyncio.sleep(0)
+    assert seen == {0, 1, 2}
+    assert (reported[2].source, reported[2].runs) == (TopicPartition("a", 2), [(0, 0, 1)])
+    await handle.close()
+
+
+async def test_a_warning_of_a_slice_comes_with_its_cause(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    handle = await opened(world)
+    told = {"level": logging.WARNING, "text": "node 1: no answer"}
+    world.wire.say("log", **told, cause=["no answer", ["a:1"]])
+    world.wire.say("log", **told, cause=None)
+    async with asyncio.timeout(60):
+        while len(caplog.records) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert [cause_of(record) for record in caplog.records] == [Cause("no answer", frozenset({"a:1"})), None]
     await handle.close()
 
 
 async def test_partitions_are_resumed_one_message_each(world: World) -> None:
     handle = await opened(world)
     wanted = plans(MAX_ENTRIES + 1)
-    resuming = asyncio.create_task(handle.resume(wanted))
-    await asyncio.sleep(0)
-    assert [len(one["plans"]) for one in world.wire.sent if one["type"] == "resume"] == [MAX_ENTRIES, 1]
+    resuming, sent = asyncio.create_task(handle.resume(wanted)), list[int]()
+    async with asyncio.timeout(60):
+        while len(sent) < 2:
+            await asyncio.sleep(0)
+            sent = [len(one["plans"]) for one in world.wire.sent if one["type"] == "resume"]
+    assert sent == [MAX_ENTRIES, 1]
     for plan in reversed(wanted):
         assert not resuming.done()
         world.wire.say("resumed", partition=Resumed(plan).to_wire())

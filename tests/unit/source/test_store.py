@@ -31,6 +31,7 @@ from connectors.positions import (
 )
 from connectors.source import store as store_module
 from connectors.source.store import Commit, MirrorPositionStore, Scope, StoreSettings
+from tests.kit.turns import turns_during
 
 ORDERS = TopicPartition("orders", 0)
 BEGIN = Position("orders", 0, UUID(int=1), 0, 1, "us.orders", 0, UUID(int=2), 0, "task", 7, 0, 0)
@@ -200,3 +201,20 @@ async def test_a_clean_end_between_the_two_readings_is_not_taken_for_an_altered_
     await topics.store()._writer.write([OutRecord(SETTINGS.offsets_topic, *plain)])
     start = (await getattr(ours, loads)([ORDERS]))[ORDERS]
     assert (start.committed_source_offset, start.moved) == (7, True), "an operator's is believed"
+
+
+async def test_others_of_the_loop_have_their_turn_while_thousands_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, partitions = Topics(monkeypatch), 3000
+    store = topics.store()
+    begun = [
+        replace(BEGIN, source_partition=index, target_partition=index, next_source_offset=5, target_end=5)
+        for index in range(partitions)
+    ]
+    turns, _ = await turns_during(store.commit([Commit(one, ((0, 0, 5),)) for one in begun]))
+    assert turns >= 3 * partitions // 500
+    moved = [replace(one, next_source_offset=9, target_end=9) for one in begun]
+    commits = [Commit(one, ((5, 5, 4),), scope=Scope.PROGRESS) for one in moved]
+    turns, _ = await turns_during(store.commit(commits))
+    assert turns >= 3 * partitions // 500
+    assert len(topics.logs[SETTINGS.offsets_topic]) == partitions
+    assert sum(decode_kind(one.key) is Kind.PROGRESS for one in topics.logs[SETTINGS.map_topic]) == partitions

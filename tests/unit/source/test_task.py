@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -54,7 +54,7 @@ class Slice:
         self._world.opened += 1
         self._world.warmed.append(set(pairs))
 
-    def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+    async def go(self, producer: ProducerIdentity, plans: Iterable[PartitionPlan]) -> None:
         self._world.went.append((self.epoch, producer.epoch, [plan.next_sequence for plan in plans]))
         self._world.changed()
 

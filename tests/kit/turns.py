@@ -1,0 +1,30 @@
+"""How often others of the loop have their turn while something runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def turns_during(work: Awaitable[T]) -> tuple[int, T]:
+    """The turns that another task had, and what ``work`` returned."""
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns(), name="another task")
+    try:
+        found = await work
+    finally:
+        other.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await other
+    return turns, found
