@@ -16,6 +16,7 @@ from typing import Final
 
 from connect.api.source import TaskReport
 from connect.core.errors import HeliographError
+from connect.core.model import State
 from connect.kafka.concurrency import Scope
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import TopicPartition
@@ -25,6 +26,7 @@ from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
 from connectors.source.contact_watch import NOTICED_WITHIN_S, ContactWatch
 from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
+from connectors.source.ledger import STARTING
 from connectors.source.plugin import settings_of
 from connectors.source.progress import Resting, Seen
 from connectors.source.reports import partition_rows
@@ -39,6 +41,8 @@ _AFTER_ERROR_S: Final = 10.0
 _SHARE: Final = 0.1
 #: Partitions whose oldest waiting record is looked up in one look; what stands still is looked up once.
 _STAMPS: Final = 200
+#: States, by the group, of tasks that copy or are about to.
+_TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: How long stored positions of tasks that do not run are taken as they were read.
 _STORED_S: Final = 60.0
 
@@ -66,8 +70,10 @@ class LagWatch:
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
-        #: Tasks that ran at the last look: where others do, the next is due.
+        #: Tasks that had begun to copy at the last look: where others have, the next is due.
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
+        #: Since when connectors have tasks that are about to copy.
+        self._starting_s: dict[str, float] = {}
         #: Since when connectors that were watched have no tasks here.
         self._absent_s: dict[str, float] = {}
         self._scope = Scope("lag of mirrors")
@@ -89,7 +95,9 @@ class LagWatch:
                     await self._forget(name)
             self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, tasks in here.items():
-                running = frozenset(key for key in self._host.running if key[0] == name)
+                running = frozenset(
+                    key for key, task in self._host.running.items() if key[0] == name and task.state != STARTING
+                )
                 if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
                     await self._look(name, tasks)
                     self._ran[name] = running
@@ -136,12 +144,31 @@ class LagWatch:
         rows = partition_rows(watched.settings, tasks, {})
         partitions = [TopicPartition(row["topic"], row["partition"]) for row in rows]
         positions = {one: view.next_source_offset for one, view in views.items() if view.next_source_offset >= 0}
-        without = [one for one in partitions if one not in positions]
+        starting = self._starting(name, tasks)
+        without = [
+            one
+            for one, row in zip(partitions, rows, strict=True)
+            if one not in positions and row["task"] not in starting
+        ]
         positions |= {one: at for one, at in (await self._stored(watched, without)).items() if one not in positions}
         lag = await watched.reader.of(positions, _STAMPS)
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
         resting = await self._resting(name, watched, tasks)
         self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
+
+    def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
+        """Tasks that are reading where they go on, and tell it in a moment: nobody reads the same beside them. One that
+        takes long is no longer waited for."""
+        starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
+        if not starting:
+            self._starting_s.pop(name, None)
+            return starting
+        since_s = self._starting_s.setdefault(name, time.monotonic())
+        return starting if time.monotonic() - since_s < _STORED_S else set()
+
+    def _is_silent(self, name: str, index: int) -> bool:
+        task = self._host.running.get((name, index))
+        return task is None or task.state == STARTING
 
     async def _stored(self, watched: _Watched, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         now_s = time.monotonic()
@@ -171,7 +198,7 @@ class LagWatch:
         closing = AsyncExitStack()
         # Connections of its own: what a broker takes long over must not hold up the tasks'.
         parts = await closing.enter_async_context(
-            looked_at_parts(clients, settings.source_alias, settings.target_alias)
+            looked_at_parts(clients, settings.source_alias, settings.target_alias, self._host.long_logs)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
         watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
@@ -185,5 +212,6 @@ class LagWatch:
         self._due_s.pop(name, None)
         self._ran.pop(name, None)
         self._absent_s.pop(name, None)
+        self._starting_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
