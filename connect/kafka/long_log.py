@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import marshal
 import os
 import struct
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -31,6 +33,8 @@ from connect.kafka.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from connect.kafka.cluster import Cluster
+
+log = logging.getLogger(__name__)
 
 #: Of a log, beyond which another process is worth its start: as many take the loop a third of a second.
 LONG_OFFSETS: Final = 50_000
@@ -81,17 +85,17 @@ class LongLogs:
         if _left(spans, at) <= LONG_OFFSETS:
             return at
         async with self._shelf(cluster.settings, topic, read_committed, progressed) as shelf:
-            log = await _look(cluster, topic)
+            known = await _look(cluster, topic)
             for piece in list(shelf.pieces):
-                await piece.hand_over(at, log, hand_over, progressed)
+                await piece.hand_over(at, known, hand_over, progressed)
             if _left(spans, at) > LONG_OFFSETS:
                 rest = {one: (at[one], end) for one, (_, end) in spans.items() if at[one] < end}
                 order = _Order(cluster, topic, rest, read_committed)
                 file, ends = await _read(order, shelf.progressed)
-                piece = _Piece(file, {one: (first, ends[one]) for one, (first, _) in rest.items()}, log)
-                if log is not None and log == await _look(cluster, topic):
+                piece = _Piece(file, {one: (first, ends[one]) for one, (first, _) in rest.items()}, known)
+                if known is not None and known == await _look(cluster, topic):
                     shelf.pieces.append(piece)
-                await piece.hand_over(at, log, hand_over, progressed)
+                await piece.hand_over(at, known, hand_over, progressed)
         return at
 
     def close(self) -> None:
@@ -225,10 +229,13 @@ class _Order(NamedTuple):
 
 async def _read(order: _Order, progressed: Callable[[], None]) -> tuple[int, dict[int, int]]:
     """A file that the process has filled, and where each partition ends in it. Raises as :meth:`LongLogs.read`."""
+    began_s = time.monotonic()
     try:
         with tempfile.TemporaryFile(prefix="heliograph-", buffering=0) as file:
             async with _process(order, file.fileno()) as process:
                 ends = await _ends(order, process, progressed)
+            offsets = sum(end - first for first, end in order.spans.values())
+            log.info("%s: %d offsets read in %.1f s", order.where, offsets, time.monotonic() - began_s)
             return os.dup(file.fileno()), ends
     except OSError as error:
         raise RetriableError(f"{order.where} is long, and no process can be started to read it: {error}") from error
