@@ -153,7 +153,8 @@ class LagWatch:
         positions |= {one: at for one, at in (await self._stored(watched, without)).items() if one not in positions}
         lag = await watched.reader.of(positions, _STAMPS)
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
-        resting = await self._resting(name, watched, tasks)
+        idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
+        resting = await _resting(watched, idle)
         self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
@@ -176,17 +177,6 @@ class LagWatch:
         if partitions and (now_s - watched.stored_s > _STORED_S or not is_known):
             watched.stored, watched.stored_s = await watched.reader.stored(partitions), now_s
         return {one: watched.stored[one] for one in partitions if one in watched.stored}
-
-    async def _resting(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> tuple[Resting, ...]:
-        """Partitions of tasks that are here and do not run."""
-        idle = [task for task in tasks if (name, task.task) not in self._host.running]
-        if not idle:
-            return ()
-        noted = await read_states(watched.parts.store, record_settings(watched.settings))
-        return tuple(
-            Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
-            for row in partition_rows(watched.settings, idle, noted)
-        )
 
     async def _watch(self, name: str, tasks: Sequence[TaskReport]) -> _Watched:
         settings, clients = settings_of(tasks[0].config, self._host)
@@ -215,3 +205,14 @@ class LagWatch:
         self._starting_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
+
+
+async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resting, ...]:
+    """Partitions of tasks that are here and do not run."""
+    if not idle:
+        return ()
+    noted = await read_states(watched.parts.store, record_settings(watched.settings))
+    return tuple(
+        Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
+        for row in partition_rows(watched.settings, idle, noted)
+    )
