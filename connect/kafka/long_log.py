@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ ERRORS: Final[Mapping[str, type[HeliographError]]] = {
 _READER: Final = "connect.kafka.long_log_reader"
 #: The readers of a start come within a minute, and who looks at tasks that rest comes every minute.
 _KEPT_S: Final = 120.0
+#: Of one log, each behind the one before. Once the first is gone, all are read again as one.
+_MOST_PIECES: Final = 8
 _MOST_LINE_BYTES: Final = 1 << 20
 
 #: Key, value, partition, offset, timestamp in milliseconds, headers.
@@ -155,7 +158,7 @@ class _Shelf:
     """What is kept of one log, as one client may read it."""
 
     of: tuple[ConnectionSettings, str, bool]
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_PIECES))
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     readers: list[Callable[[], None]] = field(default_factory=list)
     forgetting: asyncio.TimerHandle | None = None

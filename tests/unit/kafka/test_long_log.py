@@ -241,6 +241,14 @@ async def test_only_what_was_added_is_read_later(target: Target) -> None:
     assert target.reads == [{0: (0, 1000), 1: (0, 1000)}, {0: (1000, 1200), 1: (1000, 1200)}]
 
 
+async def test_what_is_kept_of_a_log_that_grows_is_bounded(target: Target) -> None:
+    for target.end in range(1000, 4000, 200):
+        found, at = await target.read()
+        assert (len(found), at) == (2 * target.end, {0: target.end, 1: target.end})
+        assert len(target.logs._shelves[0].pieces) <= 8
+    assert [reads[0][0] for reads in target.reads].count(0) == 2
+
+
 async def test_who_has_read_a_part_gets_what_is_behind_it(target: Target) -> None:
     await target.read()
     assert await target.read({1: (600, 1000)}) == ([(1, at) for at in range(600, 1000)], {1: 1000})
