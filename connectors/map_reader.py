@@ -212,6 +212,7 @@ class MapReader:
             partitions=partitions,
             after=self._next,
             read_committed=True,
+            only_last=True,
         )
         self.is_whole = True
 

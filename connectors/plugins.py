@@ -17,7 +17,7 @@ _PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
 def mirror_plugins(host: MirrorHost) -> tuple[PluginDescription, ...]:
     """Their descriptions; all run on what ``host`` lends them."""
-    kind, maps = PluginKind.SOURCE, SharedMaps()
+    kind, maps = PluginKind.SOURCE, SharedMaps(host.long_logs)
     return (
         PluginDescription(
             kind,

@@ -118,5 +118,5 @@ async def read_all_records(cluster: Cluster, topic: str, of: RecordKind[K, V]) -
 
     partitions = await partition_count(cluster, topic)
     place = partition_of(of.partition_key, partitions)
-    await read_to_end(cluster, topic, fold, partitions={place})
+    await read_to_end(cluster, topic, fold, partitions={place}, only_last=True)
     return found

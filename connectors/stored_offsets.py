@@ -31,7 +31,7 @@ async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOff
     def fold(record: LogRecord) -> None:
         offsetlog.apply(state, record.key, record.value)
 
-    await read_to_end(store, topic, fold, read_committed=True)
+    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
     return state
 
 
@@ -94,5 +94,5 @@ async def _read_positions(
         if stored is not None:
             found[of] = stored
 
-    await read_to_end(store, topic, fold, read_committed=True)
+    await read_to_end(store, topic, fold, read_committed=True, only_last=True)
     return found

@@ -159,6 +159,7 @@ class FlowWorker:
         await self._scope.close()
         await self._lag.stop()
         await self.worker.stop()
+        self.host.long_logs.close()
 
     def progress(self, now_ms: int) -> FlowProgress:
         """A picture of what this node copies of the flow."""

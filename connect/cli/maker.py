@@ -84,7 +84,9 @@ class MirrorMaker:
         self._watch.start()
         if self._rest is not None:
             await self._rest.start()
-        self._workers = [self._made(flow) for flow in self._flows]
+        for flow in self._flows:
+            self._workers.append(self._made(flow))
+            await asyncio.sleep(0)  # because looking for plugins takes tens of milliseconds for each
         if self._rest is not None:
             self._rest.serve(self._workers)
         for index, worker in enumerate(self._workers):

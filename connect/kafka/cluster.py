@@ -25,6 +25,7 @@ from connect.core.errors import ClusterUnreachable, PermanentError, RetriableErr
 from connect.kafka.concurrency import Scope, in_turns
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
+from connect.kafka.long_log import LongLogs
 from connect.kafka.settings import ConnectionSettings, format_address
 
 log = logging.getLogger(__name__)
@@ -103,13 +104,16 @@ class ClusterMetadata:
 
 
 class Cluster:
-    """Finds brokers and keeps connections to them. ``name`` is what messages call it, e.g. the alias."""
+    """Finds brokers and keeps connections to them. ``name`` is what messages call it, e.g. the alias. ``long_logs`` is
+    for clients that read the same logs; its owner closes it."""
 
-    def __init__(self, settings: ConnectionSettings, name: str | None = None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, name: str | None = None, *, long_logs: LongLogs | None = None
+    ) -> None:
         self.settings = settings
         addresses = ",".join(f"{host}:{port}" for host, port in settings.bootstrap)
         self.name = f"{name} ({addresses})" if name else addresses
-        self._alias = name
+        self.alias = name
         self._lookup_timeout_ms = min(_LOOKUP_TIMEOUT_MS, settings.request_timeout_ms)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -121,6 +125,9 @@ class Cluster:
         self._closed = False
         #: Metadata names no leader of an epoch before the one known here.
         self.leader_epochs = LeaderEpochs(self.name)
+        self._own_logs = LongLogs()
+        #: Where what is long is read.
+        self.long_logs = long_logs or self._own_logs
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -129,7 +136,7 @@ class Cluster:
 
     def seen_by(self, client_id: str) -> Cluster:
         """The same cluster for another client, with connections of its own; to be closed by itself."""
-        return Cluster(self.settings.with_client_id(client_id), self._alias)
+        return Cluster(self.settings.with_client_id(client_id), self.alias)
 
     async def wait_reachable(self, waiting: Callable[[RetriableError], None], every_s: float = 5.0) -> None:
         """Try until a broker answers, for as long as it takes; ``waiting`` gets the error every ``every_s``.
@@ -293,6 +300,7 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; what is in flight fails with ConnectionLost."""
         self._closed = True
+        self._own_logs.close()
         await self._scope.close()
         connections = [
             *self._connections.values(),

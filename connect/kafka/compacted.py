@@ -18,10 +18,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata
 from connect.kafka.concurrency import Scope
+from connect.kafka.long_log import Row
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.topiclog import LogRecord, check_reads, log_record, reader, reading
+from connect.kafka.topiclog import LogRecord, check_reads, log_record, progressing, reader, reading
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 _LONG_POLL_MS: Final = 3_000
 #: A broker that says nothing for longer is given up: it may be stuck, and another one lead.
 _SILENCE_MS: Final = 10_000
+#: The same of the process that reads a long log, which takes seconds to start.
+_NO_PROGRESS_S: Final = 30.0
 #: How soon the tail notices that it is to read anew; records do not wait for it.
 _LOOK_UP_MS: Final = 1_000
 #: Records handed over in one go, before others on the loop have their turn.
@@ -59,7 +62,7 @@ class CompactedLog:
     and aborted transactions are left out. Where the log turns out to be another one, or to have lost its end, all of it
     is read and handed over again, with a warning; ``on_begin_anew`` is called before that, since what was made of the
     records so far holds no more. After ``stop`` it may be started again, and goes on where it was. The
-    cluster's connections are its owner's.
+    cluster's connections are its owner's. ``only_last``: as for :func:`connect.kafka.topiclog.read_to_end`.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class CompactedLog:
         on_begin_anew: Callable[[], None],
         *,
         read_committed: bool = False,
+        only_last: bool = False,
     ) -> None:
         self.topic = topic
         self._cluster = cluster
         self._on_record = on_record
         self._on_begin_anew = on_begin_anew
         self._read_committed = read_committed
+        self._only_last = only_last
         self._where = f"cluster {cluster.name}: topic {topic}"
         self._writer = PlainWriter(cluster, timeout_s=_SILENCE_MS / 1000)
         self._writing = asyncio.Lock()
@@ -184,6 +189,8 @@ class CompactedLog:
         """Follow with one consumer, from the positions on; ends with an error only."""
         await self._place()
         readings = self._readings
+        if self._only_last:
+            await self._read_long(readings)
         places = {TopicPartition(self.topic, partition): offset for partition, offset in self._positions.items()}
         silence_ms = min(_SILENCE_MS, self._cluster.settings.request_timeout_ms)
         reading_on = reader(
@@ -207,6 +214,27 @@ class CompactedLog:
         except aiokafka.errors.OffsetOutOfRangeError as error:
             self._begin_anew("does not have what comes next")
             raise _ReadAnew from error
+
+    async def _read_long(self, readings: int) -> None:
+        """Have another process read what is long, as far as no transaction is open."""
+        partitions = [(self.topic, partition) for partition in self._positions]
+        isolation = READ_COMMITTED if self._read_committed else READ_UNCOMMITTED
+        ends = await list_offsets(self._cluster, partitions, LATEST, isolation)
+        spans = {partition: (first, ends[self.topic, partition]) for partition, first in self._positions.items()}
+
+        def take(row: Row) -> None:
+            if self._readings != readings:
+                raise _ReadAnew
+            self._on_record(LogRecord._make(row))
+
+        logs = self._cluster.long_logs
+        try:
+            async with progressing(_NO_PROGRESS_S) as progressed:
+                at = await logs.read(self._cluster, self.topic, spans, take, self._read_committed, progressed)
+        except TimeoutError as error:
+            raise RetriableError(f"{self._where}: nothing came for {_NO_PROGRESS_S:g} s") from error
+        if self._readings == readings:
+            self._positions |= at
 
     async def _hand_over(self, consumer: AIOKafkaConsumer, readings: int, waiting: Patience) -> None:
         while self._readings == readings:

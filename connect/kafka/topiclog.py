@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from connect.kafka.admin import Admin, ConfigsRefused, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
 from connect.kafka.fetched import teach_consumers
+from connect.kafka.long_log import Row, Spans
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.patience import Patience
 from connect.kafka.transactions import active_producers
@@ -81,12 +82,15 @@ async def read_to_end(
     partitions: Collection[int] | None = None,
     after: Mapping[int, int] | None = None,
     read_committed: bool = False,
+    only_last: bool = False,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[int, int]:
     """Hand every record of ``topic`` to ``apply``, each partition in order, up to where it ends now. One of which it
     raises UnreadableRecord is named in the log and passed over.
 
-    ``partitions`` None reads all. ``after``: where to begin in partitions that were read before.
+    ``partitions`` None reads all. ``after``: where to begin in partitions that were read before. ``only_last``: records
+    that a later one of their key replaces may be left out, as the topic's cleaner leaves them out sooner or later; then
+    another process reads what is long (:mod:`connect.kafka.long_log`).
 
     With ``read_committed`` the end is still that of everything appended, so transactions that are open now are waited
     for: what they commit is not missed. Return where each partition ended; empty ones are left out.
@@ -104,18 +108,35 @@ async def read_to_end(
         except UnreadableRecord as error:
             pass_over(where, record.partition, record.offset, str(error))
 
+    def take_row(row: Row) -> None:
+        take(LogRecord._make(row))
+
     try:
         with reading(cluster, topic):
-            async with asyncio.timeout(timeout_s) as limit:
-
-                def progressed() -> None:
-                    limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
-
-                wanted = (partitions, dict(after or {}))
-                return await _read(cluster, topic, take, wanted, read_committed, progressed)
+            async with progressing(timeout_s) as progressed:
+                rest = spans = await _spans(cluster, topic, partitions, after or {})
+                if only_last:
+                    at = await cluster.long_logs.read(cluster, topic, spans, take_row, read_committed, progressed)
+                    rest = {one: (at[one], end) for one, (_, end) in spans.items() if at[one] < end}
+                if rest:
+                    await _read(cluster, topic, rest, take, read_committed, progressed)
+                return {partition: end for partition, (_, end) in spans.items()}
     except TimeoutError as error:
         line = f"{where} could not be read to its end: nothing came for {timeout_s:g} s"
         raise RetriableError(f"{line}; {await open_in(cluster, topic)}" if read_committed else line) from error
+
+
+@asynccontextmanager
+async def progressing(timeout_s: float) -> AsyncIterator[Callable[[], None]]:
+    """Yield what is to be called while something comes. Raises TimeoutError after ``timeout_s`` without."""
+    clock = asyncio.get_running_loop().time
+    async with asyncio.timeout(timeout_s) as limit:
+
+        def progressed() -> None:
+            if not limit.expired():
+                limit.reschedule(clock() + timeout_s)
+
+        yield progressed
 
 
 async def open_in(cluster: Cluster, topic: str) -> str:
@@ -229,20 +250,17 @@ async def _check_compact(admin: Admin, topic: str) -> None:
 async def _read(
     cluster: Cluster,
     topic: str,
+    spans: Spans,
     apply: Callable[[LogRecord], None],
-    wanted: tuple[Collection[int] | None, Mapping[int, int]],
     read_committed: bool,
     progressed: Callable[[], None],
-) -> dict[int, int]:
-    ends = await _ends(cluster, topic, *wanted)
-    if not ends:
-        return {}
+) -> None:
+    def take(partition: TopicPartition, records: Sequence[ConsumerRecord[bytes | None, bytes | None]]) -> None:
+        for record in records:
+            apply(log_record(partition, record))
+
     async with reader(cluster, read_committed=read_committed, auto_offset_reset="earliest") as consumer:
-        consumer.assign(list(ends))
-        for partition, (begin, _) in ends.items():
-            consumer.seek(partition, begin)
-        await _drain(consumer, {partition: end for partition, (_, end) in ends.items()}, apply, progressed)
-    return {partition.partition: end for partition, (_, end) in ends.items()}
+        await drain(consumer, topic, spans, take, progressed, _POLL_RECORDS)
 
 
 @asynccontextmanager
@@ -308,9 +326,9 @@ async def partition_count(cluster: Cluster, topic: str, *, timeout_s: float = 60
         await asyncio.sleep(_RETRY_S)
 
 
-async def _ends(
+async def _spans(
     cluster: Cluster, topic: str, wanted: Collection[int] | None, after: Mapping[int, int]
-) -> dict[TopicPartition, tuple[int, int]]:
+) -> dict[int, tuple[int, int]]:
     """(first to read, end) of each partition that holds anything there."""
     while True:
         try:
@@ -325,33 +343,38 @@ async def _ends(
         else:
             firsts = {partition: max(begin, after.get(partition[1], 0)) for partition, begin in begins.items()}
             return {
-                TopicPartition(*partition): (firsts[partition], end)
-                for partition, end in ends.items()
-                if end > firsts[partition]
+                partition[1]: (firsts[partition], end) for partition, end in ends.items() if end > firsts[partition]
             }
         await asyncio.sleep(_RETRY_S)  # just made, or without leaders: brokers learn of it within moments
 
 
-async def _drain(
+async def drain(
     consumer: AIOKafkaConsumer,
-    ends: Mapping[TopicPartition, int],
-    apply: Callable[[LogRecord], None],
+    topic: str,
+    spans: Spans,
+    take: Callable[[TopicPartition, Sequence[Any]], None],
     progressed: Callable[[], None],
-) -> None:
-    behind = dict(ends)
-    positions: dict[TopicPartition, int] = {}
+    at_once: int,
+) -> dict[int, int]:
+    """Have a consumer read ``spans`` of a topic; ``take`` gets records of a partition, ``at_once`` at most. Return how
+    far it has come, by partition."""
+    places = {TopicPartition(topic, partition): span for partition, span in spans.items()}
+    consumer.assign(list(places))
+    for partition, (first, _) in places.items():
+        consumer.seek(partition, first)
+    behind, positions = dict(places), dict[int, int]()
     while behind:
-        batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
+        batches = await consumer.getmany(timeout_ms=_POLL_MS, max_records=at_once)
         for partition, records in batches.items():
-            for record in records:
-                apply(log_record(partition, record))
-        for partition in list(behind):
+            take(partition, records)
+        for partition, (_, end) in list(behind.items()):
             # The position, not the last record: the log may end in markers, or in offsets compacted away.
             position = await consumer.position(partition)
-            if position > positions.get(partition, -1):
-                positions[partition] = position
+            if position > positions.get(partition.partition, -1):
+                positions[partition.partition] = position
                 progressed()
-            if position >= behind[partition]:
+            if position >= end:
                 del behind[partition]
                 consumer.pause(partition)
         await asyncio.sleep(0)  # because nothing above waits while the consumer has records
+    return positions

@@ -301,7 +301,7 @@ class DistributedWorker:
 
         def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
             # MirrorSource stores its offsets in transactions, exactly-once or not.
-            return CompactedLog(cluster, name, on_record, on_begin_anew, read_committed=True)
+            return CompactedLog(cluster, name, on_record, on_begin_anew, read_committed=True, only_last=True)
 
         return OffsetTopic(name, opened)
 

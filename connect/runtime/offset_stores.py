@@ -142,7 +142,7 @@ class OffsetStores:
             closing.push_async_callback(writing.close)
 
             def opened(on_record: Callable[[LogRecord], None], on_begin_anew: Callable[[], None]) -> CompactedLog:
-                return CompactedLog(reading, place.topic, on_record, on_begin_anew, read_committed=True)
+                return CompactedLog(reading, place.topic, on_record, on_begin_anew, read_committed=True, only_last=True)
 
             topic = OffsetTopic(place.topic, opened, PlainWriter(writing).write)
             await topic.start(_READ_TIMEOUT_S)

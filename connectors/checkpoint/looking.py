@@ -97,7 +97,7 @@ class GroupLook:
         topic = self._settings.checkpoints_topic
         try:
             if await known_topic(self._target, topic) is not None:
-                await read_to_end(self._target, topic, self._take, read_committed=True)
+                await read_to_end(self._target, topic, self._take, read_committed=True, only_last=True)
         except HeliographError as error:
             log.warning(
                 "%s: earlier checkpoints cannot be read, the newest offset sync alone will be used: %s",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from connect.kafka.cluster import Cluster
+from connect.kafka.long_log import LongLogs
 from connect.kafka.settings import ConnectionSettings
 from connectors.map_reader import MapReader
 
@@ -21,7 +22,8 @@ class _Shared:
 class SharedMaps:
     """Of one worker. Its readers have connections of their own, which close with the last user."""
 
-    def __init__(self) -> None:
+    def __init__(self, long_logs: LongLogs | None = None) -> None:
+        self._long_logs = long_logs
         self._shared: list[_Shared] = []
 
     def join(self, settings: ConnectionSettings, name: str, topic: str) -> MapReader:
@@ -29,7 +31,7 @@ class SharedMaps:
         anybody = replace(settings, client_id="")
         found = next((one for one in self._shared if (one.settings, one.topic) == (anybody, topic)), None)
         if found is None:
-            cluster = Cluster(settings, name)
+            cluster = Cluster(settings, name, long_logs=self._long_logs)
             found = _Shared(anybody, topic, cluster, MapReader(cluster, topic, connector=None))
             self._shared.append(found)
         found.users += 1

@@ -128,7 +128,7 @@ async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, byte
             found[record.key] = record.value
 
     _, index = await log_of(target, map_topic)
-    await read_to_end(target, map_topic, take, partitions={index}, read_committed=True)
+    await read_to_end(target, map_topic, take, partitions={index}, read_committed=True, only_last=True)
     return found
 
 

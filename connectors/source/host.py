@@ -13,6 +13,7 @@ from typing import Final
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.lease_thread import LeaseLoop
+from connect.kafka.long_log import LongLogs
 from connectors.clients import FlowClients
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.lag_reader import SharedLag
@@ -118,6 +119,8 @@ class MirrorHost:
     watches: dict[str, ContactWatch] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     written: Written = field(default_factory=Written)
+    #: The topics of positions, which every task reads at its start.
+    long_logs: LongLogs = field(default_factory=LongLogs)
 
     @property
     def group_id(self) -> str:
@@ -176,18 +179,26 @@ class MirrorHost:
     def _opened(self, name: str, clients: FlowClients, source_alias: str, target_alias: str) -> _Shared:
         closing = AsyncExitStack()
         missing_rights = MissingRights(clients.label, f"{self.group_id}-{name}-")
-        return _Shared(name, clients, _parts(closing, clients, source_alias, target_alias, missing_rights), closing)
+        parts = _parts(closing, clients, source_alias, target_alias, missing_rights, self.long_logs)
+        return _Shared(name, clients, parts, closing)
 
 
 @asynccontextmanager
-async def looked_at_parts(clients: FlowClients, source: str, target: str) -> AsyncIterator[FlowParts]:
+async def looked_at_parts(
+    clients: FlowClients, source: str, target: str, long_logs: LongLogs | None = None
+) -> AsyncIterator[FlowParts]:
     """The clusters of a flow for who only looks at them."""
     async with AsyncExitStack() as closing:
-        yield _parts(closing, clients, source, target, MissingRights())
+        yield _parts(closing, clients, source, target, MissingRights(), long_logs)
 
 
 def _parts(
-    closing: AsyncExitStack, clients: FlowClients, source: str, target: str, missing_rights: MissingRights
+    closing: AsyncExitStack,
+    clients: FlowClients,
+    source: str,
+    target: str,
+    missing_rights: MissingRights,
+    long_logs: LongLogs | None,
 ) -> FlowParts:
     def opened(cluster: Cluster) -> Cluster:
         closing.push_async_callback(cluster.close)
@@ -198,7 +209,7 @@ def _parts(
         opened(Cluster(clients.target_admin(), target)),
         missing_rights=missing_rights,
     )
-    store = opened(Cluster(clients.offsets(), target))
+    store = opened(Cluster(clients.offsets(), target, long_logs=long_logs))
     admin = Admin(clients.target_admin(), target)
     closing.push_async_callback(admin.close)
     return FlowParts(clusters, store, admin)

@@ -16,6 +16,7 @@ from typing import Final
 
 from connect.api.source import TaskReport
 from connect.core.errors import HeliographError
+from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import TopicPartition
@@ -25,6 +26,7 @@ from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
 from connectors.source.contact_watch import NOTICED_WITHIN_S, ContactWatch
 from connectors.source.host import FlowParts, MirrorHost, looked_at_parts
+from connectors.source.ledger import STARTING
 from connectors.source.plugin import settings_of
 from connectors.source.progress import Resting, Seen, Views
 from connectors.source.reports import partition_rows
@@ -42,6 +44,8 @@ _SHARE: Final = 0.1
 _STAMPS: Final = 200
 #: So many partitions are looked at before others of the loop have their turn; each takes some 4 us.
 _AT_ONCE: Final = 500
+#: States, by the group, of tasks that copy or are about to.
+_TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
 #: How long stored positions of tasks that do not run are taken as they were read.
 _STORED_S: Final = 60.0
 
@@ -69,8 +73,10 @@ class LagWatch:
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
-        #: Tasks that ran at the last look: where others do, the next is due.
+        #: Tasks that had begun to copy at the last look: where others have, the next is due.
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
+        #: Since when connectors have tasks that are about to copy.
+        self._starting_s: dict[str, float] = {}
         #: Since when connectors that were watched have no tasks here.
         self._absent_s: dict[str, float] = {}
         self._scope = Scope("lag of mirrors")
@@ -92,7 +98,9 @@ class LagWatch:
                     await self._forget(name)
             self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
             for name, tasks in here.items():
-                running = frozenset(key for key in self._host.running if key[0] == name)
+                running = frozenset(
+                    key for key, task in self._host.running.items() if key[0] == name and task.state != STARTING
+                )
                 if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
                     await self._look(name, tasks)
                     self._ran[name] = running
@@ -136,13 +144,32 @@ class LagWatch:
             async for view in in_turns(Views(running, 0), _AT_ONCE)
             if view.next_source_offset >= 0
         }
-        partitions = sorted(one for own in assigned_before([task.config for task in tasks]) for one in own)
+        starting = self._starting(name, tasks)
+        assigned = assigned_before([task.config for task in tasks])
+        partitions = sorted(
+            one for task, own in zip(tasks, assigned, strict=True) if task.task not in starting for one in own
+        )
         without = [one for one in partitions if one not in positions]
         positions |= {one: at for one, at in (await self._stored(watched, without)).items() if one not in positions}
         lag = await watched.reader.of(positions, _STAMPS)
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
-        resting = await self._resting(name, watched, tasks)
+        idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
+        resting = await _resting(watched, idle)
         self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
+
+    def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
+        """Tasks that are reading where they go on, and tell it in a moment: nobody reads the same beside them. One that
+        takes long is no longer waited for."""
+        starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
+        if not starting:
+            self._starting_s.pop(name, None)
+            return starting
+        since_s = self._starting_s.setdefault(name, time.monotonic())
+        return starting if time.monotonic() - since_s < _STORED_S else set()
+
+    def _is_silent(self, name: str, index: int) -> bool:
+        task = self._host.running.get((name, index))
+        return task is None or task.state == STARTING
 
     async def _stored(self, watched: _Watched, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         now_s = time.monotonic()
@@ -150,17 +177,6 @@ class LagWatch:
         if partitions and (now_s - watched.stored_s > _STORED_S or not is_known):
             watched.stored, watched.stored_s = await watched.reader.stored(partitions), now_s
         return {one: watched.stored[one] for one in partitions if one in watched.stored}
-
-    async def _resting(self, name: str, watched: _Watched, tasks: Sequence[TaskReport]) -> tuple[Resting, ...]:
-        """Partitions of tasks that are here and do not run."""
-        idle = [task for task in tasks if (name, task.task) not in self._host.running]
-        if not idle:
-            return ()
-        noted = await read_states(watched.parts.store, record_settings(watched.settings))
-        return tuple(
-            Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
-            for row in await partition_rows(watched.settings, idle, noted)
-        )
 
     async def _watch(self, name: str, tasks: Sequence[TaskReport]) -> _Watched:
         settings, clients = settings_of(tasks[0].config, self._host)
@@ -172,7 +188,7 @@ class LagWatch:
         closing = AsyncExitStack()
         # Connections of its own: what a broker takes long over must not hold up the tasks'.
         parts = await closing.enter_async_context(
-            looked_at_parts(clients, settings.source_alias, settings.target_alias)
+            looked_at_parts(clients, settings.source_alias, settings.target_alias, self._host.long_logs)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
         watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
@@ -186,5 +202,17 @@ class LagWatch:
         self._due_s.pop(name, None)
         self._ran.pop(name, None)
         self._absent_s.pop(name, None)
+        self._starting_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
+
+
+async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resting, ...]:
+    """Partitions of tasks that are here and do not run."""
+    if not idle:
+        return ()
+    noted = await read_states(watched.parts.store, record_settings(watched.settings))
+    return tuple(
+        Resting(row["task"], TopicPartition(row["topic"], row["partition"]), row["target_topic"], row["state"])
+        for row in await partition_rows(watched.settings, idle, noted)
+    )

@@ -450,7 +450,12 @@ class MirrorPositionStore:
         partitions = await partition_count(self._cluster, settings.map_topic)
         places = {one: partition_of(map_partition_key(*one), partitions) async for one in in_turns(wanted, _AT_ONCE)}
         ends = await read_to_end(
-            self._cluster, settings.map_topic, fold, partitions=set(places.values()), read_committed=True
+            self._cluster,
+            settings.map_topic,
+            fold,
+            partitions=set(places.values()),
+            read_committed=True,
+            only_last=True,
         )
         stored.read_to = {one: ReadTo(index, ends.get(index, 0)) for one, index in places.items()}
         return stored
@@ -579,7 +584,7 @@ async def read_offsets(cluster: Cluster, topic: str) -> tuple[offsetlog.SourceOf
         elif record.key is not None:
             plain.discard(record.key)
 
-    await read_to_end(cluster, topic, fold, read_committed=True)
+    await read_to_end(cluster, topic, fold, read_committed=True, only_last=True)
     return state, plain
 
 

@@ -14,6 +14,7 @@ import pytest
 from connect.core.errors import PermanentError, RetriableError
 from connect.core.model import NewTopic
 from connect.embedded.brokers import KafkaCluster
+from connect.kafka import long_log
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.compacted import CompactedLog
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.integration
 class Followed:
     """A topic, the log that follows it, and what was handed over."""
 
-    def __init__(self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False) -> None:
+    def __init__(
+        self, bootstrap: str, partitions: int = 1, *, read_committed: bool = False, only_last: bool = False
+    ) -> None:
         settings = connection_settings({"bootstrap.servers": bootstrap}, client_id="follower", where="cluster us")
         self.cluster = Cluster(settings, "us")
         self.admin = Admin(settings, "us")
@@ -39,7 +42,8 @@ class Followed:
         self.seen: list[LogRecord] = []
         #: How many records had been seen each time that the log began anew.
         self.begun_anew: list[int] = []
-        self.log = CompactedLog(self.cluster, self.topic, self.take, self.begin_anew, read_committed=read_committed)
+        how = {"read_committed": read_committed, "only_last": only_last}
+        self.log = CompactedLog(self.cluster, self.topic, self.take, self.begin_anew, **how)
 
     def take(self, record: LogRecord) -> None:
         if record.value == b"poison":
@@ -113,6 +117,16 @@ async def committed(us: KafkaCluster) -> AsyncIterator[Followed]:
 
 
 @pytest.fixture
+async def last(us: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
+    """What is long is read by another process."""
+    monkeypatch.setattr(long_log, "LONG_OFFSETS", 20)
+    followed = Followed(us.bootstrap, 3, read_committed=True, only_last=True)
+    await followed.make()
+    yield followed
+    await followed.close()
+
+
+@pytest.fixture
 async def wide(us: KafkaCluster) -> AsyncIterator[Followed]:
     followed = Followed(us.bootstrap, 3)
     await followed.make()
@@ -136,6 +150,48 @@ async def test_what_was_there_and_what_comes(wide: Followed) -> None:
         by_partition[partition_of(out.key, 3)].append(out.value)
     for partition in range(3):
         assert [each.value for each in wide.seen if each.partition == partition] == by_partition[partition]
+
+
+async def test_of_what_was_there_the_last_of_each_key_comes_and_then_all(last: Followed) -> None:
+    """A transaction that is open then is no reason to wait, and is not missed."""
+
+    def folded() -> dict[bytes | None, bytes | None]:
+        return {record.key: record.value for record in last.seen}
+
+    before = [OutRecord(last.topic, b"key-%d" % (at % 7), b"%d" % at) for at in range(700)]
+    await PlainWriter(last.cluster).write(before)
+    is_open, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: object) -> bool:
+        is_open.set()
+        await may_commit.wait()
+        return True
+
+    slow = TransactionalWriter(last.cluster, f"slow-{uuid4()}")
+    writing = asyncio.create_task(slow.write(last.records(b"late", key=b"key-0"), wait))
+    await is_open.wait()
+    await last.log.start(committed_only=True)
+    assert folded() == {out.key: out.value for out in before}
+    assert len(last.seen) == 7
+    may_commit.set()
+    await writing
+    await last.log.write([OutRecord(last.topic, b"key-%d" % (at % 7), b"later %d" % at) for at in range(1, 14)])
+    await last.log.read_to_end()
+    assert [record.value for record in last.seen if record.key == b"key-1"] == [b"694", b"later 1", b"later 8"]
+    assert folded()[b"key-0"] == b"later 7"
+    assert b"late" in last.values
+
+
+async def test_a_log_that_was_recreated_is_not_taken_from_what_is_kept(last: Followed) -> None:
+    await PlainWriter(last.cluster).write(last.records(*(b"%d" % at for at in range(100))))
+    await last.log.start()
+    assert last.values == [b"99"]
+    await last.make_anew()
+    await PlainWriter(last.cluster).write(last.records(*(b"new %d" % at for at in range(200))))
+    await until(lambda: last.begun_anew, "it begins anew")
+    await last.log.read_to_end()
+    assert last.values[-1] == b"new 199"
+    assert len(last.seen) < 100, "by the process again"
 
 
 async def test_others_records_come_soon(plain: Followed) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import psutil
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from bench import page
 from bench.machine import this_run
@@ -183,7 +184,9 @@ class Scene:
         """Rounds without end, the next one ``every_s`` after the one before began or as soon as that is written."""
         async with self._producer() as producer:
             while True:
-                await asyncio.gather(asyncio.sleep(every_s), self._write_round(producer))
+                # A broker that is too busy for a round may take the next one.
+                with contextlib.suppress(KafkaError):
+                    await asyncio.gather(asyncio.sleep(every_s), self._write_round(producer))
 
     async def _write_round(self, producer: AIOKafkaProducer) -> None:
         self._clock_ms += 1

@@ -60,7 +60,10 @@ class Topic:
         return SimpleNamespace(open=opened, write=write)
 
     async def read_to_end(self, _: Any, topic: str, take: Any, **how: Any) -> None:
-        assert (topic, how) == ("map", {"partitions": {partition_of(b"failover", 8)}, "read_committed": True})
+        assert (topic, how) == (
+            "map",
+            {"partitions": {partition_of(b"failover", 8)}, "read_committed": True, "only_last": True},
+        )
         for key, value in self.log.items():
             take(SimpleNamespace(key=key, value=value))
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from typing import Any
 
-from connect.kafka.fetched import FetchedRecords
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.structs import ConsumerRecord
+
+from connect.kafka.fetched import FetchedRecords, RecordsAsRead, give_records_as_read
 from connect.wire import records
 from connect.wire.plain_records import Headers
 from tests.kit.logs import control_batch, source_batch
@@ -13,11 +18,11 @@ from tests.kit.logs import control_batch, source_batch
 LATIN = "\udce9"
 
 
-def consumed(data: bytes, position: int = 0) -> list:
+def consumed(data: bytes, position: int = 0, made_by: Any = PartitionRecords) -> list:
     """What a consumer hands out of a fetch."""
     fetched = FetchedRecords(data)
     assert fetched.has_next() and fetched.size_in_bytes() == len(data)
-    return list(PartitionRecords(TopicPartition("t", 0), fetched, [], position, None, None, True, READ_COMMITTED))
+    return list(made_by(TopicPartition("t", 0), fetched, [], position, None, None, True, READ_COMMITTED))
 
 
 def test_a_consumer_goes_on_behind_such_a_key() -> None:
@@ -29,3 +34,15 @@ def test_a_consumer_goes_on_behind_such_a_key() -> None:
     assert [list(one.headers) for one in found[:3]] == pairs
     assert {(one.key, one.value, one.timestamp, one.timestamp_type) for one in found[:3]} == {(b"k", b"v", 5, 0)}
     assert [one.offset for one in consumed(odd, 1)] == [1, 2]
+    as_read = consumed(odd, made_by=RecordsAsRead)
+    assert [(one.offset, one.key, one.value, one.timestamp, list(one.headers)) for one in as_read] == [
+        (at, b"k", b"v", 5, headers) for at, headers in enumerate(pairs)
+    ]
+
+
+def test_consumers_can_be_had_without_their_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "PartitionRecords", PartitionRecords)  # as it is again afterwards
+    give_records_as_read()
+    [made] = consumed(source_batch([3]), made_by=fetcher.PartitionRecords)
+    assert not isinstance(made, ConsumerRecord)
+    assert (made.offset, made.key, list(made.headers)) == (3, b"3", [("n", b"3")])

@@ -32,14 +32,14 @@ class Consumer:
         self._stuck_at = stuck_at
         self._next = 0
 
-        async def ends(*_: object) -> dict[TopicPartition, tuple[int, int]]:
-            return {PLACE: (0, records)}
+        async def spans(*_: object) -> dict[int, tuple[int, int]]:
+            return {PLACE.partition: (0, records)}
 
         @asynccontextmanager
         async def reader(*_: object, **__: object) -> AsyncIterator[Consumer]:
             yield self
 
-        monkeypatch.setattr(topiclog, "_ends", ends)
+        monkeypatch.setattr(topiclog, "_spans", spans)
         monkeypatch.setattr(topiclog, "reader", reader)
 
     def assign(self, _: object) -> None: ...
