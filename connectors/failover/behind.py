@@ -3,7 +3,7 @@ transactions that are open are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from connect.api.policy import ReplicationPolicy
@@ -36,10 +36,16 @@ class Behind:
         return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
 
 
-async def behind(site: Site, look: LagReader) -> Behind:
-    """Raises as the clusters."""
+async def behind(site: Site, look: LagReader, left_out: Collection[str] = ()) -> Behind:
+    """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
     lag = await look.all()
-    lag = replace(lag, partitions=tuple(without_heartbeats(lag.partitions, site.flow.policy)))
+    counted = [
+        one
+        for one in without_heartbeats(lag.partitions, site.flow.policy)
+        if f"{one.topic}-{one.partition}" not in left_out
+    ]
+    unknown = {name: why for name, why in lag.unknown.items() if name not in left_out}
+    lag = replace(lag, partitions=tuple(counted), unknown=unknown)
     if not site.flow.read_committed or not lag.partitions:
         return Behind(lag)
     # Asked later: what is written meanwhile counts as open, and is looked at again.

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import group_state
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
@@ -59,8 +60,10 @@ async def drain(
     timeout_s: float,
     stalled_s: float = STALLED_S,
     denied: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> None:
-    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused.
+    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused,
+    ``left_out`` partitions, such as ``orders-0``, that are not waited for.
 
     Raises:
         PermanentError: a denied topic is there and not seen any more, and so nobody knows what is left of it.
@@ -73,14 +76,14 @@ async def drain(
     least, moved_s, said = -1, clock(), ""
     while True:
         still_ours()
-        now = await behind(site, look)
+        now = await behind(site, look, left_out)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
         if hidden := await _hidden(site, unseen):
             raise PermanentError(
                 f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
-                "command and the mirror READ on each, or let writers in with the undo file"
+                "command and the mirror READ on each, or let writers in with heliograph undo"
             )
         denied = {*denied} - unseen
         if now.is_copied:
@@ -205,19 +208,25 @@ async def copied_ends(
     if not positions:
         return {}
     topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
-    return {
-        one: await _end_of(site.target, position, topics.get(position.target_topic))
-        for one, position in positions.items()
-    }
+    ends = await gather_limited(
+        lambda position: _end_of(site.target, position, topics.get(position.target_topic)), positions.values()
+    )
+    return dict(zip(positions, ends, strict=True))
+
+
+async def fence_writers(site: Site, tell: Tell) -> None:
+    """Shut out writers of the flow that ended without a word. Raises as the cluster."""
+    await _fence(site, {one: each for one, each in (await _positions(site)).items() if not each.is_handed_over}, tell)
 
 
 async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
     by_id: dict[str, list[tuple[str, int]]] = {}
     there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
     for position in unclean.values():
-        # In a topic that is gone there is no place for a marker, and nothing to shut anybody out of.
-        if position.transactional_id and position.target_topic in there:
-            by_id.setdefault(position.transactional_id, []).append((position.target_topic, position.target_partition))
+        # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
+        place = position.target_topic, position.target_partition
+        if position.transactional_id and place[0] in there and _has_leader(there[place[0]], place[1]):
+            by_id.setdefault(position.transactional_id, []).append(place)
     for name, partitions in sorted(by_id.items()):
         try:
             await fence(site.target, name, partitions)
@@ -225,6 +234,11 @@ async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: T
             tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
         else:
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+
+def _has_leader(topic: TopicMetadata, index: int) -> bool:
+    known = topic.partitions.get(index)
+    return known is not None and known.leader >= 0
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:

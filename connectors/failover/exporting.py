@@ -10,10 +10,10 @@ from typing import Any
 
 from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.failover.site import Site
-from connectors.failover.stranded import Stranded, records_of
+from connectors.failover.unreplicated import Unreplicated, records_of
 
 
-async def export(site: Site, stranded: Sequence[Stranded], directory: Path) -> list[Path]:
+async def export(site: Site, stranded: Sequence[Unreplicated], directory: Path) -> list[Path]:
     """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
 
     Raises OSError, and as the source.

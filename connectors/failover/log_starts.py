@@ -14,28 +14,32 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, told_offsets
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.model import GroupMove, How, Left
 from connectors.failover.own import Range, read_ranges
 from connectors.failover.places import Places
+from connectors.failover.snapshot import Finding, GroupMove, How, Rule
 
 
 async def readable(
-    moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, places: Places, *, skips_deleted: bool
-) -> tuple[list[GroupMove], list[Left]]:
-    """None before its log: there consumers would be reset, perhaps to the end. Beside them those that lie elsewhere by
-    that, or where the copy begins, which is an obstacle where ``source`` (None where it is gone) still has what they
-    pass over, unless somebody has said ``skips_deleted`` or the flow may have left that out. Raises as the clusters."""
-    starts, _ = await told_offsets(target, {one.target for one in moves}, EARLIEST)
+    moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, places: Places
+) -> tuple[list[GroupMove], list[Finding]]:
+    """None before its log: there consumers would be reset, perhaps to the end. With them what those pass over that go
+    elsewhere by that, or to the begin of the copy; ``source`` is None if it is gone. Raises as the clusters."""
+    starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST)
+    unknown = [
+        Finding(one.group, Rule.UNREADABLE, f"could not be looked at: {failed[one.target]}", where(one))
+        for one in moves
+        if one.target in failed and not one.is_done
+    ]
     found = [
         replace(one, after=starts[one.target], how=How.BEGIN) if one.after < starts.get(one.target, 0) else one
         for one in moves
     ]
     begun = [(one, before) for one, before in zip(found, moves, strict=True) if one.how is How.BEGIN]
     if source is None or not begun:
-        return found, [_told(one) for one, before in begun if one != before]
+        return found, [*unknown, *(_log_begin(one) for one, before in begun if one != before)]
     begins, _ = await told_offsets(source, {one.source for one, _ in begun}, EARLIEST)
     ends, _ = await told_offsets(source, {one.source for one, _ in begun}, LATEST)
-    left = []
+    left = unknown
     behind = [each for each in begun if each[0].source_offset < ends.get(each[0].source, each[0].source_offset + 1)]
     unread = [await _unread(one, begins, places) for one, _ in behind]
     has_it = await gather_limited(
@@ -45,11 +49,10 @@ async def readable(
         if is_held:
             # A log that still has its beginning has all that was copied.
             key = "" if one.after else places.leaving_out(one.source, one.target)
-            why = _deleted(one, before, source) if one != before else _not_known(one, source)
-            held = Left(one.group, _where(one), why, is_obstacle=not skips_deleted)
+            held = _deleted(one, before, source) if one != before else _not_copied(one, source)
             left.append(_left_out(one, key) if key else held)
         elif one != before:
-            left.append(_told(one))
+            left.append(_log_begin(one))
     return found, left
 
 
@@ -102,34 +105,36 @@ async def _has_records(source: Cluster, log: Partition, begin: int, end: int) ->
     return False
 
 
-def _where(one: GroupMove) -> str:
+def where(one: GroupMove) -> str:
+    """The partition of the target, before a sentence about it."""
     return f"{one.target[0]}-{one.target[1]} "
 
 
-def _told(one: GroupMove) -> Left:
+def _log_begin(one: GroupMove) -> Finding:
     why = f"goes on at {one.after}, where the log begins: what was before it is deleted"
-    return Left(one.group, _where(one), why, is_obstacle=False)
+    return Finding(one.group, Rule.LOG_BEGIN, why, where(one))
 
 
-def _left_out(one: GroupMove, key: str) -> Left:
+def _left_out(one: GroupMove, key: str) -> Finding:
     why = (
         f"goes on where the copy begins: what {one.source[0]}-{one.source[1]} has before it from offset "
         f"{one.source_offset} on was not copied, as {key} may leave records out"
     )
-    return Left(one.group, _where(one), why, is_obstacle=False)
+    return Finding(one.group, Rule.LEFT_OUT, why, where(one))
 
 
-def _deleted(one: GroupMove, before: GroupMove, source: Cluster) -> str:
-    return (
-        f"begins at {one.after} on the target, and the group's place is {before.after}: it would skip records that "
-        f"cluster {source.name} still has; have it read them there first, or --accept deleted"
+def _deleted(one: GroupMove, before: GroupMove, source: Cluster) -> Finding:
+    why = (
+        f"begins at {one.after} on the target, and the group's target offset is {before.after}: it would skip records "
+        f"that cluster {source.name} still has"
     )
+    return Finding(one.group, Rule.DELETED, why, where(one))
 
 
-def _not_known(one: GroupMove, source: Cluster) -> str:
-    return (
-        f"begins at {one.after} on the target, as the offset map knows of nothing older: it would skip what cluster "
-        f"{source.name} has of {one.source[0]}-{one.source[1]} from offset {one.source_offset} on and nobody has "
-        "copied; have it read that there first, see whether heliograph map --rebuild finds older copies, or --accept "
-        "deleted"
+def _not_copied(one: GroupMove, source: Cluster) -> Finding:
+    why = (
+        f"begins at {one.after} on the target, and the offset map knows of nothing older: the group would skip what "
+        f"cluster {source.name} has of {one.source[0]}-{one.source[1]} from offset {one.source_offset} on, which was "
+        "not copied"
     )
+    return Finding(one.group, Rule.NOT_COPIED, why, where(one))

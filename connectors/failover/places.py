@@ -13,7 +13,7 @@ from connectors.checkpoint.settings import CheckpointSettings
 from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.model import How, Place
+from connectors.failover.snapshot import How, Place
 from connectors.map_reader import MapReader
 from connectors.offset_map import Pair, Translation
 from connectors.offset_map import Place as Lies

@@ -16,8 +16,8 @@ from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 from connectors.failover.site import Site
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 
 #: Of which nothing can be said by comparing.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})

@@ -18,11 +18,11 @@ from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import CLEANED_SOON, ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, written_on
+from connectors.failover.journal import StartBefore
 from connectors.failover.logs import Fate, Log, logs_now
 from connectors.failover.own import Own, count, own_ranges, without
 from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
-from connectors.failover.undo import StartBefore
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
@@ -80,7 +80,7 @@ def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, 
     if log.fate is Fate.CUT:
         return (
             f"cluster {source} has lost the end of {one}: it was copied up to offset {position.next_source_offset}, "
-            f"and is the same up to {log.same_to} only; delete the topic there, after heliograph stranded, so that "
+            f"and is the same up to {log.same_to} only; delete the topic there, after heliograph unreplicated, so that "
             f"{back} brings all of it back"
         )
     if before is None:

@@ -13,18 +13,18 @@ from uuid import UUID
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from connect.cli import stranded as cli
+from connect.cli import unreplicated as cli
 from connect.cli.console import EXIT_OK
 from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appender, appending, exporting, lease, marks, stranded
+from connectors.failover import appender, appending, exporting, lease, marks, unreplicated
 from connectors.failover.appending import HEADER, TOPIC_HEADER
 from connectors.failover.marks import Mark
 from connectors.failover.own import Own
-from connectors.failover.stranded import Stranded
+from connectors.failover.unreplicated import Unreplicated
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS, MAIL, MARKS = TopicPartition("orders", 0), TopicPartition("mail", 0), ("map", 5)
@@ -186,7 +186,7 @@ async def append(
     async def describe(_: Any, topics: set[str]) -> Any:
         return {one: {"max.message.bytes": TopicConfig("700", ConfigSource.TOPIC)} for one in topics}
 
-    async def find(_: Any) -> list[Stranded]:
+    async def find(_: Any) -> list[Unreplicated]:
         known = await marks.read_marks(site)
         found = []
         for one in of:
@@ -194,14 +194,14 @@ async def append(
             left = [each.offset for each in records if each.offset > mark.appended]
             if left:
                 own = Own(*one, left[0], left[-1], len(left))
-                found.append(Stranded(own, ((left[0], left[-1] + 1),), mark, **more))
+                found.append(Unreplicated(own, ((left[0], left[-1] + 1),), mark, **more))
         return found
 
     async def cleaned(_: Any, topics: set[str]) -> set[str]:
         return topics & {*compacted}
 
     for module, name, fake in (
-        (stranded, "read_ranges", read), (appending, "describe", describe), (appending, "find", find),
+        (unreplicated, "read_ranges", read), (appending, "describe", describe), (appending, "find", find),
         (appending, "why_running", answer("")), (appending, "copied_ends", answer({})),
         (appending, "log_of", answer(MARKS)), (appending, "compacted", cleaned),
         (marks, "stored", answer(broker.marks)), (appender, "_BATCH_S", 0.5), (appender, "_COMMIT_S", 0.5),
@@ -386,7 +386,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-ONE = Stranded(Own("orders", 0, 20, 29, 10), ((20, 30),), Mark(ORDERS, HERE, ORDERS, THERE, 20))
+ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), Mark(ORDERS, HERE, ORDERS, THERE, 20))
 
 
 @pytest.mark.parametrize(
@@ -404,8 +404,9 @@ def test_who_left_some_says_so_by_the_exit_code(
     done: appending.Done,
     code: int,
 ) -> None:
-    monkeypatch.setattr(cli, "_stranded", answer((done, [])))
-    assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
+    monkeypatch.setattr(cli, "_unreplicated", answer((done, [])))
+    monkeypatch.setattr("connectors.flows.load", lambda _: None)
+    assert cli.run_unreplicated(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
     left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
     assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])
 

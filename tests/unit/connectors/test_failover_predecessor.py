@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,8 @@ from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import predecessor, returning, starting
+from connectors.failover.collect import Wish
 from connectors.failover.predecessor import Copied, comes_back, copied
-from connectors.failover.preflight import Wish
 
 ORDERS = TopicPartition("orders", 0)
 _NAME = "MirrorSourceConnector"
@@ -96,7 +95,7 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
         assert "eu-> would bring them all back" in why and "set the offset of eu-> for orders-0" in why
 
 
-async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: Any) -> dict[Any, Any]:
         return {}
 
@@ -111,5 +110,5 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site
     assert await starting.starts_due(site, {}) == ([], ["they would come back"])
-    failback = returning.Failback(site, Wish(lambda _: True), tmp_path / "undo.json", print)
+    failback = returning.Failback(site, Wish(lambda _: True), print)
     assert await failback._keeps_names(), "else nobody looks at where the flow begins"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,9 +15,10 @@ from connect.core.errors import RetriableError
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import by_time, group_look, log_starts, own, returning
-from connectors.failover.model import GroupMove, How, Place
-from connectors.failover.preflight import Wish
+from connectors.failover import group_reads, log_starts, own, returning
+from connectors.failover.collect import Wish
+from connectors.failover.plan import Options, is_blocking
+from connectors.failover.snapshot import GroupMove, How, Place, Rule
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
 from connectors.policy import DefaultReplicationPolicy
@@ -50,15 +50,15 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         return Place("orders", 0, 37, How.EXACT)
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_look, name, fake)
+        monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
     us, eu = cast(Any, "us"), cast(Any, "eu")
     places: Any = SimpleNamespace(place=where)
-    plan, lost = await group_look.GroupsLook(lambda _: True, us, eu, places, "checkpoints").plan()
-    assert ([one.group for one in plan.moves], lost) == (["classic"], ())
-    told = {one.group: one for one in plan.left}
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, places, "checkpoints").groups()
+    assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
+    told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
-    assert not any(one.is_obstacle for one in plan.left)
+    assert not any(is_blocking(one) for one in found.findings)
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -81,18 +81,16 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         return Place("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_look, name, fake)
+        monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     places: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
     us, eu = cast(Any, "us"), cast(Any, "eu")
-    looking = group_look.GroupsLook(
-        lambda _: True, us, eu, places, "checkpoints", others=("ap",), leaves_topics=accepts
-    )
-    plan, lost = await looking.plan()
-    assert ([one.source for one in plan.moves], lost) == ([("orders", 0)], ("ap.mail",))
-    (left,) = plan.left
-    assert left.is_obstacle == (not accepts)
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, places, "checkpoints", others=("ap",)).groups()
+    assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
+    (left,) = found.findings
+    options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
 
@@ -131,16 +129,17 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
     monkeypatch.setattr(log_starts, "read_ranges", read)
     places: Any = SimpleNamespace(place=where, first_there=first)
-    (move,), left = await log_starts.readable([MOVE], us, eu, places, skips_deleted=accepts)
+    options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
+    (move,), left = await log_starts.readable([MOVE], us, eu, places)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
         assert not left, "it has read all there is"
     else:
-        assert [one.is_obstacle for one in left] == [bool(obstacles)]
-    (same,), left = await log_starts.readable([replace(MOVE, after=57)], us, eu, places, skips_deleted=False)
+        assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
+    (same,), left = await log_starts.readable([replace(MOVE, after=57)], us, eu, places)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await log_starts.readable([MOVE], None, eu, places, skips_deleted=False)
-    assert not told.is_obstacle and "deleted" in told.why
+    _, (told,) = await log_starts.readable([MOVE], None, eu, places)
+    assert told.rule is Rule.LOG_BEGIN and "deleted" in told.why
 
 
 @pytest.mark.parametrize("at_ms", [None, 5])
@@ -176,18 +175,17 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
         return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
 
-    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("list_offsets", ends)):
-        monkeypatch.setattr(group_look, name, fake)
+    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told)):
+        monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(log_starts, "told_offsets", told)
-    monkeypatch.setattr(by_time, "committed", none)
-    monkeypatch.setattr(group_look.GroupsLook, "_checkpoints", checkpoints)
+    monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     places: Any = SimpleNamespace(by_checkpoint=unknown, filled=set)
-    plan, _ = await group_look.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).plan()
-    assert {one.target for one in plan.moves} == kept
-    gone = [one for one in plan.left if "its remote topic is gone" in one.why]
+    found = await group_reads.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).groups()
+    assert {one.target for one in found.moves} == kept
+    gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
-    assert not any(one.is_obstacle for one in gone)
+    assert not any(is_blocking(one) for one in gone)
 
 
 async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +306,7 @@ async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_twice(
 
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
 async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, stops: bool
+    monkeypatch: pytest.MonkeyPatch, refused: str, stops: bool
 ) -> None:
     done: list[str] = []
 
@@ -327,10 +325,10 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     flow = SimpleNamespace(flow="eu->us", target_alias="us")
     site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
     said: list[str] = []
-    back = returning.Failback(site, Wish(lambda _: True), tmp_path / "undo.json", said.append)
+    back = returning.Failback(site, Wish(lambda _: True), said.append)
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
-    assert any("is started anew" in line for line in said) == stops
+    assert any("is started again" in line for line in said) == stops
 
 
 @pytest.mark.parametrize(

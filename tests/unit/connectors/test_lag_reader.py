@@ -14,7 +14,7 @@ from connect.kafka.cluster import Cluster
 from connectors import stored_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import starting
-from connectors.failover.undo import StartBefore
+from connectors.failover.journal import StartBefore
 from connectors.lag_reader import LagReader
 from connectors.positions import Position, StoredPosition
 

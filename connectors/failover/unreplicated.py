@@ -27,7 +27,7 @@ _CREATE_TIME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
+class Unreplicated:
     """Of one partition of the source, what was not appended.
 
     ``mark`` says how far it was; ``doubt``: why some of these may be on the target already, empty if none is.
@@ -62,7 +62,7 @@ class _Extent(NamedTuple):
     may_have_arrived: bool = False
 
 
-async def find(site: Site) -> list[Stranded]:
+async def find(site: Site) -> list[Unreplicated]:
     """Of every partition that the flow has copied some of, or takes. Raises as the clusters."""
     stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     # The worker of the flow back goes on with heartbeats there, which are nobody's records.
@@ -82,7 +82,7 @@ async def find(site: Site) -> list[Stranded]:
     topics = (await site.target.metadata(names)).topics if names else {}
     marks = await read_marks(site)
 
-    async def look_at(one: TopicPartition) -> Stranded | None:
+    async def look_at(one: TopicPartition) -> Unreplicated | None:
         target, surplus, since = targets[one], CopiedEnd(0), 0
         known = topics.get(target.topic)
         if one in new:
@@ -110,7 +110,7 @@ async def find(site: Site) -> list[Stranded]:
             doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
         if own.first <= mark.unknown_to:
             doubt = "they may have been appended before"
-        return Stranded(own, tuple(ranges), mark, doubt, is_missing)
+        return Unreplicated(own, tuple(ranges), mark, doubt, is_missing)
 
     seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]
@@ -202,6 +202,6 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
 
 
-def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:
+def records_of(site: Site, one: Unreplicated) -> AsyncGenerator[Any, None]:
     """As aiokafka has them."""
     return read_ranges(site.source, one.source, one.ranges)
