@@ -12,6 +12,7 @@ from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
 from connect.cli.console import counted
+from connectors.failover.collect import in_utc
 from connectors.failover.plan import Outcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof
 from connectors.lag import together
@@ -42,6 +43,7 @@ def as_json(plan: Plan, done: Done | None) -> dict[str, Any]:
         "obstacles": list(plan.obstacles),
         "notes": list(found.notes),
         "source": "gone" if found.is_gone else found.source_error or "answers",
+        "copied_until_ms": None if found.copied_until_ms < 0 else found.copied_until_ms,
         "lag": None if found.lag is None else found.lag.to_json(10),
         "not_mirrored": list(found.groups.not_mirrored),
         "groups": [one.group for one in plan.groups],
@@ -82,6 +84,8 @@ def show_plan(plan: Plan, *, everything: bool) -> None:
             _say(f"  {whole.lost} offsets were lost on cluster {found.source} before they could be copied", "bold red")
     else:
         _say(f"  how much of cluster {found.source} was not copied is not known")
+    if found.copied_until_ms >= 0:
+        _say(f"  copied until {in_utc(found.copied_until_ms)}, by the last heartbeat of {found.source} that arrived")
     _show_blocked(plan)
     if plan.moves:
         console().print(_table(plan.moves, everything=everything))

@@ -24,6 +24,7 @@ from connectors.failover.plan import Options
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot
 from connectors.failover.way_back import way_back
+from connectors.heartbeat_reader import read_heartbeats
 from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
@@ -32,6 +33,8 @@ from connectors.stored_offsets import read_all_positions, read_positions
 #: A lost cluster is to be reported soon.
 _LOOK_S: Final = 15.0
 _NAMED: Final = 5
+#: Of the last heartbeats.
+_HEARTBEATS: Final = 100
 #: Each look waits for so long if a topic does not exist.
 _GONE_AFTER_S: Final = 2.0
 _LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -98,6 +101,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
     ]
+    copied_until_ms = await _copied_until_ms(site)
     lag, stopped = None, await not_copied(site, source)
     if source is not None:
         try:
@@ -124,6 +128,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         source_error=source_error,
         is_gone=wish.is_gone,
         lag=lag,
+        copied_until_ms=copied_until_ms,
         groups=groups,
         moved=journal.moved(await journal.interrupted(site)),
         stopped=stopped,
@@ -132,6 +137,18 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         notes=(*notes, *untold),
         unknown=tuple(unknown),
     )
+
+
+async def _copied_until_ms(site: Site) -> int:
+    """The time of the last heartbeat of the source on the target, in milliseconds since 1970; -1 if there is none, or
+    if names do not say where heartbeats come from."""
+    policy = site.flow.policy
+    try:
+        told = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
+    except HeliographError:
+        return -1  # it is a help for people; without it the rest still holds
+    of_source = [one for one in told if policy.topic_source(one.topic) == site.flow.source_alias]
+    return max((at_ms for one in of_source for at_ms in one.newest_ms.values()), default=-1)
 
 
 async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:

@@ -277,7 +277,8 @@ class Failover:
         if not wish.is_gone:
             now = now.with_blocked(gone_on(now, await collect.groups_now(site, wish)))
             late = await self._written_late(left_out)
-        await journal.store(state=State.OPEN if now.blocked else State.DONE)
+        if journal.run.changes:
+            await journal.store(state=State.OPEN if now.blocked else State.DONE)
         await self._step(lease, "done")
         return Done(now, tuple(proofs), late)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
@@ -21,6 +22,7 @@ from connect.kafka.group_offsets import (
 )
 from connect.kafka.offsets import LATEST, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
+from connectors.checkpoint.live_offsets import Live, read_live
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.log_starts import readable, where, without_empty_steps
@@ -149,6 +151,7 @@ class GroupsLook:
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Finding], tuple[str, ...]]:
         checkpoints = await self._checkpoints()
+        live = await read_live(self._target, self._places.flow.map_topic, self._places.flow.flow)
         gone = await self._gone({target for _, target in checkpoints})
         findings = [_without_topic(*one) for one in sorted(checkpoints) if one[1] in gone]
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
@@ -173,7 +176,9 @@ class GroupsLook:
             offset = place or Place(*target, one.downstream_offset, How.CHECKPOINT)
             moves.append(move_of(group, target, at, offset, present[group]))
             copied_up_to = self._places.copied_up_to(TopicPartition(*target)) if place is not None else None
-            if self._at_ms is None and (why := why_stale(one, ends.get(target), copied_up_to)):
+            now = self._places.source_id(TopicPartition(*target))
+            why = why_not_live(one, live.get(group), now) or why_stale(one, ends.get(target), copied_up_to)
+            if self._at_ms is None and why:
                 findings.append(Finding(group, Rule.STALE_CHECKPOINT, why))
         more = await self._unseen(moves, present, named & present.keys())
         moves, untimed = await self._by_time([*moves, *more.moves])
@@ -327,6 +332,22 @@ def _without_topic(group: str, target: Partition) -> Finding:
     """A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it."""
     why = "its remote topic is gone: the group has a checkpoint of it, and nothing there to read"
     return Finding(group, Rule.TOPIC_GONE, why, f"{target[0]}-{target[1]} ")
+
+
+def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> str:
+    """Why a checkpoint is of an offset that the group did not have any more; ``live`` is what is known of the group,
+    None for nothing, and ``topic_id`` of which topic at the source records were copied last."""
+    if live is None:
+        return ""
+    place = TopicPartition(one.topic, one.partition)
+    if place not in live:
+        return (
+            f"its checkpoint of {one.topic}-{one.partition} is stale: when the group was last seen it "
+            "had no offset there any more, because it, or the topic, was deleted"
+        )
+    if None not in (live[place], topic_id) and live[place] != topic_id:
+        return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic was recreated since"
+    return ""
 
 
 def why_stale(one: Checkpoint, end: int | None, copied_up_to: int | None) -> str:

@@ -170,6 +170,13 @@ class Places:
                 return position.next_source_offset
         return None
 
+    def source_id(self, target: TopicPartition) -> UUID | None:
+        """The id of the topic of the source that ``target`` is copied from now; None if it is not known."""
+        for pair in self.there.pairs_to(target):
+            if pair == self.there.current(TopicPartition(pair.source_topic, pair.source_partition)):
+                return pair.source_topic_id
+        return None
+
     async def _forward(self, source: TopicPartition, offset: int) -> _Candidate | None:
         pair = self.there.current(source)
         if pair is None or not self._is_there(pair, self._source, self._target):

@@ -19,6 +19,7 @@ from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.journal import read_runs
 from connectors.failover.site import site
+from connectors.failover.undo import newest
 from connectors.flows import load
 from connectors.mirror_records import Checkpoint
 from connectors.positions import Position
@@ -106,10 +107,11 @@ class Copied:
         }
 
     async def before(self, target: str) -> dict[str, int | None]:
-        """By group, what it had committed on the target of the last run, as the journal says."""
+        """By group, what an undo would give back to it on a target."""
         source = self.us if target == self.eu else self.eu
         async with site(load(self.file), source, target) as place:
-            run = (await read_runs(place))[-1]
+            run = newest(await read_runs(place))
+        assert run is not None
         return {group: row.before for group, (row,) in run.groups.items()}
 
     def wanted(self) -> dict[str, int]:

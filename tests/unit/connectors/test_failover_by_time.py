@@ -26,6 +26,10 @@ EMPTY = ("us.orders", 2)
 AT_MS = 5
 
 
+async def nothing_stored(*_: Any) -> dict[str, Any]:
+    return {}
+
+
 @pytest.fixture
 def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``readers`` has a checkpoint of one partition; both have stored something on the target."""
@@ -60,6 +64,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(group_reads, "committed", committed)
     monkeypatch.setattr(group_reads, "told_offsets", told)
     monkeypatch.setattr(group_reads, "list_groups", list_groups)
+    monkeypatch.setattr(group_reads, "read_live", nothing_stored)
     monkeypatch.setattr(log_starts, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
@@ -70,8 +75,9 @@ async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] 
         return None
 
     places: Any = SimpleNamespace(
-        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None
-    )
+        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None,
+        source_id=lambda _: None, flow=SimpleNamespace(map_topic="map", flow="us->eu"),
+    )  # fmt: skip
     look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
     return await look.groups()
 

@@ -175,12 +175,13 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
         return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
 
-    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told)):
+    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(log_starts, "told_offsets", told)
     monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
-    places: Any = SimpleNamespace(by_checkpoint=unknown, filled=set)
+    flow = SimpleNamespace(map_topic="map", flow="us->eu")
+    places: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, source_id=lambda _: None, flow=flow)
     found = await group_reads.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).groups()
     assert {one.target for one in found.moves} == kept
     gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
