@@ -4,6 +4,7 @@ anything."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from connect.cli.connectors_view import show_json
 from connect.cli.console import EXIT_OK, counted
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, PermanentError
 
 if TYPE_CHECKING:
     from connect.cli.flow_control import RestControl
@@ -60,6 +61,8 @@ class Arguments:
     leaves_unreplicated: bool = False
     at: str | None = None
     undo: Path | None = None
+    rehearses: bool = False
+    on_done: str | None = None
     sample: int = 10
     timeout_s: float = 600.0
     as_json: bool = False
@@ -221,6 +224,8 @@ async def _failover(
     from connect.cli.failover_view import as_json, show_plan
 
     wish = wish_of(arguments, place.config)
+    if arguments.rehearses:
+        return await _rehearse(place, wish)
     steps = kind(place.site, wish, tell_on_stderr, controls)
     looked = await steps.look()
     source = looked.snapshot.source
@@ -246,8 +251,31 @@ async def _failover(
         show_json(as_json(done.plan, done))
     else:
         from connect.cli.failover_view import show_done
+        from connect.kafka.settings import format_address
 
         show_done(done, everything=arguments.everything)
+        servers = ",".join(format_address(*one) for one in place.site.target.settings.bootstrap)
+        print(f"clients there: bootstrap.servers = {servers}")
+    if arguments.on_done is not None:
+        await _on_done(arguments.on_done, exit_code(done.plan))
+    return exit_code(done.plan)
+
+
+async def _on_done(command: str, code: int) -> None:
+    """Run a command of the operator's, which finds the exit code in its environment. Raises PermanentError if it
+    fails."""
+    environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
+    running = await asyncio.create_subprocess_shell(command, env=environment)
+    if failed := await running.wait():
+        raise PermanentError(f"the groups were moved, and --on-done ended with exit code {failed}: {command}")
+
+
+async def _rehearse(place: _Place, wish: Wish) -> int:
+    from connect.cli.failover_view import show_rehearsal
+    from connectors.failover.rehearse import rehearse
+
+    done = await rehearse(place.site, wish)
+    show_rehearsal(done)
     return exit_code(done.plan)
 
 

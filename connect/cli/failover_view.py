@@ -12,6 +12,7 @@ from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
 from connect.cli.console import counted
+from connect.kafka.clock import wall_ms
 from connectors.failover.collect import in_utc
 from connectors.failover.plan import Outcome, Plan
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof
@@ -19,6 +20,7 @@ from connectors.lag import together
 
 if TYPE_CHECKING:
     from connectors.failover.execute import Done
+    from connectors.failover.rehearse import Rehearsal
 
 #: Of the JSON; it changes if a reader of an older one would misunderstand.
 FORMAT: Final = 1
@@ -102,6 +104,22 @@ def _show_blocked(plan: Plan) -> None:
     for one in plan.groups:
         for note in one.notes:
             _say(f"  note: group {one.group}: {note}", "yellow")
+
+
+def show_rehearsal(done: Rehearsal) -> None:
+    """How long a failover would take, what it would lose and what it would leave."""
+    plan = done.plan
+    _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
+    steps = ", ".join(f"{step} {took_s:.1f} s" for step, took_s in done.took_s.items())
+    _say(f"  RTO, beside the drain and the stop of the flow: {done.rto_s:.1f} s ({steps})")
+    until_ms = plan.snapshot.copied_until_ms
+    ago = (
+        f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "not known"
+    )
+    _say(f"  RPO, if {plan.snapshot.source} was lost now: {ago}")
+    _say(f"  {done.read} of {len(plan.moves)} target offsets were read from")
+    show_proofs(done.proofs, everything=False)
+    _show_blocked(plan)
 
 
 def show_done(done: Done, *, everything: bool) -> None:

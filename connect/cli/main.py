@@ -383,6 +383,12 @@ def failover(
         typer.Option(metavar="FILE", help="Take back what a file of an earlier version says.", hidden=True),
     ] = None,
     undo_file: UndoFile = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Change nothing; say how long it takes, and what it leaves.", hidden=True)
+    ] = False,
+    on_done: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Run this once groups were moved.", hidden=True)
+    ] = None,
     sample: Sample = 10,
     timeout: Timeout = 600.0,
     as_json: Json = False,
@@ -401,7 +407,8 @@ def failover(
     arguments = Arguments(
         file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
-        leaves_unreplicated=leave_unreplicated, at=at, undo=undo, sample=sample, timeout_s=timeout, as_json=as_json,
+        leaves_unreplicated=leave_unreplicated, at=at, undo=undo, rehearses=rehearse, on_done=on_done, sample=sample,
+        timeout_s=timeout, as_json=as_json,
         everything=everything, accepts=accept or (), topics=topics or (),
     )  # fmt: skip
     run = run_failover if undo is None else run_undo

@@ -19,6 +19,7 @@ from connectors.failover.denying import first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl
 from connectors.failover.group_reads import GroupsLook, why_silent
 from connectors.failover.lease import is_held_at
+from connectors.failover.only_at_source import only_at_source
 from connectors.failover.places import Places
 from connectors.failover.plan import Options
 from connectors.failover.site import Site
@@ -91,6 +92,12 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         )
     if wish.is_gone:
         notes += await _not_in_checkpoints(site, places)
+        if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
+            notes.append(
+                f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
+                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time, --at "
+                "TIME --group NAME --topic TOPIC"
+            )
     look_at = _groups_look(site, wish, source, places)
     groups = Groups()
     try:
@@ -119,6 +126,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
     groups, untold = await _with_clocks(site, groups)
     objections += await _refused(site, wish, groups)
     if source is not None:
+        notes += await only_at_source(source, site.target)
         positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
         ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
         objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections

@@ -49,7 +49,7 @@ _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
 _LOOK_S: Final = 10.0
 #: Groups that are moved at a time, each by a transactional id of its own.
-_LANES: Final = 4
+_LANES: Final = 8
 #: Less than a consumer needs to join a group, commit and leave (``group.initial.rebalance.delay.ms`` is 3 s).
 _FRESH_S: Final = 2.0
 

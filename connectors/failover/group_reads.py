@@ -31,7 +31,7 @@ from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place,
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
-_AT_ONCE: Final = 32
+_AT_ONCE: Final = 64
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _NO_ANSWER: Final = "its leader does not answer"
 #: What a group has committed at a source that is gone.
@@ -168,10 +168,13 @@ class GroupsLook:
 
         await gather_limited(ask, sorted({group for group, _ in kept} | named), _AT_ONCE)
         moves: list[GroupMove] = []
-        for (group, target), one in sorted(kept.items()):
-            if group not in present:
+        asked = [(of, one) for of, one in sorted(kept.items()) if of[0] in present]
+        for ((group, target), one), place in zip(
+            asked, await gather_limited(self._by_checkpoint, asked, _AT_ONCE), strict=True
+        ):
+            if isinstance(place, Finding):
+                findings.append(place)
                 continue
-            place = await self._places.by_checkpoint(target, one.upstream_offset)
             at = Committed(one.upstream_offset, one.metadata)
             offset = place or Place(*target, one.downstream_offset, How.CHECKPOINT)
             moves.append(move_of(group, target, at, offset, present[group]))
@@ -183,6 +186,13 @@ class GroupsLook:
         more = await self._unseen(moves, present, named & present.keys())
         moves, untimed = await self._by_time([*moves, *more.moves])
         return moves, [*findings, *more.findings, *untimed], ()
+
+    async def _by_checkpoint(self, asked: tuple[tuple[str, Partition], Checkpoint]) -> Place | Finding | None:
+        (group, target), one = asked
+        try:
+            return await self._places.by_checkpoint(target, one.upstream_offset)
+        except HeliographError as error:
+            return Finding(group, Rule.UNREADABLE, f"has no known target offset: {error}", f"{target[0]}-{target[1]} ")
 
     async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
         """Those that are not on the target; what it does not show is not known to be gone."""

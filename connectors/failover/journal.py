@@ -198,22 +198,25 @@ class Journal:
         starts: Sequence[StartBefore] | None = None,
         begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
+        replaces: bool = False,
     ) -> None:
-        """Before what it says is changed. Raises as :meth:`Lease.store`."""
+        """Before what it says is changed. ``replaces``: ``starts`` and ``begins`` are all that is left of them;
+        else they come to those that are known. Raises as :meth:`Lease.store`."""
+        known = ((), ()) if replaces else (self.run.starts, self.run.begins)
         run = replace(
             self.run,
             owner=self._lease.record.owner,
             command=self._lease.record.command,
             updated_ms=_now_ms(),
             state=state,
-            starts=with_starts(self.run.starts, starts or ()),
-            begins=with_starts(self.run.begins, begins or ()),
+            starts=self.run.starts if starts is None else with_starts(known[0], starts),
+            begins=self.run.begins if begins is None else with_starts(known[1], begins),
             denied=self.run.denied if denied is None else tuple(denied),
         )
         records = [self._record(run.id, "run", "", 0, _head(run))]
-        for kind, rows, is_new in (("starts", run.starts, starts), ("begins", run.begins, begins)):
-            if is_new:
-                records += self._parts(run.id, kind, "", [asdict(row) for row in rows])
+        for kind, rows, before in (("starts", run.starts, self.run.starts), ("begins", run.begins, self.run.begins)):
+            if rows != before:
+                records += self._parts(run.id, kind, "", [asdict(row) for row in rows], len(before))
         held = None if denied is None else tuple(denied)
         await self._lease.store(denied=held, records=[*records, *self._forgotten()])
         self.run, self._old = run, self._old[-_KEPT:]

@@ -176,6 +176,12 @@ async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool
     return found
 
 
+async def first_records(cluster: Cluster, places: Mapping[Partition, int], count: int) -> dict[Partition, list[Any]]:
+    """The next ``count`` records of each partition, as a consumer of committed records gets them; without partitions
+    that could not be read in time. Raises as the cluster."""
+    return await _next_records(cluster, places, count, True) if places else {}
+
+
 async def _next_records(
     cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool
 ) -> dict[Partition, list[Any]]:

@@ -80,8 +80,10 @@ def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, 
     if log.fate is Fate.CUT:
         return (
             f"cluster {source} has lost the end of {one}: it was copied up to offset {position.next_source_offset}, "
-            f"and is the same up to {log.same_to} only; delete the topic there, after heliograph unreplicated, so that "
-            f"{back} brings all of it back"
+            f"and is the same up to {log.same_to} only; its records from there to {log.end} are on no other cluster: "
+            f"heliograph unreplicated --to {site.flow.target_alias} --export DIR. To go on with all other topics, "
+            f"set {back}.topics.exclude = {one.topic} in the file and in the mirror, and run this again: groups that "
+            f"read it stay where they are. To bring all of it back, delete the topic on {source} then"
         )
     if before is None:
         return ""

@@ -49,10 +49,13 @@ async def take_back(
     left: list[str] = []
     control, back = controls
     journal = Journal(site, lease, run)
+    begins, starts = list[StartBefore](), list[StartBefore]()
     if run.begins:
-        left += await _begins_back(site.turned(), run.begins, await why_running(site, control))
+        begins, why_not = await _begins_back(site.turned(), run.begins, await why_running(site, control))
+        left += why_not
     if run.starts:
-        left += await _begins_back(site, run.starts, await why_back_runs(site, back))
+        starts, why_not = await _begins_back(site, run.starts, await why_back_runs(site, back))
+        left += why_not
     mover = GroupMover(site, lease, journal, tell)
     await mover.open()
     for group, rows in sorted(run.groups.items()):
@@ -65,17 +68,18 @@ async def take_back(
         await allow_writes(site.source, refused)
         tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
     # What is left stays in the journal, and can be taken back later.
-    await journal.store(denied=(), state=State.OPEN if left else State.UNDONE)
+    state = State.OPEN if left else State.UNDONE
+    await journal.store(state=state, starts=starts, begins=begins, denied=(), replaces=True)
     return left
 
 
-async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> list[str]:
+async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> tuple[list[StartBefore], list[str]]:
     """Where the flow back begins, unless it ``runs``: what is left, and why."""
     flow = site.back.flow
     if runs:
-        return [f"{flow} runs ({runs}): where it begins is left"]
+        return list(rows), [f"{flow} runs ({runs}): where it begins is left"]
     moved = await undo_starts(site, rows)
-    return [f"{one.topic}-{one.partition}: {flow} has gone on since" for one in moved]
+    return moved, [f"{one.topic}-{one.partition}: {flow} has gone on since" for one in moved]
 
 
 async def _group_back(site: Site, mover: GroupMover, group: str, rows: Sequence[GroupBefore]) -> str:
@@ -114,7 +118,7 @@ def read_file(file: Path) -> Run:
             row = GroupBefore(**_known(GroupBefore, one))
             groups[row.group] = (*groups.get(row.group, ()), row)
         return Run(
-            f"file {file.name}",
+            f"{0:015d}-{file.name}",  # before all runs of a journal
             document["from"],
             document["to"],
             groups=groups,

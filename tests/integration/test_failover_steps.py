@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from connect.cli.failover import EXIT_NO_GO, EXIT_SOME_LEFT, Arguments, run_failover, run_undo
 from connect.core.acls import AclBinding
@@ -24,6 +24,7 @@ from connectors.failover.site import site
 from connectors.flows import load
 from tests.kit.copied import AHEAD, RECORDS, Copied
 from tests.kit.groups import cluster_at
+from tests.kit.moving import commit
 
 pytestmark = [pytest.mark.integration]
 
@@ -109,6 +110,47 @@ async def test_a_source_that_does_not_answer_is_only_gone_where_somebody_says_so
     code, told = await run(copied.arguments(), capsys)
     assert code == EXIT_NO_GO
     assert "--source-gone" in told["obstacles"][0]
+
+
+async def test_what_only_the_source_has_is_noted(copied: Copied, capsys: Capture) -> None:
+    name = f"payments-{copied.name}"
+    at_us = AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us], transactional_id=name)
+    async with at_us as producer, producer.transaction():
+        await producer.send_and_wait(copied.topic, b"1")
+    _, told = await run(copied.arguments(leaves_unreplicated=True), capsys)
+    assert [note for note in told["notes"] if name in note and "transactional ids" in note]
+    assert not [note for note in told["notes"] if "does not show" in note]
+
+
+async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied: Copied, capsys: Capture) -> None:
+    rehearsal = replace(copied.arguments(leaves_unreplicated=True, rehearses=True), as_json=False)
+    assert await asyncio.to_thread(run_failover, rehearsal) == 0
+    said = capsys.readouterr().out
+    assert "3 groups ready, 0 blocked; nothing was changed" in said
+    assert "3 of 3 target offsets were read from" in said
+    assert "RTO, beside the drain and the stop of the flow: " in said and f"RPO, if {copied.us} was lost now: " in said
+    assert set((await copied.stored()).values()) == {None}
+
+
+async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "done"
+    go = copied.arguments(executes=True, leaves_unreplicated=True, on_done=f"echo $HELIOGRAPH_EXIT_CODE > {file}")
+    assert (await run(replace(go, executes=False), capsys))[0] == 0
+    assert not file.exists()
+    assert (await run(go, capsys))[0] == 0
+    assert file.read_text() == "0\n"
+
+
+async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Capture) -> None:
+    """The others are, by whoever comes along."""
+    assert (await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys))[0] == 0
+    first, *others = copied.groups
+    went_on = copied.wanted()[first] + 1
+    await commit(copied.bootstrap[copied.eu], first, {copied.topic: went_on})
+    assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_SOME_LEFT
+    assert f"group {first} stays as it is, in all partitions" in capsys.readouterr().out
+    assert await copied.stored() == {first: went_on, **dict.fromkeys(others)}
+    assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_NO_GO, "that is still there"
 
 
 @pytest.mark.long

@@ -90,7 +90,7 @@ def test_a_log_that_was_made_anew_or_lost_its_end_is_told(
 
 def test_the_flow_back_never_begins_behind_what_the_old_primary_lost() -> None:
     cut = why_no_start(place(), ORDERS, POSITION, Log(Fate.CUT, ONE, 0, 12, 12), None)
-    assert "up to 12 only" in cut and "delete the topic" in cut
+    assert "up to 12 only" in cut and "eu->us.topics.exclude = orders" in cut and "--export" in cut
     anew = Log(Fate.ANEW, OTHER, 0, 0)
     assert why_no_start(place(), ORDERS, POSITION, anew, None) == "", "it begins at the beginning"
     assert "reset its offsets" in why_no_start(place(), ORDERS, POSITION, anew, 36)

@@ -100,7 +100,15 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     of = site(enabled=False)
     of.checkpoints, of.others = None, ()
-    for name in ("why_silent", "not_copied", "_refused", "_operators", "read_positions", "read_heartbeats"):
+    for name in (
+        "why_silent",
+        "not_copied",
+        "_refused",
+        "_operators",
+        "read_positions",
+        "read_heartbeats",
+        "only_at_source",
+    ):
         monkeypatch.setattr(collect, name, answers({}))
     monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
     monkeypatch.setattr(collect, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
