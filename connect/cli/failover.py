@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from connectors.failover.site import Site
     from connectors.flows import Flow, MirrorMakerConfig
 
+
 _Controls = tuple["RestControl | None", "RestControl | None"]
 #: Of a group: letters, digits, and what stands for itself; a dot does in most names.
 _NAME: Final = re.compile(r"(?:[\w.-]|\\[^\w])+", re.ASCII)
@@ -373,3 +374,19 @@ def _at_ms(text: str) -> int:
         # Kafka's -1 and -2 stand for the end and the beginning of a log.
         raise ConfigError(f"'{text}' is before 1970, and no record is", "--at")
     return int(when.timestamp() * 1000)
+
+
+#: What an option means without a value: any cluster, every group.
+_WITHOUT: Final = {"--source-gone": "", "--rewind": "*"}
+
+
+def with_values(args: Sequence[str]) -> list[str]:
+    """The same arguments, with values behind options that lack one, and a warning of each."""
+    found: list[str] = []
+    for at, word in enumerate(args):
+        found.append(word)
+        behind = args[at + 1] if at + 1 < len(args) else "--"
+        if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
+            found.append(_WITHOUT[word])
+            print(f"warning: {word} takes a value by now; the next release demands it", file=sys.stderr, flush=True)
+    return found

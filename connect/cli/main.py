@@ -336,7 +336,7 @@ class FailoverCommand(DetailedExit):
     """``--source-gone`` may stand without its value, and ``--rewind`` too, for one more release."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from connect.cli.failover_words import with_values
+        from connect.cli.failover import with_values
 
         return super().parse_args(ctx, with_values(args))
 

@@ -54,13 +54,13 @@ def run_unreplicated(
 async def _unreplicated(
     config: MirrorMakerConfig, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
-    from connectors.failover import appending, exporting, unreplicated
+    from connectors.failover import appending, unreplicated
     from connectors.failover.lease import hold
     from connectors.failover.site import site
 
     async with site(config, source, target) as place:
         found = await unreplicated.find(place)
-        files = await exporting.export(place, found, export_to) if export_to is not None else []
+        files = await unreplicated.export(place, found, export_to) if export_to is not None else []
         done = appending.Done(found, found, 0, {})
         if appends and found:
             async with hold(place, "heliograph unreplicated --append", ends=False) as lease:

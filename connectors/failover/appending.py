@@ -25,10 +25,9 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.transactions import Superseded, TopicsRefused
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appender import Appender, CommitUnknown
+from connectors.failover.appender import Appender, CommitUnknown, encode_mark
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import Lease, log_of
-from connectors.failover.marks import encode_mark
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns

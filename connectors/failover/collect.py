@@ -14,9 +14,8 @@ from connect.kafka.topic_configs import describe
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import journal, lease
-from connectors.failover.behind import without_heartbeats
 from connectors.failover.denying import first_rules
-from connectors.failover.draining import CopiedEnd, FlowControl
+from connectors.failover.draining import CopiedEnd, FlowControl, without_heartbeats
 from connectors.failover.group_reads import GroupsLook, why_silent
 from connectors.failover.lease import is_held_at
 from connectors.failover.only_at_source import only_at_source
@@ -24,7 +23,7 @@ from connectors.failover.places import Places
 from connectors.failover.plan import Options
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot
-from connectors.failover.way_back import way_back
+from connectors.failover.starting import way_back
 from connectors.heartbeat_reader import read_heartbeats
 from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.group_offsets import group_state
+from connect.kafka.group_offsets import Partition, group_state
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.behind import behind
 from connectors.failover.denying import named
 from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
+from connectors.lag import FlowLag, PartitionLag, together
 from connectors.lag_reader import LagReader
 from connectors.positions import Position
 from connectors.source.reach import target_of
@@ -275,3 +277,52 @@ async def _end_of(target: Cluster, position: Position, known: TopicMetadata | No
         if at == before:
             return end  # nothing but what is not replicated yet
     return end
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """``open``: partitions in which records wait for their transaction's end, behind what may be copied now."""
+
+    lag: FlowLag
+    open: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return together(self.lag.partitions).records
+
+    @property
+    def is_copied(self) -> bool:
+        return not self.records and not self.open
+
+    def __str__(self) -> str:
+        if self.records:
+            return f"{self.records} records behind"
+        more = f" and {len(self.open) - 1} more" if len(self.open) > 1 else ""
+        return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
+
+
+async def behind(site: Site, look: LagReader, left_out: Collection[str] = ()) -> Behind:
+    """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
+    lag = await look.all()
+    counted = [
+        one
+        for one in without_heartbeats(lag.partitions, site.flow.policy)
+        if f"{one.topic}-{one.partition}" not in left_out
+    ]
+    unknown = {name: why for name, why in lag.unknown.items() if name not in left_out}
+    lag = replace(lag, partitions=tuple(counted), unknown=unknown)
+    if not site.flow.read_committed or not lag.partitions:
+        return Behind(lag)
+    # Asked later: what is written meanwhile counts as open, and is looked at again.
+    ends = await list_offsets(site.source, [(one.topic, one.partition) for one in lag.partitions], LATEST)
+    return Behind(lag, still_open(lag.partitions, ends))
+
+
+def without_heartbeats(lags: Iterable[PartitionLag], policy: ReplicationPolicy) -> list[PartitionLag]:
+    """Whoever emits heartbeats goes on while readers move (pure)."""
+    return [one for one in lags if not policy.is_heartbeats_topic(one.topic)]
+
+
+def still_open(lags: Iterable[PartitionLag], ends: Mapping[Partition, int]) -> tuple[str, ...]:
+    """Of partitions whose ``ends`` lie behind what may be copied (pure)."""
+    return tuple(f"{one.topic}-{one.partition}" for one in lags if one.end < ends[one.topic, one.partition])

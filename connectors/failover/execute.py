@@ -21,17 +21,18 @@ from connect.kafka.transactions import Superseded
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect
-from connectors.failover.behind import behind, without_heartbeats
 from connectors.failover.collect import Wish
 from connectors.failover.denying import denied_already, deny_writes, first_rules, named
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
     Tell,
+    behind,
     copied_ends,
     drain,
     fence_writers,
     stop_flow,
+    without_heartbeats,
 )
 from connectors.failover.group_reads import why_silent
 from connectors.failover.journal import GroupBefore, Journal, State
@@ -40,8 +41,7 @@ from connectors.failover.plan import Plan, differing, expected, gone_on, plan, t
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule
-from connectors.failover.starting import starts_due, store_starts
-from connectors.failover.way_back import way_back
+from connectors.failover.starting import starts_due, store_starts, way_back
 from connectors.lag_reader import LagReader
 
 _NAMED: Final = 5

@@ -25,8 +25,7 @@ from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.live_offsets import Live, read_live
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.log_starts import readable, where, without_empty_steps
-from connectors.failover.places import Places
+from connectors.failover.places import Places, readable, where, without_empty_steps
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place, Rule, move_of
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings

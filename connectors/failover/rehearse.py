@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from connectors.failover.collect import Wish, collect
-from connectors.failover.log_starts import where
+from connectors.failover.places import where
 from connectors.failover.plan import Plan, differing, plan
 from connectors.failover.proving import first_records, prove
 from connectors.failover.site import Site

@@ -16,12 +16,10 @@ from connectors.failover.execute import Done, Failover
 from connectors.failover.journal import Journal
 from connectors.failover.lease import Lease, hold
 from connectors.failover.plan import Plan, plan
-from connectors.failover.predecessor import comes_back
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Snapshot
-from connectors.failover.starting import returns, store_starts
+from connectors.failover.starting import WayBack, comes_back, returns, store_starts, way_back
 from connectors.failover.unreplicated import find
-from connectors.failover.way_back import WayBack, way_back
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_positions

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.cli import failover
-from connect.cli.failover import Arguments, exit_code, find_source, wish_of
-from connect.cli.failover_words import with_values
+from connect.cli.failover import Arguments, exit_code, find_source, wish_of, with_values
 from connect.cli.main import app
 from connect.core.errors import ConfigError
 from connectors.failover.plan import Options, plan

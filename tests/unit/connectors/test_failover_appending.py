@@ -20,9 +20,9 @@ from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appender, appending, exporting, lease, marks, unreplicated
+from connectors.failover import appender, appending, lease, unreplicated
+from connectors.failover.appender import Mark
 from connectors.failover.appending import HEADER, TOPIC_HEADER
-from connectors.failover.marks import Mark
 from connectors.failover.own import Own
 from connectors.failover.unreplicated import Unreplicated
 from connectors.policy import DefaultReplicationPolicy
@@ -46,7 +46,7 @@ def record(offset: int, value: bytes = VALUE, headers: Sequence[tuple[str, bytes
 class Broker:
     """Answers Produce to the target's partitions with ``answers``, code by code, and takes all that come after them.
 
-    ``log`` has the source offsets of what is committed, batch by batch, and ``marks`` the committed marks.
+    ``log`` has the source offsets of what is committed, batch by batch, and ``marks`` the committed appender.
     ``killed_at``: twice the number of the request before which the process ends, or one more: behind it.
     """
 
@@ -187,7 +187,7 @@ async def append(
         return {one: {"max.message.bytes": TopicConfig("700", ConfigSource.TOPIC)} for one in topics}
 
     async def find(_: Any) -> list[Unreplicated]:
-        known = await marks.read_marks(site)
+        known = await appender.read_marks(site)
         found = []
         for one in of:
             mark = known.of(Mark(one, HERE, one, THERE, 20))
@@ -204,7 +204,7 @@ async def append(
         (unreplicated, "read_ranges", read), (appending, "describe", describe), (appending, "find", find),
         (appending, "why_running", answer("")), (appending, "copied_ends", answer({})),
         (appending, "log_of", answer(MARKS)), (appending, "compacted", cleaned),
-        (marks, "stored", answer(broker.marks)), (appender, "_BATCH_S", 0.5), (appender, "_COMMIT_S", 0.5),
+        (appender, "stored", answer(broker.marks)), (appender, "_BATCH_S", 0.5), (appender, "_COMMIT_S", 0.5),
         *((appender, name, getattr(broker, name)) for name in
           ("init_producer_id", "claim", "add_partitions", "produce_all", "end_transaction")),
     ):  # fmt: skip
@@ -412,7 +412,7 @@ def test_who_left_some_says_so_by_the_exit_code(
 
 
 def test_an_exported_header_whose_key_is_no_text_has_it_as_bytes_too() -> None:
-    found = exporting.as_json(
+    found = unreplicated.as_json(
         SimpleNamespace(**vars(record(20, headers=[("é", b"1"), ("a\udce9", b"")])), topic="orders", partition=0)
     )
     assert found["headers"] == [["é", "MQ=="], ["a\ufffd", "", "Yek="]]

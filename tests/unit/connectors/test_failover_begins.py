@@ -13,7 +13,7 @@ import pytest
 from connect.kafka.offsets import EARLIEST
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import log_starts, places
+from connectors.failover import places
 from connectors.failover.places import Places
 from connectors.failover.plan import is_blocking
 from connectors.failover.snapshot import Finding, GroupMove, How, Place, Rule
@@ -115,8 +115,8 @@ async def look(
     monkeypatch.setattr(places, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
     monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
-    monkeypatch.setattr(log_starts, "read_ranges", read)
+    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(places, "read_ranges", read)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
@@ -135,7 +135,7 @@ async def look(
     if place is None:
         return None, []
     move = GroupMove("g", ("orders", 0), offset, place[:2], None, "", place.offset, "", place.how)
-    (moved,), left = await log_starts.readable([move], *clusters, found)
+    (moved,), left = await places.readable([move], *clusters, found)
     return place._replace(offset=moved.after), left
 
 

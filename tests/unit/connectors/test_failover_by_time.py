@@ -14,7 +14,7 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connectors.failover import collect, group_reads, log_starts
+from connectors.failover import collect, group_reads, places
 from connectors.failover.group_reads import GroupsLook
 from connectors.failover.plan import Options, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
@@ -65,7 +65,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(group_reads, "told_offsets", told)
     monkeypatch.setattr(group_reads, "list_groups", list_groups)
     monkeypatch.setattr(group_reads, "read_live", nothing_stored)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(places, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 

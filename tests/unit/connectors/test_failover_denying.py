@@ -15,7 +15,7 @@ from connect.kafka import topic_configs
 from connect.kafka.cluster import TopicMetadata
 from connectors.dataplane.lost import known_topics
 from connectors.failover import denying, draining
-from connectors.failover.behind import Behind
+from connectors.failover.draining import Behind
 from connectors.lag import FlowLag, lag_of
 
 TOPICS = {"orders", "mail"}

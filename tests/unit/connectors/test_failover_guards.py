@@ -33,19 +33,16 @@ from connectors.failover import (
     unreplicated,
 )
 from connectors.failover.appending import HEADER
-from connectors.failover.behind import Behind, still_open, without_heartbeats
 from connectors.failover.collect import Wish, why_several
-from connectors.failover.draining import CopiedEnd
+from connectors.failover.draining import Behind, CopiedEnd, still_open, without_heartbeats
 from connectors.failover.group_reads import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.logs import Fate, Log, became
-from connectors.failover.own import merged, own_ranges
+from connectors.failover.own import Fate, Log, became, merged, own_ranges
 from connectors.failover.plan import Options, Outcome, Plan, gone_on, plan
 from connectors.failover.returning import still_stopped
 from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
-from connectors.failover.starting import why_no_start
+from connectors.failover.starting import WayBack, why_no_start
 from connectors.failover.unreplicated import is_same
-from connectors.failover.way_back import WayBack
 from connectors.lag import FlowLag, lag_of
 from connectors.mirror_records import Checkpoint
 from connectors.policy import DefaultReplicationPolicy

@@ -13,9 +13,9 @@ from connect.core.errors import PermanentError
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import predecessor, returning, starting
+from connectors.failover import returning, starting
 from connectors.failover.collect import Wish
-from connectors.failover.predecessor import Copied, comes_back, copied
+from connectors.failover.starting import Copied, comes_back, copied
 
 ORDERS = TopicPartition("orders", 0)
 _NAME = "MirrorSourceConnector"
@@ -84,8 +84,8 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
         assert cluster.log is not None or not partitions, "what is not there is not asked for"
         return {} if cluster.log is None else dict.fromkeys(partitions, cluster.log[at != EARLIEST])
 
-    monkeypatch.setattr(predecessor, "read_stored_offsets", read)
-    monkeypatch.setattr(predecessor, "list_offsets", offsets)
+    monkeypatch.setattr(starting, "read_stored_offsets", read)
+    monkeypatch.setattr(starting, "list_offsets", offsets)
     site: Any = SimpleNamespace(
         flow=flow("us"), back=flow("eu", enabled=is_enabled), source=Cluster(us), target=Cluster(eu)
     )

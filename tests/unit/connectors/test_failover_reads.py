@@ -15,7 +15,7 @@ from connect.core.errors import RetriableError
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_reads, log_starts, own, returning
+from connectors.failover import group_reads, own, places, returning
 from connectors.failover.collect import Wish
 from connectors.failover.plan import Options, is_blocking
 from connectors.failover.snapshot import GroupMove, How, Place, Rule
@@ -51,10 +51,10 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
     us, eu = cast(Any, "us"), cast(Any, "eu")
-    places: Any = SimpleNamespace(place=where)
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, places, "checkpoints").groups()
+    known: Any = SimpleNamespace(place=where)
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints").groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
@@ -82,11 +82,11 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
-    places: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
+    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
     us, eu = cast(Any, "us"), cast(Any, "eu")
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, places, "checkpoints", others=("ap",)).groups()
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints", others=("ap",)).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
     options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
@@ -126,19 +126,19 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         yield None
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    monkeypatch.setattr(log_starts, "read_ranges", read)
-    places: Any = SimpleNamespace(place=where, first_there=first)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "read_ranges", read)
+    known: Any = SimpleNamespace(place=where, first_there=first)
     options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
-    (move,), left = await log_starts.readable([MOVE], us, eu, places)
+    (move,), left = await places.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
         assert not left, "it has read all there is"
     else:
         assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
-    (same,), left = await log_starts.readable([replace(MOVE, after=57)], us, eu, places)
+    (same,), left = await places.readable([replace(MOVE, after=57)], us, eu, known)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await log_starts.readable([MOVE], None, eu, places)
+    _, (told,) = await places.readable([MOVE], None, eu, known)
     assert told.rule is Rule.LOG_BEGIN and "deleted" in told.why
 
 
@@ -177,12 +177,12 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
 
     for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(places, "told_offsets", told)
     monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
-    places: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, source_id=lambda _: None, flow=flow)
-    found = await group_reads.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).groups()
+    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, source_id=lambda _: None, flow=flow)
+    found = await group_reads.GroupsLook(lambda _: True, None, eu, known, "checkpoints", at_ms).groups()
     assert {one.target for one in found.moves} == kept
     gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
@@ -354,7 +354,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
         for one in range(records):
             yield one
 
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    monkeypatch.setattr(log_starts, "read_ranges", read_ranges)
-    (move,) = await log_starts.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "read_ranges", read_ranges)
+    (move,) = await places.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -16,10 +16,9 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import unreplicated
+from connectors.failover.appender import Mark, Marks
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.logs import Fate, Log
-from connectors.failover.marks import Mark, Marks
-from connectors.failover.own import Own, Range
+from connectors.failover.own import Fate, Log, Own, Range
 from connectors.failover.site import Site
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
