@@ -301,7 +301,7 @@ def ask(question: str) -> str:
 
 
 def confirmed(arguments: Arguments, question: str) -> bool:
-    """Raises ConfigError if there is a question, and nobody to answer it."""
+    """Raises ConfigError if there is a question, and no terminal to answer it."""
     if not arguments.asks:
         return True
     if not can_ask(arguments):

@@ -472,7 +472,7 @@ def undo(
     help_all: HelpAll = False,
     source: Source = None,
 ) -> None:
-    """Take back what the last failover or failback to a cluster has changed, whoever ran it, wherever.
+    """Take back what the last failover or failback to a cluster has changed, of any operator, on any machine.
 
     A group that has gone on in any of its partitions stays as it is, in all of them.
 

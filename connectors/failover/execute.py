@@ -37,7 +37,7 @@ from connectors.failover.draining import (
 from connectors.failover.group_reads import why_silent
 from connectors.failover.journal import GroupBefore, Journal, State
 from connectors.failover.lease import TRANSACTION_TIMEOUT_MS, InHand, Lease, await_no_way_back, hold
-from connectors.failover.plan import Plan, differing, expected, gone_on, plan, to_commit
+from connectors.failover.plan import Plan, differing, gone_on, plan
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule
@@ -176,6 +176,16 @@ class GroupMover:
             return f"group {group}: its coordinator answers too slowly to take it back: run this again"
         refused = await forget(self._target, group, places)
         return ", ".join(f"group {group}, {topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
+
+
+def to_commit(moves: Sequence[GroupMove]) -> dict[Partition, Committed]:
+    """What to store for one group."""
+    return {one.target: Committed(one.after, one.metadata) for one in moves}
+
+
+def expected(moves: Sequence[GroupMove]) -> dict[Partition, int | None]:
+    """What one group has committed on the target as long as nothing newer was."""
+    return {one.target: one.before for one in moves}
 
 
 class Failover:
@@ -328,7 +338,7 @@ class Failover:
         lag = await LagReader(site.flow, site.source, site.target).all()
         wanted = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
         ours = {*lease.record.denied, *journal.run.denied}
-        # What somebody else has refused is not ours to allow.
+        # What another operator has refused is not ours to allow.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
         first = await first_rules(site.source, topics)
         if first.why_not:

@@ -32,6 +32,7 @@ from connectors.settings import MirrorSourceSettings
 
 _AT_ONCE: Final = 64
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_CHANGELOG: Final = "-changelog"
 _NO_ANSWER: Final = "its leader does not answer"
 #: What a group has committed at a source that is gone.
 _UNKNOWN: Final = Committed(-1, "")
@@ -111,6 +112,7 @@ class GroupsLook:
             if one.has_offsets and not one.is_idle
         ]
         asked = sorted(name for name, one in listed.items() if one.has_offsets)
+        findings += streams_state(asked, (await source.metadata(None)).topics)
         moves: list[GroupMove] = []
         lost: set[str] = set()
         for some, more, topics in await gather_limited(self._of_group, asked, _AT_ONCE):
@@ -305,6 +307,20 @@ class GroupsLook:
             return []
         why = f"has no checkpoint of {names}: it begins there by its auto.offset.reset; --at sets it by time"
         return [Finding(group, Rule.PARTLY_NO_CHECKPOINT, why)]
+
+
+def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Finding]:
+    """Groups of Kafka Streams applications that have state, by the names that Streams gives its topics."""
+    kept = [topic for topic in topics if topic.endswith(_CHANGELOG)]
+    found = []
+    for group in groups:
+        if some := sorted(topic for topic in kept if topic.startswith(f"{group}-")):
+            why = (
+                f"is a Kafka Streams application with state, such as {some[0]}: its offsets are moved, and its state "
+                "is right only if these topics are mirrored under their own names; else reset it on the target"
+            )
+            found.append(Finding(group, Rule.STREAMS_STATE, why))
+    return found
 
 
 class _Unseen(NamedTuple):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connect.kafka.group_offsets import Committed, Partition
 from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
+
+if TYPE_CHECKING:
+    from connect.kafka.group_offsets import Partition
 
 #: In a set of groups: every group.
 EVERY: Final = "*"
@@ -266,13 +268,3 @@ def gone_on(before: Plan, now: Groups) -> list[Finding]:
     used = {one.group for one in now.moves if was.get((one.group, one.source), -1) != one.source_offset}
     used |= {one.group for one in now.findings if one.rule is Rule.USED_AT_SOURCE}
     return [Finding(group, Rule.USED_MEANWHILE, "was used at the source while it was moved") for group in used & ours]
-
-
-def to_commit(moves: Sequence[GroupMove]) -> dict[Partition, Committed]:
-    """What to store for one group."""
-    return {one.target: Committed(one.after, one.metadata) for one in moves}
-
-
-def expected(moves: Sequence[GroupMove]) -> dict[Partition, int | None]:
-    """What one group has committed on the target as long as nothing newer was."""
-    return {one.target: one.before for one in moves}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connect.kafka.group_offsets import Committed, Partition
-from connectors.lag import FlowLag
+if TYPE_CHECKING:
+    from connect.kafka.group_offsets import Committed, Partition
+    from connectors.lag import FlowLag
 
 #: Outcomes of a sample check.
 SAME: Final = "same"

@@ -142,7 +142,7 @@ async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path:
 
 
 async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Capture) -> None:
-    """The others are, by whoever comes along."""
+    """The others are, by any operator."""
     assert (await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys))[0] == 0
     first, *others = copied.groups
     went_on = copied.wanted()[first] + 1

@@ -57,7 +57,7 @@ class Transaction:
 @dataclass(eq=False, slots=True)
 class Operator:
     name: str
-    #: What each group had committed when it was looked at, or may have as if nobody had gone on since.
+    #: What each group had committed when it was looked at, or may have if no consumer has gone on since.
     seen: dict[tuple[str, Partition], set[int | None]] = field(default_factory=dict)
     is_dead: bool = False
     frozen_until_s: float = 0.0
@@ -75,7 +75,7 @@ class World:
         self.owners: dict[str, object] = {}
         self.open: dict[str, Transaction] = {}
         self.holder: Operator | None = None
-        #: What the consumers of a group have read, at the source or here; nobody may go on behind it.
+        #: What the consumers of a group have read, at the source or here; no group may be sent beyond it.
         self.read: dict[tuple[str, Partition], int] = {}
         self.at = 0
         self.faults_found: list[str] = []

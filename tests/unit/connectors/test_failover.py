@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.group_offsets import Committed
 from connectors.failover import lease, places, undo
+from connectors.failover.execute import to_commit
 from connectors.failover.journal import GroupBefore, StartBefore
 from connectors.failover.own import Range, between
-from connectors.failover.plan import EVERY, Options, Outcome, Plan, differing, plan, to_commit, with_moved
+from connectors.failover.plan import EVERY, Options, Outcome, Plan, differing, plan, with_moved
 from connectors.failover.proving import _rounds, compare
 from connectors.failover.snapshot import (
     DIFFERS,
@@ -289,9 +291,19 @@ def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_
     (one,) = with_moved(groups, {("readers", MOVE.target): 37}, Options()).moves
     assert one.is_done and one.how is How.MOVED
     for moved in ({}, {("readers", MOVE.target): 36}, {("others", MOVE.target): 37}):
-        assert with_moved(groups, moved, Options()).moves == (late,), "somebody else has moved it"
+        assert with_moved(groups, moved, Options()).moves == (late,), "another operator has moved it"
     rewinds = Options(rewinds=frozenset({"readers"}))
     assert with_moved(groups, {("readers", MOVE.target): 37}, rewinds).moves == (late,), "that is wanted"
     ahead = replace(late, before=30, after=37)
     ahead_alone = Groups(("readers",), (ahead,))
     assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, Options()).moves == (ahead,)
+
+
+def test_the_planning_of_a_move_opens_few_files() -> None:
+    """Who wants to know why a group is blocked reads two modules; from the command on it is at most 18."""
+    code = "import sys, connect.cli.failover, connectors.failover.plan; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in told if name.partition(".")[0] in ("connect", "connectors", "rest")]
+    assert {"connectors.failover.plan", "connectors.failover.snapshot"} <= set(ours)
+    assert len(ours) <= 18, ours
+    assert not [name for name in ours if name.startswith("connect.kafka")], "the plan is pure"

@@ -507,7 +507,7 @@ async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
 async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
     monkeypatch: pytest.MonkeyPatch, before: int | None
 ) -> None:
-    """Else its quiet partitions begin anew, at auto.offset.reset (D1)."""
+    """Else its quiet partitions begin at auto.offset.reset (D1)."""
     eu = Eu(monkeypatch, [])
     eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
     rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))

@@ -12,19 +12,77 @@ from typing import Any, cast
 import pytest
 
 from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import group_reads, own, places, returning
 from connectors.failover.collect import Wish
-from connectors.failover.plan import Options, is_blocking
-from connectors.failover.snapshot import GroupMove, How, Place, Rule
+from connectors.failover.plan import Options, is_blocking, plan
+from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
+
+
+class Us(Cluster):
+    """A source that is compared with its name."""
+
+    def __init__(self) -> None:
+        self.name = "us"
+
+    def __eq__(self, other: object) -> bool:
+        return other == "us"
+
+    def __hash__(self) -> int:
+        return hash("us")
+
+    async def metadata(self, topics: Any) -> Any:
+        del topics
+        return SimpleNamespace(topics={})
+
+
+def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
+    topics = ["orders", "app-counts-changelog", "app2-counts-changelog", "app-repartition"]
+    (found,) = group_reads.streams_state(["app", "plain"], topics)
+    assert found.group == "app" and "app-counts-changelog" in found.why and not is_blocking(found)
+
+
+async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that does not answer, and a target partition without a leader (D5)."""
+
+    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
+        names = ("mute", "led", "leaderless")
+        return {name: GroupListing(CLASSIC, "consumer", "Empty") for name in names} if cluster == "us" else {}
+
+    async def committed(cluster: Any, group: str, *, stable: bool = False) -> dict[Any, Committed]:
+        if group == "mute":
+            raise RetriableError("its coordinator does not answer")
+        return {("orders", int(group == "leaderless")): Committed(40)} if cluster == "us" else {}
+
+    async def told(_: Any, partitions: Collection[Any], *__: Any) -> Any:
+        return {one: 0 for one in partitions if one[1] == 0}, {
+            one: f"{one[0]}-1 has no leader now" for one in partitions if one[1] == 1
+        }
+
+    async def where(topic: str, partition: int, _: int) -> Place:
+        return Place(f"us.{topic}", partition, 37, How.EXACT)
+
+    monkeypatch.setattr(group_reads, "list_groups", list_groups)
+    monkeypatch.setattr(group_reads, "committed", committed)
+    monkeypatch.setattr(places, "told_offsets", told)
+    known: Any = SimpleNamespace(place=where)
+    found = await group_reads.GroupsLook(lambda _: True, Us(), cast(Any, "eu"), known, "checkpoints").groups()
+    planned = plan(Snapshot("us", "eu", groups=found), Options())
+    assert [one.group for one in planned.ready] == ["led"]
+    reasons = {one.group: one.reasons[0].why for one in planned.blocked}
+    assert reasons == {
+        "mute": "could not be read: its coordinator does not answer",
+        "leaderless": "us.orders-1 could not be looked at: us.orders-1 has no leader now",
+    }
 
 
 async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +110,7 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    us, eu = cast(Any, "us"), cast(Any, "eu")
+    us, eu = Us(), cast(Any, "eu")
     known: Any = SimpleNamespace(place=where)
     found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints").groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
@@ -85,7 +143,7 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
     monkeypatch.setattr(places, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
     known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
-    us, eu = cast(Any, "us"), cast(Any, "eu")
+    us, eu = Us(), cast(Any, "eu")
     found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints", others=("ap",)).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings

@@ -84,8 +84,10 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     fenced: list[Any] = []
 
     async def known_topics(_: Any, names: Any) -> dict[str, TopicMetadata]:
-        assert names == {"us.orders", "us.deleted"}
-        return {"us.orders": topic("us.orders")}
+        assert names == {"us.orders", "us.deleted", "us.leaderless"}
+        led = topic("us.leaderless")
+        leaderless = replace(led, partitions={0: PartitionMetadata(-1, 0, (1,), 5)})
+        return {"us.orders": topic("us.orders"), "us.leaderless": leaderless}
 
     async def fence(_: Any, name: str, partitions: Any) -> None:
         fenced.append((name, partitions))
@@ -94,7 +96,8 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     monkeypatch.setattr(draining, "fence", fence)
     gone = replace(POSITION, target_topic="us.deleted", target_partition=1)
     alone = replace(gone, transactional_id="another")
-    unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone))}
+    leaderless = replace(POSITION, target_topic="us.leaderless")
+    unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
     await draining._fence(site(), unclean, print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
