@@ -33,6 +33,7 @@ from connectors.settings import MirrorSourceSettings
 _AT_ONCE: Final = 64
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _CHANGELOG: Final = "-changelog"
+_NAMED: Final = 5
 _NO_ANSWER: Final = "its leader does not answer"
 #: What a group has committed at a source that is gone.
 _UNKNOWN: Final = Committed(-1, "")
@@ -263,7 +264,7 @@ class GroupsLook:
             for group in (*known, *without)
         }
         there = await self._partitions({topic for some in reads.values() for topic in some})
-        found = _Unseen([], [])
+        found, unplaced = _Unseen([], []), dict[str, list[Partition]]()
         for group, some in reads.items():
             of_group = known.get(group, set())
             missing = [one for topic in sorted(some) for one in there.get(topic, ()) if one not in of_group]
@@ -278,8 +279,8 @@ class GroupsLook:
                     move_of(group, one, _UNKNOWN, Place(*one, -1, How.TIME), present[group]) for one in missing
                 )
             else:
-                missing = [one for one in missing if one not in present[group]]
-                found.findings.extend(await self._without_place(group, missing))
+                unplaced[group] = [one for one in missing if one not in present[group]]
+        found.findings.extend(await self._without_place(unplaced))
         return found
 
     async def _partitions(self, topics: Collection[str]) -> dict[str, list[Partition]]:
@@ -299,14 +300,21 @@ class GroupsLook:
         )
         return Finding(group, Rule.NO_CHECKPOINT, why)
 
-    async def _without_place(self, group: str, partitions: Sequence[Partition]) -> list[Finding]:
-        """A partition that is empty needs none."""
-        ends, _ = await told_offsets(self._target, partitions, LATEST) if partitions else ({}, {})
-        names = ", ".join(f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1))
-        if not names:
-            return []
-        why = f"has no checkpoint of {names}: it begins there by its auto.offset.reset; --at sets it by time"
-        return [Finding(group, Rule.PARTLY_NO_CHECKPOINT, why)]
+    async def _without_place(self, unplaced: Mapping[str, Sequence[Partition]]) -> list[Finding]:
+        """Of groups with partitions without a checkpoint. One that is empty needs none."""
+        wanted = {one for partitions in unplaced.values() for one in partitions}
+        ends, _ = await told_offsets(self._target, wanted, LATEST) if wanted else ({}, {})
+        found = []
+        for group, partitions in unplaced.items():
+            names = [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]
+            if names:
+                more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+                why = (
+                    f"has no checkpoint of {', '.join(names[:_NAMED])}{more}: it begins there by its auto.offset."
+                    "reset; --at sets it by time"
+                )
+                found.append(Finding(group, Rule.PARTLY_NO_CHECKPOINT, why))
+        return found
 
 
 def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Finding]:
