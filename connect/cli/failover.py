@@ -100,6 +100,8 @@ def _run(arguments: Arguments, work: Callable[[_Place, _Controls], Coroutine[obj
 
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
+    if arguments.source and is_found(config, arguments.target, source):
+        warn(f"--from {source} is found in the file; the next release has --from for files with several sources alone")
     if arguments.gone is not None and arguments.gone not in ("", source):
         raise ConfigError(f"readers leave cluster {source}, and not {arguments.gone}", "--source-gone")
 
@@ -135,6 +137,14 @@ def find_source(config: MirrorMakerConfig, target: str) -> str:
     if len(found) > 1:
         raise ConfigError(f"readers may leave {' or '.join(found)}: say which with --from", "--to", config.file)
     return found[0]
+
+
+def is_found(config: MirrorMakerConfig, target: str, source: str) -> bool:
+    """Whether the file alone says that readers leave ``source``."""
+    try:
+        return find_source(config, target) == source
+    except ConfigError:
+        return False
 
 
 def find_controls(closing: ExitStack, arguments: Arguments, config: MirrorMakerConfig) -> _Controls:

@@ -72,8 +72,9 @@ async def read_live(target: Cluster, map_topic: str, flow: str) -> dict[str, Liv
 
 
 class LiveOffsets:
-    """Of the groups of one task. What is new is stored when the checkpoints of the same look are written; what is gone
-    at once: a crash in between makes a checkpoint count as stale that is not, and never the reverse."""
+    """Of the groups of one task. What is new is stored once the checkpoints of the same look are written, what is gone
+    at once: a crash in between makes a checkpoint count as stale that is not, and never the reverse. Of a group without
+    a record yet, nothing counts as stale."""
 
     def __init__(self, target: Cluster, map_topic: str, flow: str) -> None:
         self._target = target
@@ -91,9 +92,11 @@ class LiveOffsets:
         self._wanted[group] = live
         self._unwritten[group] = self._unwritten.get(group, 0) + checkpoints
 
-    def written(self, group: str) -> None:
-        """A checkpoint of the group is acknowledged."""
-        self._unwritten[group] = max(self._unwritten.get(group, 0) - 1, 0)
+    def written(self, group: str) -> bool:
+        """Take note that a checkpoint of the group is acknowledged. Return whether none is waited for any more."""
+        before = self._unwritten.get(group, 0)
+        self._unwritten[group] = max(before - 1, 0)
+        return before == 1
 
     async def store(self) -> None:
         """Store what differs. What fails is named in the log once, and comes again with the next call."""
@@ -113,15 +116,17 @@ class LiveOffsets:
         if self._stored is None:
             self._stored = await read_live(self._target, self._topic, self._flow)
         due = {group: self._due(group, self._stored) for group in self._wanted}
-        changed = {group: live for group, live in due.items() if live != self._stored.get(group)}
+        changed = {group: one for group, one in due.items() if one is not None and one != self._stored.get(group)}
         await self._writer.write(
             OutRecord(self._topic, _encode_key(self._flow, group), encode_live(live), LIVE_OFFSETS.partition_key)
             for group, live in sorted(changed.items())
         )
         self._stored |= changed
 
-    def _due(self, group: str, stored: Mapping[str, Live]) -> Live:
+    def _due(self, group: str, stored: Mapping[str, Live]) -> Live | None:
+        """What may be stored now of a group; None for nothing."""
         wanted = self._wanted[group]
         if not self._unwritten.get(group):
             return wanted
-        return {place: topic_id for place, topic_id in stored.get(group, {}).items() if place in wanted}
+        known = stored.get(group)
+        return None if known is None else {place: one for place, one in known.items() if place in wanted}

@@ -101,7 +101,8 @@ class MirrorCheckpointTask(SourceTask):
         if metadata is not None:
             place = record.source_partition
             labels = (str(place["group"]), str(place["topic"]), str(place["partition"]))
-            self._live.written(str(place["group"]))
+            if self._live.written(str(place["group"])):
+                await self._live.store()
             self._latencies.written(labels, record.timestamp_ms or 0, wall_ms())
 
     async def stop(self) -> None:

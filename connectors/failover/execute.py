@@ -259,7 +259,7 @@ class Failover:
     async def _run_under(self, lease: Lease, looked: Plan) -> Done:
         site, wish = self._site, self._wish
         journal = await Journal.begin(site, lease)
-        if journal.run.changes:
+        if journal.run.changes and journal.run.updated_ms < lease.record.since_ms:
             self._tell(f"this goes on with a run of {journal.run.owner} that was interrupted")
         left_out = looked.snapshot.stopped.keys()
         if not wish.is_gone:

@@ -118,7 +118,8 @@ async def test_what_only_the_source_has_is_noted(copied: Copied, capsys: Capture
     async with at_us as producer, producer.transaction():
         await producer.send_and_wait(copied.topic, b"1")
     _, told = await run(copied.arguments(leaves_unreplicated=True), capsys)
-    assert [note for note in told["notes"] if name in note and "transactional ids" in note]
+    (note,) = [note for note in told["notes"] if "has these transactional ids" in note]
+    assert note.startswith(f"only cluster {copied.us}") and (name in note or "more" in note)
     assert not [note for note in told["notes"] if "does not show" in note]
 
 

@@ -311,7 +311,7 @@ def held(lost: Any = None) -> Any:
         if lost is not None:
             raise lost
 
-    record = SimpleNamespace(denied=(), owner="ann", command="failover")
+    record = SimpleNamespace(denied=(), owner="ann", command="failover", since_ms=time.time_ns() // 1_000_000)
     return SimpleNamespace(lost=None, store=store, check=check, record=record)
 
 
@@ -829,7 +829,7 @@ async def made(_: Any) -> None: ...
 
 async def test_a_run_that_goes_on_with_another_names_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
-    before = journal.Run("1", "us", "eu", "bob@there", updated_ms=time.time_ns() // 1_000_000, denied=("a",))
+    before = journal.Run("1", "us", "eu", "bob@there", updated_ms=time.time_ns() // 1_000_000 - 1000, denied=("a",))
 
     async def read_runs(_: Any) -> list[journal.Run]:
         return [before]

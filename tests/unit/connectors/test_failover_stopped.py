@@ -176,7 +176,7 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
         ("copied_ends", fails),
     ):
         monkeypatch.setattr(execute, name, answer)
-    record = SimpleNamespace(denied=("mail",))
+    record = SimpleNamespace(denied=("mail",), since_ms=0)
     lease: Any = SimpleNamespace(lost=None, store=answers(None), record=record)
     monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(SimpleNamespace(run=Run("1", "us", "eu"))))
     said, control = list[str](), Control()
