@@ -109,13 +109,15 @@ class World:
         if actor.is_dead:
             raise Killed
 
-    def judge(self, group: str, place: Partition, old: Stored | None, what: str, by: Operator | None) -> None:
+    def judge(self, group: str, place: Partition, old: Stored | None, new: int | None, by: Operator | None) -> None:
         if by is None:
             return
         if self.holder is not by:
-            self.faults_found.append(f"{by.name} {what} {group} after {self.holder} has taken over")
-        if old is not None and old.by is None and old.offset not in by.seen.get((group, place), ()):
-            self.faults_found.append(f"{by.name} {what} {group} {place}: the newer commit {old.offset} is changed")
+            self.faults_found.append(f"{by.name} commits {new} for {group} after {self.holder} has taken over")
+        if old is None or old.by is not None or old.offset == new:
+            return
+        if old.offset not in by.seen.get((group, place), ()):
+            self.faults_found.append(f"{by.name} commits {new} for {group} {place}, over the newer {old.offset}")
 
     def end(self, name: str, *, commit: bool) -> None:
         """End what is open under a transactional id."""
@@ -125,7 +127,7 @@ class World:
         for (group, place), one in transaction.offsets.items():
             old = self.offsets.get((group, place))
             if old is None or old.at < one.at:  # as brokers do, which keep what lies last
-                self.judge(group, place, old, f"moves to {one.offset}", one.by)
+                self.judge(group, place, old, one.offset, one.by)
                 self.offsets[group, place] = one
                 if one.offset > self.read[group, place]:
                     skipped = f"{group} {place}: {one.offset} skips what is behind {self.read[group, place]}"
@@ -148,7 +150,7 @@ class World:
         if self.members[group]:
             raise GroupInUse(f"group {group} has members")
         for place in places:
-            self.judge(group, place, self.offsets.pop((group, place), None), "deletes", _ACTOR.get())
+            self.judge(group, place, self.offsets.pop((group, place), None), None, _ACTOR.get())
         self.undone += 1
         await self.step()
         return {}
