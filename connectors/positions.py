@@ -53,6 +53,7 @@ class Kind(IntEnum):
     # 7 is of an earlier version: chunks that were laid beside the map. They are passed over.
     FAILOVER = 8
     PROGRESS = 9
+    LIVE_OFFSETS = 10
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}  # because an enum is slow to search for each record

@@ -1,54 +1,69 @@
-"""``heliograph failover``: readers moved from one cluster to the other. Nothing is changed without ``--execute``."""
+"""``heliograph failover``, ``failback`` and ``undo``: groups moved between clusters. ``--execute`` alone changes
+anything."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.connectors_view import show_json
-from connect.cli.console import EXIT_OK
-from connect.core.errors import ConfigError
+from connect.cli.console import EXIT_OK, counted
+from connect.core.errors import ConfigError, PermanentError
 
 if TYPE_CHECKING:
     from connect.cli.flow_control import RestControl
-    from connectors.failover.preflight import Wish
+    from connectors.failover.collect import Wish
+    from connectors.failover.execute import Failover
+    from connectors.failover.plan import Plan
     from connectors.failover.returning import Failback
-    from connectors.failover.steps import Failover, Outcome
+    from connectors.failover.site import Site
     from connectors.flows import Flow, MirrorMakerConfig
+
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
 #: Of a group: letters, digits, and what stands for itself; a dot does in most names.
 _NAME: Final = re.compile(r"(?:[\w.-]|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
-#: Something is in the way, or what was moved is not what it should be.
+#: Nothing could be moved, or taken back.
 EXIT_NO_GO: Final = 2
+#: Some groups were left.
+EXIT_SOME_LEFT: Final = 3
+#: Old words of --accept that were options of all groups.
+_AHEAD: Final = "ahead"
+#: In a list of groups: every group.
+EVERY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """As they were given; ``undo`` is a file to be taken back, ``undo_file`` the one to be written."""
+    """As they were given. ``source`` None is found in the file; ``gone`` is the alias behind ``--source-gone``;
+    ``undo`` is an undo file of an earlier version; ``asks``: before anything changes."""
 
     file: Path
-    source: str
+    source: str | None
     target: str
     groups: Sequence[str] = ()
     rest: Sequence[str] = ()
     executes: bool = False
-    is_gone: bool = False
+    asks: bool = False
+    gone: str | None = None
     denies_writes: bool = False
-    rewinds: bool = False
-    leaves_stranded: bool = False
+    rewinds: Sequence[str] = ()
+    keeps: Sequence[str] = ()
+    leaves_unreplicated: bool = False
     at: str | None = None
     undo: Path | None = None
-    undo_file: Path | None = None
+    rehearses: bool = False
+    on_done: str | None = None
     sample: int = 10
     timeout_s: float = 600.0
     as_json: bool = False
@@ -58,40 +73,90 @@ class Arguments:
 
 
 def run_failover(arguments: Arguments) -> int:
-    """Print what would be done, or do it; the exit code: 0 go, or done; 2 no-go; 1 an error.
+    """Print what would be done, or do it; the exit code: 0 all groups move or have moved, 2 none can, 3 some are left.
 
     Raises ConfigError for arguments or a file that are wrong, and what the clusters raise.
     """
-    from connectors.failover.steps import Failover
-    from connectors.flows import load
+    from connectors.failover.execute import Failover
 
-    config = load(arguments.file)
-    with ExitStack() as closing:
-        controls = find_controls(closing, arguments, config)
-        if arguments.undo is not None:
-            return asyncio.run(_undo(config, arguments, controls))
-        return asyncio.run(_failover(config, arguments, controls, Failover))
+    return _run(arguments, lambda place, controls: _failover(place, arguments, controls, Failover))
 
 
 def run_failback(arguments: Arguments) -> int:
     """As :func:`run_failover`, with what has to be done for the flow back before."""
     from connectors.failover.returning import Failback
+
+    return _run(arguments, lambda place, controls: _failover(place, arguments, controls, Failback))
+
+
+def run_undo(arguments: Arguments) -> int:
+    """Print what would be taken back, or take it back; the exit code as of :func:`run_failover`."""
+    return _run(arguments, lambda place, controls: _undo(place, arguments, controls))
+
+
+def _run(arguments: Arguments, work: Callable[[_Place, _Controls], Coroutine[object, object, int]]) -> int:
+    from connectors.failover.site import site
     from connectors.flows import load
 
     config = load(arguments.file)
+    source = arguments.source or find_source(config, arguments.target)
+    if arguments.source and is_found(config, arguments.target, source):
+        warn(f"--from {source} is found in the file; the next release has --from for files with several sources alone")
+    if arguments.gone is not None and arguments.gone not in ("", source):
+        raise ConfigError(f"readers leave cluster {source}, and not {arguments.gone}", "--source-gone")
+
+    async def at_place(controls: _Controls) -> int:
+        async with site(config, source, arguments.target) as place:
+            return await work(_Place(config, place), controls)
+
     with ExitStack() as closing:
-        return asyncio.run(_failover(config, arguments, find_controls(closing, arguments, config), Failback))
+        controls = find_controls(closing, replace(arguments, source=source), config)
+        return asyncio.run(at_place(controls))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    config: MirrorMakerConfig
+    site: Site
+
+
+def find_source(config: MirrorMakerConfig, target: str) -> str:
+    """The cluster that readers leave: the source of the file's flow to ``target``, else where its flow from there goes.
+
+    Raises ConfigError if the file has none, or several.
+    """
+    from connectors.flows import Flow
+
+    if target not in config.clusters:
+        raise ConfigError(f"{target} is no cluster of the file, which has {', '.join(config.clusters)}", "--to")
+    others = [alias for alias in config.clusters if alias != target]
+    there = [alias for alias in others if Flow(config, alias, target).enabled]
+    found = there or [alias for alias in others if Flow(config, target, alias).enabled]
+    if not found:
+        raise ConfigError(f"it has no flow to {target}, and none from there", "--to", config.file)
+    if len(found) > 1:
+        raise ConfigError(f"readers may leave {' or '.join(found)}: say which with --from", "--to", config.file)
+    return found[0]
+
+
+def is_found(config: MirrorMakerConfig, target: str, source: str) -> bool:
+    """Whether the file alone says that readers leave ``source``."""
+    try:
+        return find_source(config, target) == source
+    except ConfigError:
+        return False
 
 
 def find_controls(closing: ExitStack, arguments: Arguments, config: MirrorMakerConfig) -> _Controls:
-    """Of the flow and of the flow back, where ``--rest`` says who to ask.
+    """Of the flow and of the flow back, if ``--rest`` names workers to ask.
 
-    Raises ConfigError where nobody runs the flow, or runs it under another name than ``config`` has.
+    Raises ConfigError if none of them runs the flow, or runs it under another name than ``config`` has.
     """
     from connectors.flows import Flow
 
     if not arguments.rest:
         return None, None
+    assert arguments.source is not None
     there, back = (
         Flow(config, source, target)
         for source, target in ((arguments.source, arguments.target), (arguments.target, arguments.source))
@@ -123,103 +188,173 @@ def tell_on_stderr(line: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=sys.stderr, flush=True)
 
 
-def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
-    """Raises ConfigError where a pattern, a time or a word is wrong."""
-    from connectors.failover.preflight import ACCEPTABLE, Wish
+def warn(line: str) -> None:
+    """Of what works for one more release."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
 
-    if wrong := sorted(set(arguments.accepts) - set(ACCEPTABLE)):
-        raise ConfigError(f"{wrong[0]} is nothing that can be accepted, which is {', '.join(ACCEPTABLE)}", "--accept")
+
+def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
+    """Raises ConfigError if a pattern, a time or a word is wrong."""
+    from connectors.failover.collect import Wish
+    from connectors.failover.plan import ACCEPTABLE, Options
+
+    accepts: dict[str, frozenset[str]] = {}
+    for one in arguments.accepts:
+        word, _, group = one.partition("=")
+        if word not in (*ACCEPTABLE, _AHEAD):
+            raise ConfigError(f"{word} is nothing that can be accepted, which is {', '.join(ACCEPTABLE)}", "--accept")
+        if not group:
+            warn(f"--accept {word} is for every group: name them, --accept {word}=GROUP; the next release demands it")
+        accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
     named = frozenset(re.sub(r"\\(.)", r"\1", one) for one in arguments.groups if _NAME.fullmatch(one))
-    if arguments.topics and not (arguments.is_gone and arguments.at and named):
+    if arguments.topics and not (arguments.gone is not None and arguments.at and named):
         raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
+    options = Options(
+        rewinds=frozenset(arguments.rewinds),
+        keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
+        accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
+        is_by_time=arguments.at is not None,
+    )
     return Wish(
         takes=_takes(arguments, config),
+        options=options,
         named=named,
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
         topics=frozenset(arguments.topics),
-        is_gone=arguments.is_gone,
-        rewinds=arguments.rewinds,
+        is_gone=arguments.gone is not None,
         sample=arguments.sample,
         denies_writes=arguments.denies_writes,
-        leaves_stranded=arguments.leaves_stranded,
+        leaves_unreplicated=arguments.leaves_unreplicated,
         timeout_s=arguments.timeout_s,
-        accepts=frozenset(arguments.accepts),
     )
 
 
 async def _failover(
-    config: MirrorMakerConfig,
-    arguments: Arguments,
-    controls: tuple[RestControl | None, RestControl | None],
-    kind: type[Failover | Failback],
+    place: _Place, arguments: Arguments, controls: _Controls, kind: type[Failover] | type[Failback]
 ) -> int:
-    from connect.cli.failover_view import as_json, show_preflight
-    from connectors.failover.site import site
+    from connect.cli.failover_view import as_json, show_plan
 
-    async with site(config, arguments.source, arguments.target) as place:
-        file = arguments.undo_file or Path(f"failover-{arguments.source}-{arguments.target}.undo.json")
-        steps = kind(place, wish_of(arguments, config), file, tell_on_stderr, controls)
-        looked = await steps.look()
-        if not arguments.executes or looked.obstacles:
-            if arguments.as_json:
-                show_json(as_json(looked, None, None))
-            else:
-                show_preflight(looked, everything=arguments.everything)
-                if not looked.obstacles:
-                    print("nothing was changed; --execute does it")
-            return EXIT_NO_GO if looked.obstacles else EXIT_OK
-        outcome = await steps.run(f"heliograph {kind.__name__.lower()}")
-        return show_outcome(outcome, arguments, file)
-
-
-def show_outcome(outcome: Outcome, arguments: Arguments, file: Path) -> int:
-    from connect.cli.failover_view import as_json, show_preflight, show_proofs
-
+    wish = wish_of(arguments, place.config)
+    if arguments.rehearses:
+        return await _rehearse(place, wish)
+    steps = kind(place.site, wish, tell_on_stderr, controls)
+    looked = await steps.look()
+    source = looked.snapshot.source
+    if looked.snapshot.source_error and not wish.is_gone and arguments.executes and can_ask(arguments):
+        print(f"cluster {source} does not answer: {looked.snapshot.source_error}")
+        if ask(f"If it is gone, and no producer writes there, type its alias ({source}): ") == source:
+            steps = kind(place.site, replace(wish, is_gone=True), tell_on_stderr, controls)
+            looked = await steps.look()
+    goes = arguments.executes and looked.can_go
+    if arguments.as_json and not goes:
+        show_json(as_json(looked, None))
+    elif not arguments.as_json:
+        show_plan(looked, everything=arguments.everything)
+    if not goes:
+        if not arguments.as_json and looked.can_go:
+            print("nothing was changed; --execute does it")
+        return exit_code(looked)
+    if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {place.site.flow.target_alias}?"):
+        print("nothing was changed")
+        return exit_code(looked)
+    done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
     if arguments.as_json:
-        show_json(as_json(outcome.looked, outcome.proofs, str(file), outcome.other_undo_files))
+        show_json(as_json(done.plan, done))
     else:
-        show_preflight(outcome.looked, everything=arguments.everything, is_done=True)
-        show_proofs(outcome.proofs, everything=arguments.everything)
-        others = ", ".join(outcome.other_undo_files)
-        print(
-            f"done: start readers and writers on cluster {arguments.target}; {file} takes it back: heliograph failover "
-            f"--from {arguments.source} --to {arguments.target} --undo {file}"
-            + (f"; then, in the same way, what was done before the interruption: {others}" if others else "")
-        )
-    return EXIT_NO_GO if outcome.differs else EXIT_OK
+        from connect.cli.failover_view import show_done
+        from connect.kafka.settings import format_address
+
+        show_done(done, everything=arguments.everything)
+        servers = ",".join(format_address(*one) for one in place.site.target.settings.bootstrap)
+        print(f"clients there: bootstrap.servers = {servers}")
+    if arguments.on_done is not None:
+        await _on_done(arguments.on_done, exit_code(done.plan))
+    return exit_code(done.plan)
 
 
-async def _undo(config: MirrorMakerConfig, arguments: Arguments, controls: _Controls) -> int:
-    from connectors.failover import undo
+async def _on_done(command: str, code: int) -> None:
+    """Run a command of the operator's, which finds the exit code in its environment. Raises PermanentError if it
+    fails."""
+    environment = {**os.environ, "HELIOGRAPH_EXIT_CODE": str(code)}
+    running = await asyncio.create_subprocess_shell(command, env=environment)
+    if failed := await running.wait():
+        raise PermanentError(f"the groups were moved, and --on-done ended with exit code {failed}: {command}")
+
+
+async def _rehearse(place: _Place, wish: Wish) -> int:
+    from connect.cli.failover_view import show_rehearsal
+    from connectors.failover.rehearse import rehearse
+
+    done = await rehearse(place.site, wish)
+    show_rehearsal(done)
+    return exit_code(done.plan)
+
+
+def exit_code(plan: Plan) -> int:
+    """0: all groups are ready, or at their target offsets; 2: none is; 3: some are blocked."""
+    if not plan.can_go:
+        return EXIT_NO_GO
+    return EXIT_SOME_LEFT if plan.blocked else EXIT_OK
+
+
+def can_ask(arguments: Arguments) -> bool:
+    """Whether there is anybody to answer."""
+    return arguments.asks and sys.stdin.isatty()
+
+
+def ask(question: str) -> str:
+    """What the operator types; nothing at the end of the input."""
+    try:
+        return input(question).strip()
+    except EOFError:
+        return ""
+
+
+def confirmed(arguments: Arguments, question: str) -> bool:
+    """Raises ConfigError if there is a question, and no terminal to answer it."""
+    if not arguments.asks:
+        return True
+    if not can_ask(arguments):
+        raise ConfigError("the input is no terminal, and so the question cannot be asked: say --yes", "--execute")
+    return ask(f"{question} [yes/no] ").lower() in ("y", "yes")
+
+
+async def _undo(place: _Place, arguments: Arguments, controls: _Controls) -> int:
+    from connectors.failover import journal, undo
     from connectors.failover.lease import hold
-    from connectors.failover.site import site
-    from connectors.failover.taking_back import take_back
 
-    assert arguments.undo is not None
-    record = undo.read(arguments.undo)
-    if (record.source, record.target) != (arguments.source, arguments.target):
-        raise ConfigError(f"it is of a failover from {record.source} to {record.target}", "--undo", str(arguments.undo))
-    async with site(config, arguments.source, arguments.target) as place:
-        if not arguments.executes:
-            print(
-                f"{arguments.undo} takes back {len(record.groups)} offsets of groups, "
-                f"{len(record.starts) + len(record.begins)} begins of flows and {len(record.denied)} access rules; "
-                "nothing was changed; --execute does it"
-            )
-            return EXIT_OK
-        async with hold(place, "heliograph failover --undo") as lease:
-            left = await take_back(place, record, tell_on_stderr, controls, lease.record.denied)
-            await lease.store(denied=())
-            others = lease.other_undo_files(arguments.undo)
-    print(
-        f"{arguments.source}->{arguments.target} stays as it is: where the failover has stopped it, start it again "
-        "(its mirror, or heliograph connectors resume)"
+    site = place.site
+    if arguments.undo is not None:
+        warn("--undo FILE is for files of earlier versions: heliograph undo takes back what this one has done")
+        run = undo.read_file(arguments.undo)
+        if (run.source, run.target) != (site.flow.source_alias, site.flow.target_alias):
+            raise ConfigError(f"it is of a failover from {run.source} to {run.target}", "--undo", str(arguments.undo))
+    else:
+        newest = undo.newest(await journal.read_runs(site))
+        if newest is None:
+            print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
+            return EXIT_NO_GO
+        run = newest
+    what = (
+        f"offsets of {counted(len(run.groups), 'group')}, "
+        f"{counted(len(run.starts) + len(run.begins), 'begin')} of flows and access rules "
+        f"of {counted(len(run.denied), 'topic')}"
     )
+    print(f"to take back: {what}" + (f"; changed by {run.owner}: {run.command}" if run.owner else ""))
+    if not arguments.executes:
+        print("nothing was changed; --execute does it")
+        return EXIT_OK
+    if not confirmed(arguments, "Take this back?"):
+        print("nothing was changed")
+        return EXIT_OK
+    async with hold(site, "heliograph undo") as lease:
+        left = await undo.take_back(site, run, lease, tell_on_stderr, controls)
+    print(f"{site.flow.flow} stays as it is: if the failover has stopped it, start it (heliograph connectors resume)")
     for line in left:
         print(f"left as it is: {line}")
-    for other in others:
-        print(f"{other} takes back what an interrupted run had done besides")
-    return EXIT_NO_GO if left else EXIT_OK
+    if not left:
+        return EXIT_OK
+    return EXIT_SOME_LEFT if len(left) < len(run.groups) + bool(run.starts) + bool(run.begins) else EXIT_NO_GO
 
 
 def _takes(arguments: Arguments, config: MirrorMakerConfig) -> Callable[[str], bool]:
@@ -227,7 +362,8 @@ def _takes(arguments: Arguments, config: MirrorMakerConfig) -> Callable[[str], b
     from connectors.flows import Connector, Flow
 
     if not arguments.groups:
-        flow = Flow(config, arguments.source, arguments.target)
+        source = arguments.source or find_source(config, arguments.target)
+        flow = Flow(config, source, arguments.target)
         of_file = checkpoint_settings(config.resolved(flow.connector_config(Connector.CHECKPOINT)))
         return of_file.group_filter.should_replicate_group
     try:
@@ -248,3 +384,19 @@ def _at_ms(text: str) -> int:
         # Kafka's -1 and -2 stand for the end and the beginning of a log.
         raise ConfigError(f"'{text}' is before 1970, and no record is", "--at")
     return int(when.timestamp() * 1000)
+
+
+#: What an option means without a value: any cluster, every group.
+_WITHOUT: Final = {"--source-gone": "", "--rewind": "*"}
+
+
+def with_values(args: Sequence[str]) -> list[str]:
+    """The same arguments, with values behind options that lack one, and a warning of each."""
+    found: list[str] = []
+    for at, word in enumerate(args):
+        found.append(word)
+        behind = args[at + 1] if at + 1 < len(args) else "--"
+        if word in _WITHOUT and (behind.startswith("-") or Path(behind).is_file()):
+            found.append(_WITHOUT[word])
+            print(f"warning: {word} takes a value by now; the next release demands it", file=sys.stderr, flush=True)
+    return found

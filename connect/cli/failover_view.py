@@ -5,38 +5,53 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from connect.cli.connectors_view import console, printable
 from connect.cli.console import counted
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, Preflight, Proof
+from connect.kafka.clock import wall_ms
+from connectors.failover.collect import in_utc
+from connectors.failover.plan import Outcome, Plan
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof
 from connectors.lag import together
 
-#: Of the JSON; it changes where a reader of an older one would misunderstand.
+if TYPE_CHECKING:
+    from connectors.failover.execute import Done
+    from connectors.failover.rehearse import Rehearsal
+
+#: Of the JSON; it changes if a reader of an older one would misunderstand.
 FORMAT: Final = 1
 _ROWS: Final = 30
 _REASONS: Final = 10
 
 
-def as_json(
-    looked: Preflight, proofs: Sequence[Proof] | None, undo_file: str | None, other_undo_files: Sequence[str] = ()
-) -> dict[str, Any]:
+def as_json(plan: Plan, done: Done | None) -> dict[str, Any]:
     """See docs/operations.md."""
+    found = plan.snapshot
+    blocked = [
+        {"group": one.group, "why": reason.why, "remedy": reason.remedy}
+        for one in plan.blocked
+        for reason in one.reasons
+    ]
     return {
         "format": FORMAT,
-        "from": looked.source,
-        "to": looked.target,
-        "go": not looked.obstacles,
-        "executed": proofs is not None,
-        "obstacles": looked.obstacles,
-        "notes": list(looked.notes),
-        "source": "gone" if looked.is_gone else looked.source_error or "answers",
-        "lag": None if looked.lag is None else looked.lag.to_json(10),
-        "not_mirrored": list(looked.not_mirrored),
-        "groups": list(looked.groups.found),
+        "from": found.source,
+        "to": found.target,
+        "go": plan.can_go,
+        "executed": done is not None,
+        "obstacles": list(plan.obstacles),
+        "notes": list(found.notes),
+        "source": "gone" if found.is_gone else found.source_error or "answers",
+        "copied_until_ms": None if found.copied_until_ms < 0 else found.copied_until_ms,
+        "lag": None if found.lag is None else found.lag.to_json(10),
+        "not_mirrored": list(found.groups.not_mirrored),
+        "groups": [one.group for one in plan.groups],
+        "ready": [one.group for one in plan.ready],
+        "in_place": [one.group for one in plan.of(Outcome.IN_PLACE)],
+        "blocked": blocked,
         "moves": [
             {
                 "group": one.group,
@@ -50,38 +65,76 @@ def as_json(
                 "by": one.how.value,
                 "done": one.is_done,
             }
-            for one in looked.groups.moves
+            for one in plan.moves
         ],
-        "left": [{"group": one.group, "why": f"{one.what}{one.why}"} for one in looked.groups.left],
-        "proof": None if proofs is None else [asdict(one) for one in proofs],
-        "undo_file": undo_file,
-        "other_undo_files": list(other_undo_files),
+        "left": [{"group": one.group, "why": note} for one in plan.groups for note in one.notes],
+        "proof": None if done is None else [asdict(one) for one in done.proofs],
+        "written_late": None if done is None else done.late,
     }
 
 
-def show_preflight(looked: Preflight, *, everything: bool, is_done: bool = False) -> None:
-    """With the old and the new offset of everything that moves."""
-    _say(f"from {looked.source} to {looked.target}: {_summary(looked, is_done=is_done)}")
-    if looked.lag is not None:
-        whole = together(looked.lag.partitions)
+def show_plan(plan: Plan, *, everything: bool) -> None:
+    """What matters first, then the old and the new offset of everything that moves."""
+    found = plan.snapshot
+    _say(f"from {found.source} to {found.target}: {_summary(plan)}")
+    if found.lag is not None:
+        whole = together(found.lag.partitions)
         count = counted(whole.partitions, "partition")
         behind = f"{whole.records} records behind" if whole.records else "all is copied"
-        _say(f"  {looked.source}->{looked.target}: {behind} in {count}")
+        _say(f"  {found.source}->{found.target}: {behind} in {count}")
         if whole.lost:
-            _say(f"  {whole.lost} offsets were lost on cluster {looked.source} before they could be copied", "bold red")
+            _say(f"  {whole.lost} offsets were lost on cluster {found.source} before they could be copied", "bold red")
     else:
-        _say(f"  how much of cluster {looked.source} was not copied is not known")
-    if looked.groups.moves:
-        console().print(_table(looked.groups.moves, everything=everything))
-    for topic in looked.not_mirrored:
-        _say(f"  not mirrored: {topic}; its readers get no offset of it on {looked.target}", "yellow")
-    for one in looked.groups.left:
-        _say(f"  left: group {one.group}: {one.what}{one.why}", "yellow")
-    for note in looked.notes:
+        _say(f"  how much of cluster {found.source} was not copied is not known")
+    if found.copied_until_ms >= 0:
+        _say(f"  copied until {in_utc(found.copied_until_ms)}, by the last heartbeat of {found.source} that arrived")
+    _show_blocked(plan)
+    if plan.moves:
+        console().print(_table(plan.moves, everything=everything))
+    for note in found.notes:
         _say(f"  note: {note}")
-    if not is_done:
-        for obstacle in looked.obstacles:
-            _say(f"  in the way: {obstacle}", "bold red")
+
+
+def _show_blocked(plan: Plan) -> None:
+    for obstacle in plan.obstacles:
+        _say(f"  blocked: {obstacle}", "bold red")
+    for one in plan.blocked:
+        for reason in one.reasons:
+            _say(f"  blocked: group {one.group}: {reason.why}; {reason.remedy}", "bold red")
+    for one in plan.groups:
+        for note in one.notes:
+            _say(f"  note: group {one.group}: {note}", "yellow")
+
+
+def show_rehearsal(done: Rehearsal) -> None:
+    """How long a failover would take, what it would lose and what it would leave."""
+    plan = done.plan
+    _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
+    steps = ", ".join(f"{step} {took_s:.1f} s" for step, took_s in done.took_s.items())
+    _say(f"  RTO, beside the drain and the stop of the flow: {done.rto_s:.1f} s ({steps})")
+    until_ms = plan.snapshot.copied_until_ms
+    ago = (
+        f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "not known"
+    )
+    _say(f"  RPO, if {plan.snapshot.source} was lost now: {ago}")
+    _say(f"  {done.read} of {len(plan.moves)} target offsets were read from")
+    show_proofs(done.proofs, everything=False)
+    _show_blocked(plan)
+
+
+def show_done(done: Done, *, everything: bool) -> None:
+    """What was moved, what was left and why, and how to go on."""
+    plan = done.plan
+    show_proofs(done.proofs, everything=everything)
+    _show_blocked(plan)
+    if done.late:
+        _say(f"  {done.late}", "bold red")
+    moved = len(plan.ready)
+    _say(
+        f"done: {counted(moved, 'group')} moved, {len(plan.of(Outcome.IN_PLACE))} in place already, "
+        f"{len(plan.blocked)} left; start readers and writers on cluster {plan.snapshot.target}; to take it back: "
+        f"heliograph undo mm2.properties --to {plan.snapshot.target} --execute"
+    )
 
 
 def show_proofs(proofs: Sequence[Proof], *, everything: bool) -> None:
@@ -89,8 +142,8 @@ def show_proofs(proofs: Sequence[Proof], *, everything: bool) -> None:
     counts = Counter(one.outcome for one in proofs)
     records = sum(one.records for one in proofs if one.outcome == SAME)
     _say(
-        f"proof: {counts[SAME]} of {len(proofs)} places compared are the same on both sides ({records} records), "
-        f"{counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
+        f"sample: {counts[SAME]} of {len(proofs)} target offsets are the same on both sides ({records} "
+        f"records), {counts[DIFFERS]} differ, {counts[NOT_COMPARED]} could not be compared"
     )
     together: dict[tuple[str, str], list[Proof]] = {}
     for one in proofs:
@@ -112,12 +165,11 @@ def _named(one: Proof) -> str:
     return f"group {one.group}, {one.source} and {one.target}"
 
 
-def _summary(looked: Preflight, *, is_done: bool) -> str:
-    due = looked.groups.moves if is_done else looked.groups.due
-    moves = f"{len(looked.groups.found)} groups, {len(due)} offsets {'moved' if is_done else 'to move'}"
-    if is_done:
-        return moves
-    return f"{moves}; {'no-go' if looked.obstacles else 'go'}"
+def _summary(plan: Plan) -> str:
+    in_place = len(plan.of(Outcome.IN_PLACE))
+    parts = [f"{counted(len(plan.ready), 'group')} ready", f"{len(plan.blocked)} blocked"]
+    parts += [f"{in_place} in place already"] if in_place else []
+    return ", ".join(parts) + ("" if plan.can_go else "; nothing can be moved now")
 
 
 def _table(moves: Sequence[GroupMove], *, everything: bool) -> Table:

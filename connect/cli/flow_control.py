@@ -1,9 +1,9 @@
-"""The source connector of a flow, found at the REST API of its workers and told to stop or to go on."""
+"""The connectors of a flow, found at the REST API of its workers and stopped or resumed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -12,15 +12,18 @@ from connect.core.errors import HeliographError
 
 _NOT_FOUND: Final = 404
 _CLASSES: Final = ("MirrorSourceConnector", "MirrorSource")
+_CHECKPOINT_CLASSES: Final = ("MirrorCheckpointConnector", "MirrorCheckpoint")
 
 
 class RestControl:
-    """One connector. Errors as of :class:`RestClient`."""
+    """The source connector of a flow, and with it those of checkpoints, which would move groups. Errors as of
+    :class:`RestClient`."""
 
-    def __init__(self, worker: RestClient, name: str) -> None:
+    def __init__(self, worker: RestClient, name: str, checkpoints: Sequence[str] = ()) -> None:
         self._worker = worker
         #: As its workers know it.
         self.name = name
+        self._names = (name, *checkpoints)
 
     async def state(self) -> str:
         """STOPPED only where no task is left."""
@@ -30,13 +33,15 @@ class RestControl:
         return "STOPPING" if state == "STOPPED" and running else state
 
     async def stop(self) -> None:
-        await self._ask("PUT", "stop")
+        for name in self._names:
+            await self._ask("PUT", "stop", name)
 
     async def resume(self) -> None:
-        await self._ask("PUT", "resume")
+        for name in self._names:
+            await self._ask("PUT", "resume", name)
 
-    async def _ask(self, method: str, what: str) -> Any:
-        return await asyncio.to_thread(self._worker.ask, method, connector_path(self.name, what))
+    async def _ask(self, method: str, what: str, name: str = "") -> Any:
+        return await asyncio.to_thread(self._worker.ask, method, connector_path(name or self.name, what))
 
 
 def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: str, name: str) -> RestControl | None:
@@ -59,14 +64,22 @@ def find_control(closing: ExitStack, urls: Sequence[str], source: str, target: s
             except WorkerUnreachable as error:
                 errors.append(error)
                 continue
-            for known_name in sorted(known, key=lambda one: (one != name, one)):
-                config = known[known_name]["info"]["config"]
-                is_mirror = config.get("connector.class", "").strip().rpartition(".")[2] in _CLASSES
-                ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
-                # A mirror has a worker for heartbeats alone too, with a connector of the flow that runs nothing.
-                is_on = config.get("enabled", "true").strip().lower() != "false"
-                if is_mirror and is_on and ends == (source, target):
-                    return RestControl(worker, known_name)
+            of_flow = {
+                known_name: config.get("connector.class", "").strip().rpartition(".")[2]
+                for known_name, one in known.items()
+                if _is_of(config := one["info"]["config"], source, target)
+            }
+            checkpoints = sorted(one for one, kind in of_flow.items() if kind in _CHECKPOINT_CLASSES)
+            for known_name in sorted(of_flow, key=lambda one: (one != name, one)):
+                if of_flow[known_name] in _CLASSES:
+                    return RestControl(worker, known_name, checkpoints)
     if len(errors) == 2 * len(urls) and errors:
         raise errors[0]
     return None
+
+
+def _is_of(config: Mapping[str, str], source: str, target: str) -> bool:
+    """Whether a connector is of the flow, and runs. A mirror has a worker for heartbeats alone too, with a connector of
+    the flow that runs nothing."""
+    ends = (config.get("source.cluster.alias"), config.get("target.cluster.alias"))
+    return ends == (source, target) and config.get("enabled", "true").strip().lower() != "false"

@@ -263,8 +263,11 @@ def takeover(
     raise typer.Exit(run_command(PROGRAM, checked, EXIT_DIFFERENT))
 
 
-Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Where readers are now.", show_default=False)]
-Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where they go.", show_default=False)]
+Source = Annotated[
+    str | None,
+    typer.Option("--from", metavar="CLUSTER", help="Where readers are now; else as the file has it.", hidden=True),
+]
+Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where readers go.", show_default=False)]
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="REGEX", help="Only groups whose whole names match; else those of the file."),
@@ -273,43 +276,98 @@ Rest = Annotated[
     list[str] | None,
     typer.Option("--rest", metavar="URL", help="A worker of each flow, or the mirror, to stop and start flows by."),
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this nothing is changed.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="How long to wait for a flow, in seconds.")]
-LeaveStranded = Annotated[
-    bool, typer.Option("--leave-stranded", help="Leave records that only one cluster holds where they are.")
+Execute = Annotated[bool, typer.Option("--execute", help="Do it, after a question; without this nothing is changed.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Ask no question.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="How long to wait for a flow, in seconds.", hidden=True)
+]
+LeaveUnreplicated = Annotated[
+    bool,
+    typer.Option(
+        "--leave-unreplicated",
+        "--leave-stranded",
+        help="Leave records that only one cluster holds as they are.",
+        hidden=True,
+    ),
 ]
 Accept = Annotated[
     list[str] | None,
-    typer.Option(metavar="WHAT", help="Out of the way: ahead, not-mirrored, checkpoints, deleted, copy-time."),
+    typer.Option(
+        metavar="WHAT=GROUP",
+        help="Move a group in spite of: not-mirrored, checkpoints, deleted, copy-time.",
+        hidden=True,
+    ),
+]
+Rewind = Annotated[
+    list[str] | None,
+    typer.Option("--rewind", metavar="GROUP", help="This group may go back on the target.", hidden=True),
+]
+KeepOffset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-offset", metavar="GROUP", help="This group keeps what lies further on the target.", hidden=True
+    ),
 ]
 UndoFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write it there; else failover-FROM-TO.undo.json.", show_default=False),
+    typer.Option(metavar="FILE", help="Has no effect: the journal on the target is what undo reads.", hidden=True),
 ]
-Sample = Annotated[int, typer.Option(min=0, help="Compare so many next records of each partition of a group.")]
+Sample = Annotated[
+    int, typer.Option(min=0, help="Compare so many next records of each partition of a group.", hidden=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", hidden=True)]
+Everything = Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.", hidden=True)]
 
 
-@app.command(cls=DetailedExit, short_help="Move groups to the other cluster, record by record.")
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for one in ctx.command.params:
+            one.hidden = False  # type: ignore[attr-defined]
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show the rare options too, and exit.")
+]
+
+
+class FailoverCommand(DetailedExit):
+    """``--source-gone`` may stand without its value, and ``--rewind`` too, for one more release."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from connect.cli.failover import with_values
+
+        return super().parse_args(ctx, with_values(args))
+
+
+@app.command(cls=FailoverCommand, short_help="Move groups to the other cluster, record by record.")
 def failover(
     file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    source: Source,
     target: Target,
+    execute: Execute = False,
+    yes: Yes = False,
     groups: Groups = None,
     rest: Rest = None,
-    execute: Execute = False,
     source_gone: Annotated[
-        bool, typer.Option("--source-gone", help="The source is lost: do with what the target knows.")
-    ] = False,
+        str | None,
+        typer.Option(metavar="CLUSTER", help="This cluster is lost: go by what the target knows.", show_default=False),
+    ] = None,
     deny_writes: Annotated[
         bool,
         typer.Option("--deny-writes", help="Refuse writers of the mirrored topics at the source, by access rules."),
     ] = False,
-    leave_stranded: LeaveStranded = False,
+    help_all: HelpAll = False,
+    source: Source = None,
+    leave_unreplicated: LeaveUnreplicated = False,
     accept: Accept = None,
-    rewind: Annotated[bool, typer.Option("--rewind", help="Groups may go back on the target.")] = False,
+    rewind: Rewind = None,
+    keep_offset: KeepOffset = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False),
+        typer.Option(
+            metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False, hidden=True
+        ),
     ] = None,
     topics: Annotated[
         list[str] | None,
@@ -317,87 +375,153 @@ def failover(
             "--topic",
             metavar="TOPIC",
             help="With --source-gone and --at: a topic of the source that groups given by name read.",
+            hidden=True,
         ),
     ] = None,
     undo: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take back what this file says.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Take back what a file of an earlier version says.", hidden=True),
     ] = None,
     undo_file: UndoFile = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Change nothing; say how long it takes, and what it leaves.", hidden=True)
+    ] = False,
+    on_done: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Run this once groups were moved.", hidden=True)
+    ] = None,
     sample: Sample = 10,
     timeout: Timeout = 600.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.")] = False,
+    as_json: Json = False,
+    everything: Everything = False,
 ) -> None:
     """Move groups of readers to the other cluster of a flow, each to exactly the record it would read next.
 
-    Without --execute it is a look: what would move, and what is in the way. With it the flow is drained and stopped,
-    the flow back is told where to begin, the groups move, and a sample of their next records is compared. Interrupted
-    anywhere, it is run again, before readers are started.
+    Without --execute it is a look: which groups would move, and what blocks others. With it the flow is drained and
+    stopped, the next records of each group are compared, and groups move. Interrupted anywhere, it is run again.
 
-    Exit codes: 0 go, or done; 2 something is in the way, or differs; 1 an error."""
-    from connect.cli.failover import EXIT_FAILED, Arguments, run_failover
+    Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
+    from connect.cli.failover import EXIT_FAILED, Arguments, run_failover, run_undo
 
     configure_logging("CRITICAL")
+    _warn_of_old(undo_file)
     arguments = Arguments(
-        file, source, target, groups or (), rest or (), execute, source_gone, deny_writes, rewind, leave_stranded, at,
-        undo, undo_file, sample, timeout, as_json, everything, accept or (), topics or (),
+        file, source, target, groups or (), rest or (), executes=execute, asks=not yes, gone=source_gone,
+        denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
+        leaves_unreplicated=leave_unreplicated, at=at, undo=undo, rehearses=rehearse, on_done=on_done, sample=sample,
+        timeout_s=timeout, as_json=as_json,
+        everything=everything, accepts=accept or (), topics=topics or (),
     )  # fmt: skip
-    raise typer.Exit(run_command(PROGRAM, partial(run_failover, arguments), EXIT_FAILED))
+    run = run_failover if undo is None else run_undo
+    raise typer.Exit(run_command(PROGRAM, partial(run, arguments), EXIT_FAILED))
 
 
-@app.command(cls=DetailedExit, short_help="Move groups back to the cluster they came from.")
+def _warn_of_old(undo_file: Path | None) -> None:
+    from connect.cli.failover import warn
+
+    if undo_file is not None:
+        warn("--undo-file has no effect: what is done is in a journal on the target, and heliograph undo reads it")
+
+
+@app.command(cls=FailoverCommand, short_help="Move groups back to the cluster they came from.")
 def failback(
     file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    source: Source,
     target: Target,
+    execute: Execute = False,
+    yes: Yes = False,
     groups: Groups = None,
     rest: Rest = None,
-    execute: Execute = False,
-    leave_stranded: LeaveStranded = False,
+    help_all: HelpAll = False,
+    source: Source = None,
+    leave_unreplicated: LeaveUnreplicated = False,
     accept: Accept = None,
-    rewind: Annotated[bool, typer.Option("--rewind", help="Groups may go back on the target.")] = False,
+    rewind: Rewind = None,
+    keep_offset: KeepOffset = None,
     undo_file: UndoFile = None,
     sample: Sample = 10,
     timeout: Timeout = 600.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Name every offset, however many there are.")] = False,
+    as_json: Json = False,
+    everything: Everything = False,
 ) -> None:
-    """Move groups of readers back to the cluster that they came from: --from where they are now, --to the old primary.
+    """Move groups of readers back to the cluster that they came from, the old primary.
 
     The flow to there begins where the flow from there ended, and copies nothing that came from there; then it is
     drained and stopped, and the groups move. Writers must have stopped by then. Without --execute it is a look.
 
-    Exit codes: 0 go, or done; 2 something is in the way, or differs; 1 an error."""
+    Exit codes: 0 all groups moved, 2 none could, 3 some were left, 1 an error."""
     from connect.cli.failover import EXIT_FAILED, Arguments, run_failback
 
     configure_logging("CRITICAL")
+    _warn_of_old(undo_file)
     arguments = Arguments(
-        file, source, target, groups or (), rest or (), execute, rewinds=rewind, leaves_stranded=leave_stranded,
-        undo_file=undo_file, sample=sample, timeout_s=timeout, as_json=as_json, everything=everything,
-        accepts=accept or (),
+        file, source, target, groups or (), rest or (), executes=execute, asks=not yes, rewinds=rewind or (),
+        keeps=keep_offset or (), leaves_unreplicated=leave_unreplicated, sample=sample, timeout_s=timeout,
+        as_json=as_json, everything=everything, accepts=accept or (),
     )  # fmt: skip
     raise typer.Exit(run_command(PROGRAM, partial(run_failback, arguments), EXIT_FAILED))
 
 
-@app.command("stranded", cls=DetailedExit, short_help="Name the records that only the old primary holds.")
-def stranded_records(
+@app.command(cls=DetailedExit, short_help="Take back what a failover or failback has changed.")
+def undo(
     file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The old primary.", show_default=False)],
+    target: Annotated[
+        str, typer.Option("--to", metavar="CLUSTER", help="Where the readers were moved.", show_default=False)
+    ],
+    execute: Execute = False,
+    yes: Yes = False,
+    rest: Rest = None,
+    help_all: HelpAll = False,
+    source: Source = None,
+) -> None:
+    """Take back what the last failover or failback to a cluster has changed, of any operator, on any machine.
+
+    A group that has gone on in any of its partitions stays as it is, in all of them.
+
+    Exit codes: 0 all was taken back, 2 nothing could be, 3 some was left, 1 an error."""
+    from connect.cli.failover import EXIT_FAILED, Arguments, run_undo
+
+    configure_logging("CRITICAL")
+    arguments = Arguments(file, source, target, rest=rest or (), executes=execute, asks=not yes)
+    raise typer.Exit(run_command(PROGRAM, partial(run_undo, arguments), EXIT_FAILED))
+
+
+@app.command(cls=DetailedExit, short_help="Name the records that only the old primary holds.")
+def unreplicated(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties", help="Which flows, and where their clusters are.")],
     target: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The new primary.", show_default=False)],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CLUSTER", help="The old primary; else as the file has it.", show_default=False),
+    ] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write them there, a file a partition.", show_default=False)
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append them to the new primary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Name the records that only the old primary holds, once it is back after a failover that nobody had planned.
+    """Name the records that only the old primary holds, once it is back after a failover that was not planned.
 
     Exit codes: 0 there are none, or they were appended; 2 there are some; 1 an error."""
-    from connect.cli.stranded import EXIT_FAILED, run_stranded
+    from connect.cli.unreplicated import EXIT_FAILED, run_unreplicated
 
     configure_logging("CRITICAL")
-    found = partial(run_stranded, file, source, target, export_to=export, appends=append, as_json=as_json)
+    found = partial(run_unreplicated, file, source, target, export_to=export, appends=append, as_json=as_json)
     raise typer.Exit(run_command(PROGRAM, found, EXIT_FAILED))
+
+
+@app.command("stranded", cls=DetailedExit, hidden=True)
+def stranded_records(
+    file: Annotated[Path, typer.Argument(metavar="mm2.properties")],
+    target: Annotated[str, typer.Option("--to")],
+    source: Annotated[str | None, typer.Option("--from")] = None,
+    export: Annotated[Path | None, typer.Option()] = None,
+    append: Annotated[bool, typer.Option("--append")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """The old name of ``unreplicated``, for one more release."""
+    from connect.cli.failover import warn
+
+    warn("heliograph stranded is heliograph unreplicated now; the next release drops the old name")
+    unreplicated(file, target, source, export, append, as_json)
 
 
 @app.command(short_help="Print the reference of all settings, as Markdown.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-_FAILOVER: Final = "mm2.properties --from us --to eu"
+_FAILOVER: Final = "mm2.properties --to eu"
 #: By the words behind ``heliograph``; the arguments of each example.
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("", "--records 100000"),
@@ -50,11 +50,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "failover": (
         _FAILOVER,
         f"{_FAILOVER} --rest http://localhost:8083 --execute",
-        f"{_FAILOVER} --source-gone --execute",
-        f"{_FAILOVER} --undo failover-us-eu.undo.json --execute",
+        f"{_FAILOVER} --source-gone us --execute --yes",
     ),
-    "failback": ("mm2.properties --from eu --to us", "mm2.properties --from eu --to us --execute"),
-    "stranded": (_FAILOVER, f"{_FAILOVER} --export stranded", f"{_FAILOVER} --append"),
+    "failback": ("mm2.properties --to us", "mm2.properties --to us --execute"),
+    "undo": (_FAILOVER, f"{_FAILOVER} --execute"),
+    "unreplicated": (_FAILOVER, f"{_FAILOVER} --export unreplicated", f"{_FAILOVER} --append"),
     "config": ("", "--reference mirror"),
     "completion": ("bash > ~/.local/share/bash-completion/completions/heliograph",),
     "connectors list": ("", "--url http://worker:8083 --json"),

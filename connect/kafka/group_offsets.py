@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from kafka.protocol.producer.transaction import TxnOffsetCommitRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, refusal_of
 from connect.kafka.time_limit import TimeLimit
-from connect.kafka.transactions import until
+from connect.kafka.transactions import ProducerIdentity, check, until
 
 Partition = tuple[str, int]
 
@@ -28,6 +29,8 @@ _NO_SUCH_GROUP: Final = 69
 _UNSTABLE: Final = 88
 #: Later ones name topics by id.
 COMMIT_AT_MOST: Final = 9
+#: Later ones add the group to the transaction by themselves, which needs another EndTxn (KIP-890).
+_TXN_COMMIT_AT_MOST: Final = 3
 #: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
 _IN_USE: Final = frozenset({25, 27, 113})
 #: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC
@@ -107,10 +110,11 @@ async def _listed(cluster: Cluster, node: int) -> dict[str, GroupListing]:
     if answer.error_code:
         line = f"cluster {cluster.name}: broker {node} does not list its groups: {error_name(answer.error_code)}"
         raise refusal_of(answer.error_code, line, changes=False)
-    return {
-        one.group_id: GroupListing((one.group_type or CLASSIC).lower(), one.protocol_type, one.group_state or "")
-        for one in answer.groups
-    }
+    return {one.group_id: _listing(one) for one in answer.groups}
+
+
+def _listing(one: Any) -> GroupListing:
+    return GroupListing((one.group_type or CLASSIC).lower(), one.protocol_type, one.group_state or "")
 
 
 async def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, int]:
@@ -208,6 +212,73 @@ async def move(
         return refused
 
     return await limit.run(f"moving group {group} on cluster {cluster.name}", attempt, once=once)
+
+
+async def commit_in_transaction(
+    cluster: Cluster,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    group: str,
+    offsets: Mapping[Partition, Committed],
+) -> None:
+    """Add offsets to an open transaction that the group was added to, once.
+
+    Nobody sees them before it is committed. Then a commit that was stored after them stays: brokers keep, of each
+    partition, what lies last in their log of offsets (Kafka ``OffsetMetadataManager``). Brokers take these whether the
+    group has members or not.
+
+    Raises NotAuthorized, and as :func:`connect.kafka.transactions.check`.
+    """
+    topics: dict[str, list[tuple[int, Committed]]] = {}
+    for (topic, partition), stored in sorted(offsets.items()):
+        topics.setdefault(topic, []).append((partition, stored))
+    one_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            one_of(
+                name=topic,
+                partitions=[
+                    one_of.TxnOffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=stored.offset,
+                        committed_leader_epoch=-1,
+                        committed_metadata=stored.metadata,
+                    )
+                    for partition, stored in rows
+                ],
+            )
+            for topic, rows in topics.items()
+        ],
+    )
+    connection = await cluster.coordinator(group, "group")
+    answer = await connection.call(request, at_most=_TXN_COMMIT_AT_MOST)
+    for topic_row in answer.topics:
+        for row in topic_row.partitions:
+            if row.error_code in _REFUSED:
+                raise _refusal(
+                    cluster, f"let group {group} be moved in {topic_row.name}", group, row.error_code, "READ"
+                )
+            check(cluster, transactional_id, f"TxnOffsetCommit of group {group}", row.error_code)
+
+
+async def listed_group(cluster: Cluster, group: str) -> GroupListing | None:
+    """What the group's coordinator lists of it; None if there is no such group. Raises as :func:`list_groups`."""
+
+    async def attempt() -> GroupListing | None:
+        connection = await cluster.coordinator(group, "group")
+        answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
+        if answer.error_code:
+            raise _refusal(cluster, f"list group {group}", group, answer.error_code)
+        return next((_listing(one) for one in answer.groups if one.group_id == group), None)
+
+    return await until(_TIMEOUT_S, f"asking cluster {cluster.name} for group {group}", attempt)
 
 
 def commit_request(

@@ -19,10 +19,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.errors import for_code
 from kafka.protocol.producer.produce import ProduceRequest
 
-from connect.core.errors import ClusterUnreachable, PermanentError, RetriableError
+from connect.core.errors import ClusterUnreachable, HeliographError, PermanentError, RetriableError
 from connect.kafka import transactions
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name
 from connect.kafka.concurrency import in_turns, together
+from connect.kafka.group_offsets import Committed, commit_in_transaction
 from connect.kafka.transactions import MarkersPending, Partition, ProducerIdentity
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ _NOBODY: Final = ProducerIdentity(-1, -1)
 
 #: What an error code of a partition (its name) means; raises it.
 Check = Callable[[int, str], None]
+#: Offsets to commit, by group.
+GroupOffsets = Mapping[str, Mapping[Partition, Committed]]
 #: Whether a transaction may be committed, whose first records have these offsets.
 MayCommit = Callable[[Mapping[Partition, int]], Awaitable[bool]]
 T = TypeVar("T")
@@ -133,11 +136,14 @@ class TransactionalWriter:
             self._sequences.clear()
             return left
 
-    async def write(self, records: Iterable[OutRecord], may_commit: MayCommit | None = None) -> bool:
-        """Write all of ``records`` or, when this raises, perhaps none. Return False if ``may_commit`` forbids it.
+    async def write(
+        self, records: Iterable[OutRecord], may_commit: MayCommit | None = None, offsets: GroupOffsets | None = None
+    ) -> bool:
+        """Write all of ``records`` and commit ``offsets`` of groups with them or, when this raises, perhaps none.
+        Return False if ``may_commit`` forbids it.
 
-        ``may_commit`` is asked once the log has the records, and before they count: it gets the offset of the first of
-        them in each partition.
+        ``may_commit`` is asked once the logs have records and offsets, and before they count: it gets the offset of the
+        first record in each partition. What it raises ends the transaction without a trace.
 
         After a RetriableError it is not known which, so the same may be written again; no later write can be overtaken
         by it. Raises as ``open``.
@@ -146,16 +152,16 @@ class TransactionalWriter:
         if not wanted:
             return True
         async with self._lock:
-            return await waiting_out(partial(self._write, wanted, may_commit))
+            return await waiting_out(partial(self._write, wanted, may_commit, offsets or {}))
 
-    async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None) -> bool:
+    async def _write(self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets) -> bool:
         """One attempt at a transaction; whatever ends it early leaves us in doubt, which a new claim ends."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._in_doubt:
                     await self._claim()
                 self._in_doubt = True
-                is_committed = await self._transaction(records, may_commit)
+                is_committed = await self._transaction(records, may_commit, offsets)
                 self._in_doubt = False
                 return is_committed
         except TimeoutError as error:
@@ -176,16 +182,21 @@ class TransactionalWriter:
             self._cluster, self._transactional_id, self._identity, timeout_ms=self._transaction_timeout_ms
         )
 
-    async def _transaction(self, records: Sequence[OutRecord], may_commit: MayCommit | None) -> bool:
+    async def _transaction(
+        self, records: Sequence[OutRecord], may_commit: MayCommit | None, offsets: GroupOffsets
+    ) -> bool:
         identity = self._identity
         assert identity is not None
         by_leader = await place(self._cluster, records, identity, self._sequences)
         await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
+        for group, of_group in offsets.items():
+            await transactions.add_offsets(self._cluster, self._transactional_id, identity, group)
+            await commit_in_transaction(self._cluster, self._transactional_id, identity, group, of_group)
         check = partial(transactions.check, self._cluster, self._transactional_id, "Produce")
         first = await produce_all(self._cluster, by_leader, self._transactional_id, self._timeout_s, check)
         try:
             is_allowed = may_commit is None or await may_commit(first)
-        except RetriableError:
+        except HeliographError:
             # Else readers wait for it, also our own.
             await transactions.end_transaction(self._cluster, self._transactional_id, identity, commit=False)
             raise

@@ -15,7 +15,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka.errors import for_code
 from kafka.protocol.admin.transactions import DescribeProducersRequest
-from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
@@ -39,6 +44,8 @@ _EPOCH_EXHAUSTED: Final = 32766
 #: epoch and refuses a transaction without data (KIP-890).
 _ADD_PARTITIONS_AT_MOST: Final = 3
 _END_TXN_AT_MOST: Final = 4
+_ADD_OFFSETS_AT_MOST: Final = 3
+_GROUP_AUTHORIZATION_FAILED: Final = 30
 _END_TXN_RENEWING: Final = 5
 #: Coordinators that load or moved, markers under way: nothing has changed, and soon something may.
 _NOT_YET: Final = frozenset({14, 15, 16, 51})
@@ -362,6 +369,22 @@ async def add_partitions(
         )
     for _, topic, partition, code in sorted(codes):
         check(cluster, transactional_id, "AddPartitionsToTxn", code, f"{topic}-{partition}")
+
+
+async def add_offsets(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, group: str) -> None:
+    """AddOffsetsToTxn, once: what follows may commit offsets of ``group``. Errors as ``fence``, and NotAuthorized
+    if READ on the group is missing."""
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        group_id=group,
+    )
+    answer = await _ask(cluster, transactional_id, request, _ADD_OFFSETS_AT_MOST)
+    if answer.error_code == _GROUP_AUTHORIZATION_FAILED:
+        name = error_name(answer.error_code)
+        raise NotAuthorized(f"cluster {cluster.name}: AddOffsetsToTxn: {name}; grant READ on group {group}")
+    check(cluster, transactional_id, "AddOffsetsToTxn", answer.error_code)
 
 
 async def end_transaction(cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, commit: bool) -> None:

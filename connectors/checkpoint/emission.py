@@ -12,11 +12,12 @@ from connectors.mirror_records import Checkpoint
 
 class Found(NamedTuple):
     """A checkpoint as it is translated now; ``by_map``: by the offset map, which knows better than what was written.
-    ``topic_id`` is the remote topic's; None where nobody knows it."""
+    ``topic_id`` is the remote topic's, ``source_id`` that of its source; None if it is not known."""
 
     checkpoint: Checkpoint
     by_map: bool
     topic_id: UUID | None = None
+    source_id: UUID | None = None
 
 
 class Checkpoints:

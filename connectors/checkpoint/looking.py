@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from typing import Final
+from uuid import UUID
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
@@ -45,6 +46,8 @@ class GroupLook:
         maps: MapReader | None = None,
     ) -> None:
         self.checkpoints = Checkpoints(groups)
+        #: By group, the remote partitions of the last look, with the ids of their topics at the source.
+        self.live: dict[str, dict[TopicPartition, UUID | None]] = {}
         self._settings = settings
         self._source = source
         self._target = target
@@ -79,7 +82,11 @@ class GroupLook:
         stored = await committed(self._source, group, timeout_s=_CALL_S)
         # A look-up may read on in the map, which is one for all groups and all tasks of a worker.
         async with self._maps.in_use:
-            return self.checkpoints.look(group, await self._translated(group, stored))
+            found = await self._translated(group, stored)
+        self.live[group] = {
+            TopicPartition(one.checkpoint.topic, one.checkpoint.partition): one.source_id for one in found
+        }
+        return self.checkpoints.look(group, found)
 
     async def _translated(self, group: str, stored: Mapping[Partition, Committed]) -> list[Found]:
         assert self._translator is not None, "it has begun"
@@ -89,7 +96,8 @@ class GroupLook:
                 continue
             for place in await self._translator.translate(TopicPartition(topic, partition), at.offset):
                 checkpoint = Checkpoint(group, *place.target, at.offset, place.offset, at.metadata)
-                found.append(Found(checkpoint, place.by_map, self._translator.target_id(place.target.topic)))
+                ids = self._translator.target_id(place.target.topic), self._translator.source_id(topic)
+                found.append(Found(checkpoint, place.by_map, *ids))
         return found
 
     async def _read_checkpoints(self) -> bool:

@@ -18,6 +18,7 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.patience import Patience
 from connectors.checkpoint.groups import decode
+from connectors.checkpoint.live_offsets import LiveOffsets
 from connectors.checkpoint.looking import GroupLook
 from connectors.checkpoint.offset_sync import GroupOffsetSync
 from connectors.checkpoint.settings import ASSIGNED_GROUPS, CheckpointSettings, checkpoint_settings
@@ -69,6 +70,7 @@ class MirrorCheckpointTask(SourceTask):
         consumer = settings.connection("target", "consumer", "offset-map-target-consumer", "")
         self._map = self._shared_maps.join(consumer, settings.target_alias, settings.map_topic)
         self._look = GroupLook(settings, self._groups, source, reading, syncs, self._map)
+        self._live = LiveOffsets(target, settings.map_topic, settings.flow)
         if settings.sync_interval_s is not None:
             sync = GroupOffsetSync(settings.flow, target, self._groups, self._look.checkpoints)
             # Not ``admin.timeout.ms``: groups that cannot be asked would take the time of those behind them.
@@ -88,12 +90,19 @@ class MirrorCheckpointTask(SourceTask):
         self._again.over()
         now_ms = wall_ms()
         newer = await gather_limited(self._newer, self._groups)
-        return [record for checkpoints in newer for record in self._records(checkpoints, now_ms)] or None
+        records = [list(self._records(checkpoints, now_ms)) for checkpoints in newer]
+        for group, of_group in zip(self._groups, records, strict=True):
+            if group in self._look.live:
+                self._live.look(group, self._look.live[group], len(of_group))
+        await self._live.store()
+        return [record for of_group in records for record in of_group] or None
 
     async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
         if metadata is not None:
             place = record.source_partition
             labels = (str(place["group"]), str(place["topic"]), str(place["partition"]))
+            if self._live.written(str(place["group"])):
+                await self._live.store()
             self._latencies.written(labels, record.timestamp_ms or 0, wall_ms())
 
     async def stop(self) -> None:

@@ -100,6 +100,10 @@ class Translator:
         """Of a remote topic that the map knows, as it was when :meth:`follow` looked."""
         return self._target_ids.get(topic)
 
+    def source_id(self, topic: str) -> UUID | None:
+        """Of a topic of the source that the map knows, as it was when :meth:`follow` looked."""
+        return self._source_ids.get(topic)
+
     async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
         """Where who would read ``offset`` next goes on, in each topic that its records are copied to; nothing where
         nothing is known, or nothing so old.

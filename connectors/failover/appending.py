@@ -25,14 +25,13 @@ from connect.kafka.topic_configs import describe
 from connect.kafka.transactions import Superseded, TopicsRefused
 from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appender import Appender, CommitUnknown
+from connectors.failover.appender import Appender, CommitUnknown, encode_mark
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import Lease, log_of
-from connectors.failover.marks import encode_mark
 from connectors.failover.proving import compacted
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
-from connectors.failover.stranded import Stranded, find, records_of
+from connectors.failover.unreplicated import Unreplicated, find, records_of
 
 #: On an appended record: where it came from, such as ``us/orders-0@41``.
 HEADER: Final = "heliograph.appended"
@@ -47,8 +46,8 @@ _SHUT_OUT: Final = frozenset({47, 90})
 class Done(NamedTuple):
     """``found`` is all that was; of it ``left`` was not appended in full, for ``reasons``, by its source."""
 
-    found: list[Stranded]
-    left: list[Stranded]
+    found: list[Unreplicated]
+    left: list[Unreplicated]
     records: int
     reasons: Mapping[TopicPartition, str]
 
@@ -90,7 +89,7 @@ async def append_all(site: Site, lease: Lease, control: FlowControl | None, tell
     return Done(found, [one for one in found if one.source in reasons], records, reasons)
 
 
-def objection(site: Site, one: Stranded, compacted_topics: Collection[str]) -> str:
+def objection(site: Site, one: Unreplicated, compacted_topics: Collection[str]) -> str:
     """Why these are not appended (pure); empty if they may be."""
     target = site.flow.target_alias
     if not returns(site.flow, site.back, one.source.topic, one.target.topic):
@@ -128,7 +127,7 @@ async def _batch_bytes(site: Site, topics: Collection[str]) -> dict[str, int]:
     return found
 
 
-async def _append(way: _Way, one: Stranded, size: int) -> tuple[int, str]:
+async def _append(way: _Way, one: Unreplicated, size: int) -> tuple[int, str]:
     """A batch at a time, and none behind one that is not there. Returns how many records were appended, and why no
     more."""
     site, appender, made = way.site, way.appender, 0
@@ -158,7 +157,7 @@ class _Batch:
     last: int = -1
 
 
-def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
+def _take(site: Site, one: Unreplicated, batch: _Batch, record: Any) -> bool:
     """Whether it has room; it has for a first record of any size."""
     headers = [*record.headers, (HEADER, f"{site.flow.source_alias}/{one.source}@{record.offset}".encode())]
     if one.mark.source_id is not None:
@@ -170,7 +169,7 @@ def _take(site: Site, one: Stranded, batch: _Batch, record: Any) -> bool:
     return True
 
 
-async def _send(way: _Way, one: Stranded, batch: _Batch) -> int:
+async def _send(way: _Way, one: Unreplicated, batch: _Batch) -> int:
     """How many records it has, once they are there."""
     if not batch.records:
         return 0

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from connect.api.policy import ReplicationPolicy
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.group_offsets import group_state
+from connect.kafka.concurrency import gather_limited
+from connect.kafka.group_offsets import Partition, group_state
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.behind import behind
 from connectors.failover.denying import named
 from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
+from connectors.lag import FlowLag, PartitionLag, together
 from connectors.lag_reader import LagReader
 from connectors.positions import Position
 from connectors.source.reach import target_of
@@ -59,8 +62,10 @@ async def drain(
     timeout_s: float,
     stalled_s: float = STALLED_S,
     denied: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> None:
-    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused.
+    """Wait until the flow has copied all that the source holds. ``denied`` are topics whose writers are refused,
+    ``left_out`` partitions, such as ``orders-0``, that are not waited for.
 
     Raises:
         PermanentError: a denied topic is there and not seen any more, and so nobody knows what is left of it.
@@ -73,14 +78,14 @@ async def drain(
     least, moved_s, said = -1, clock(), ""
     while True:
         still_ours()
-        now = await behind(site, look)
+        now = await behind(site, look, left_out)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
         if hidden := await _hidden(site, unseen):
             raise PermanentError(
                 f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
-                "command and the mirror READ on each, or let writers in with the undo file"
+                "command and the mirror READ on each, or let writers in with heliograph undo"
             )
         denied = {*denied} - unseen
         if now.is_copied:
@@ -205,19 +210,25 @@ async def copied_ends(
     if not positions:
         return {}
     topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
-    return {
-        one: await _end_of(site.target, position, topics.get(position.target_topic))
-        for one, position in positions.items()
-    }
+    ends = await gather_limited(
+        lambda position: _end_of(site.target, position, topics.get(position.target_topic)), positions.values()
+    )
+    return dict(zip(positions, ends, strict=True))
+
+
+async def fence_writers(site: Site, tell: Tell) -> None:
+    """Shut out writers of the flow that ended without a word. Raises as the cluster."""
+    await _fence(site, {one: each for one, each in (await _positions(site)).items() if not each.is_handed_over}, tell)
 
 
 async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
     by_id: dict[str, list[tuple[str, int]]] = {}
     there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
     for position in unclean.values():
-        # In a topic that is gone there is no place for a marker, and nothing to shut anybody out of.
-        if position.transactional_id and position.target_topic in there:
-            by_id.setdefault(position.transactional_id, []).append((position.target_topic, position.target_partition))
+        # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
+        place = position.target_topic, position.target_partition
+        if position.transactional_id and place[0] in there and _has_leader(there[place[0]], place[1]):
+            by_id.setdefault(position.transactional_id, []).append(place)
     for name, partitions in sorted(by_id.items()):
         try:
             await fence(site.target, name, partitions)
@@ -225,6 +236,11 @@ async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: T
             tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
         else:
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+
+def _has_leader(topic: TopicMetadata, index: int) -> bool:
+    known = topic.partitions.get(index)
+    return known is not None and known.leader >= 0
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
@@ -261,3 +277,52 @@ async def _end_of(target: Cluster, position: Position, known: TopicMetadata | No
         if at == before:
             return end  # nothing but what is not replicated yet
     return end
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """``open``: partitions in which records wait for their transaction's end, behind what may be copied now."""
+
+    lag: FlowLag
+    open: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        return together(self.lag.partitions).records
+
+    @property
+    def is_copied(self) -> bool:
+        return not self.records and not self.open
+
+    def __str__(self) -> str:
+        if self.records:
+            return f"{self.records} records behind"
+        more = f" and {len(self.open) - 1} more" if len(self.open) > 1 else ""
+        return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
+
+
+async def behind(site: Site, look: LagReader, left_out: Collection[str] = ()) -> Behind:
+    """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
+    lag = await look.all()
+    counted = [
+        one
+        for one in without_heartbeats(lag.partitions, site.flow.policy)
+        if f"{one.topic}-{one.partition}" not in left_out
+    ]
+    unknown = {name: why for name, why in lag.unknown.items() if name not in left_out}
+    lag = replace(lag, partitions=tuple(counted), unknown=unknown)
+    if not site.flow.read_committed or not lag.partitions:
+        return Behind(lag)
+    # Asked later: what is written meanwhile counts as open, and is looked at again.
+    ends = await list_offsets(site.source, [(one.topic, one.partition) for one in lag.partitions], LATEST)
+    return Behind(lag, still_open(lag.partitions, ends))
+
+
+def without_heartbeats(lags: Iterable[PartitionLag], policy: ReplicationPolicy) -> list[PartitionLag]:
+    """Whoever emits heartbeats goes on while readers move (pure)."""
+    return [one for one in lags if not policy.is_heartbeats_topic(one.topic)]
+
+
+def still_open(lags: Iterable[PartitionLag], ends: Mapping[Partition, int]) -> tuple[str, ...]:
+    """Of partitions whose ``ends`` lie behind what may be copied (pure)."""
+    return tuple(f"{one.topic}-{one.partition}" for one in lags if one.end < ends[one.topic, one.partition])

@@ -13,9 +13,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -34,8 +33,8 @@ from connectors.record_settings import record_settings
 LEASE_S: Final = 20.0
 _RENEW_S: Final = 4.0
 #: Who is killed within one leaves it open, and the next run waits for its end before it can look.
-_TRANSACTION_TIMEOUT_MS: Final = 10_000
-_PARTITION_KEY: Final = b"failover"
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+PARTITION_KEY: Final = b"failover"
 
 
 class InHand(PermanentError):
@@ -45,9 +44,8 @@ class InHand(PermanentError):
 @dataclass(frozen=True, slots=True)
 class Record:
     """``owner`` is a person at ``host``, with the process ``pid``; ``until_ms`` is 0 where nobody works on it. ``step``
-    is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``undo_files``, each a
-    machine and a path, are of this run and of the interrupted ones that it goes on with; ``marks``: of all
-    that was appended since there is such a record there are marks beside it; an older version writes none, and says so
+    is the last that was begun; ``denied`` topics of the source refuse writers because of it; ``marks``: of all that was
+    appended since there is such a record there are marks beside it; an older version writes none, and says so
     by leaving this out."""
 
     owner: str
@@ -59,7 +57,6 @@ class Record:
     step: str = ""
     is_finished: bool = False
     denied: tuple[str, ...] = ()
-    undo_files: tuple[str, ...] = ()
     marks: bool = False
 
     def is_held(self, now_ms: int) -> bool:
@@ -89,8 +86,7 @@ def decode(value: bytes) -> Record:
     if document.pop("format", None) != 1:
         raise PermanentError("a later Heliograph has worked on this failover: use that one")
     known = {name: document[name] for name in Record.__dataclass_fields__ if name in document}
-    lists = {name: tuple(known.get(name, ())) for name in ("denied", "undo_files")}
-    return Record(**{**known, **lists})
+    return Record(**{**known, "denied": tuple(known.get("denied", ()))})
 
 
 def decode_object(value: bytes) -> dict[str, Any]:
@@ -134,7 +130,7 @@ async def stored(target: Cluster, map_topic: str, flow: str) -> dict[bytes, byte
 
 async def log_of(target: Cluster, map_topic: str) -> Partition:
     """Return the partition that the record is in. Raises as the cluster."""
-    return map_topic, partition_of(_PARTITION_KEY, await partition_count(target, map_topic))
+    return map_topic, partition_of(PARTITION_KEY, await partition_count(target, map_topic))
 
 
 def in_words(record: Record) -> str:
@@ -171,36 +167,25 @@ class Lease:
             raise InHand(in_words(before))
         if before is not None:
             self.was_finished = before.is_finished
-            files = () if before.is_finished else before.undo_files
-            self.record = replace(self.record, denied=before.denied, undo_files=files, marks=before.marks)
+            self.record = replace(self.record, denied=before.denied, marks=before.marks)
         await self.store()
-
-    def other_undo_files(self, file: Path) -> tuple[str, ...]:
-        """Those of interrupted runs, without ``file`` of this machine."""
-        return tuple(one for one in self.record.undo_files if one != self._located(file))
 
     async def store(
         self,
         *,
         step: str | None = None,
         denied: tuple[str, ...] | None = None,
-        undo_file: Path | None = None,
-        kept_as: Path | None = None,
+        records: Sequence[OutRecord] = (),
     ) -> None:
-        """Renew it, with what is known now; ``undo_file`` is written, and the one that was there ``kept_as`` another.
-        Raises InHand where it was taken over."""
-        files = () if undo_file is None else (self._located(undo_file),)
-        if kept_as is not None and {*files} <= {*self.record.undo_files}:  # else it is of a run that came to its end
-            files = (self._located(kept_as), *files)
+        """Renew it, with what is known now, and write ``records`` with it. Raises InHand if it was taken over."""
         async with self._writing:
             self.record = replace(
                 self.record,
                 until_ms=_now_ms() + int(LEASE_S * 1000),
                 step=self.record.step if step is None else step,
                 denied=self.record.denied if denied is None else denied,
-                undo_files=tuple(dict.fromkeys((*self.record.undo_files, *files))),
             )
-            await self._write()
+            await self._write(records)
 
     async def check(self) -> None:
         """Before something that nobody else may do meanwhile: who stood still for too long goes on before the next
@@ -230,17 +215,14 @@ class Lease:
                 self.lost = error
                 return
 
-    def _located(self, file: Path) -> str:
-        return f"{self.record.host}:{file.resolve()}"
-
-    async def _write(self) -> None:
-        record = OutRecord(self._topic, encode_key(self._flow), encode(self.record), _PARTITION_KEY)
+    async def _write(self, more: Sequence[OutRecord] = ()) -> None:
+        records = [OutRecord(self._topic, encode_key(self._flow), encode(self.record), PARTITION_KEY), *more]
         try:
             try:
-                await self._writer.write([record])
+                await self._writer.write(records)
             except Superseded:
                 await self._take_back()
-                await self._writer.write([record])
+                await self._writer.write(records)
         except Superseded:
             raise self._taken_over() from None
         self._stored_until_ms = self.record.until_ms
@@ -264,7 +246,7 @@ class Lease:
 
     def _new_writer(self) -> TransactionalWriter:
         name = f"heliograph-failover-{self._flow}"
-        return TransactionalWriter(self._target, name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        return TransactionalWriter(self._target, name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
 
     async def _look(self) -> Record | None:
         return await look(self._target, self._topic, self._flow)

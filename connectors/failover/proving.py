@@ -16,8 +16,8 @@ from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import describe
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 from connectors.failover.site import Site
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 
 #: Of which nothing can be said by comparing.
 _BY_GUESS: Final = frozenset({How.TIME, How.CHECKPOINT, How.BEGIN, How.MOVED})
@@ -174,6 +174,12 @@ async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool
         if in_doubt if policy is None or policy.value is None else "compact" in policy.value:
             found.add(topic)
     return found
+
+
+async def first_records(cluster: Cluster, places: Mapping[Partition, int], count: int) -> dict[Partition, list[Any]]:
+    """The next ``count`` records of each partition, as a consumer of committed records gets them; without partitions
+    that could not be read in time. Raises as the cluster."""
+    return await _next_records(cluster, places, count, True) if places else {}
 
 
 async def _next_records(

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from connect.core.errors import PermanentError
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import lease, preflight, undo
+from connectors.failover import lease
+from connectors.failover.collect import Wish, collect
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import CopiedEnd, FlowControl, Tell, copied_ends, stop_flow
+from connectors.failover.execute import Done, Failover
+from connectors.failover.journal import Journal
 from connectors.failover.lease import Lease, hold
-from connectors.failover.model import Preflight
-from connectors.failover.predecessor import comes_back
-from connectors.failover.preflight import Wish
+from connectors.failover.plan import Plan, plan
 from connectors.failover.site import Site
-from connectors.failover.starting import returns, store_starts
-from connectors.failover.steps import Failover, Outcome
-from connectors.failover.stranded import find
-from connectors.failover.way_back import WayBack, way_back
+from connectors.failover.snapshot import Snapshot
+from connectors.failover.starting import WayBack, comes_back, returns, store_starts, way_back
+from connectors.failover.unreplicated import find
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_positions
@@ -41,41 +40,42 @@ class Failback:
         self,
         site: Site,
         wish: Wish,
-        undo_file: Path,
         tell: Tell,
         controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
     ) -> None:
         self._site = site
         self._there = site.turned()
         self._wish = wish
-        self._file = undo_file
         self._tell = tell
         self._control, self._back = controls
         # Somebody has to start the flow by hand, perhaps.
-        self._steps = Failover(site, wish, undo_file, tell, controls, stalled_s=wish.timeout_s)
+        self._steps = Failover(site, wish, tell, controls, stalled_s=wish.timeout_s)
 
-    async def look(self) -> Preflight:
-        """See :func:`connectors.failover.preflight.look`; beside it what the begin of the flow stands in the way of."""
-        looked = await preflight.look(self._site, self._wish, self._back)
+    async def look(self) -> Plan:
+        """As :meth:`Failover.look`; with it what keeps the flow from beginning where it has to."""
+        return plan(await self._collect(), self._wish.options)
+
+    async def _collect(self) -> Snapshot:
+        looked = await collect(self._site, self._wish, self._back)
         if looked.source_error:
             return looked
         looked = await self._without_denied(looked)
         if not await self._keeps_names():
             return looked
         due, way = await self._way_there(await copied_ends(self._there))
-        if not self._wish.leaves_stranded:
+        if not self._wish.leaves_unreplicated:
             way += [
                 f"only cluster {self._site.flow.target_alias} holds {one.own}: {self._there.flow.flow} would pass over "
-                "them; heliograph stranded --append, or --leave-stranded"
+                "them; heliograph unreplicated --append, or --leave-unreplicated"
                 for one in await find(self._there)
             ]
         if not due and not way:
             return looked
         notes = (f"{self._site.flow.flow}: it begins where {self._there.flow.flow} ended, in {len(due)} partitions",)
-        return replace(looked, in_the_way=(*looked.in_the_way, *way), notes=(*looked.notes, *(notes if due else ())))
+        return replace(looked, objections=(*looked.objections, *way), notes=(*looked.notes, *(notes if due else ())))
 
-    async def _without_denied(self, looked: Preflight) -> Preflight:
-        """Partitions stand still because the failover has refused all writers there: this run lets them in again."""
+    async def _without_denied(self, looked: Snapshot) -> Snapshot:
+        """Partitions are stopped because the failover has refused all writers there: this run lets them in again."""
         there = self._there
         known = await lease.look(there.target, there.flow.map_topic, there.flow.flow)
         denied = frozenset(known.denied if known is not None else ())
@@ -89,9 +89,9 @@ class Failback:
         return replace(looked, stopped=stopped, notes=(*looked.notes, note))
 
     async def _way_there(self, ends: Mapping[TopicPartition, CopiedEnd]) -> WayBack:
-        return await way_back(self._there, ends, self._control, leaves_stranded=self._wish.leaves_stranded)
+        return await way_back(self._there, ends, self._control, leaves_unreplicated=self._wish.leaves_unreplicated)
 
-    async def run(self, command: str) -> Outcome:
+    async def run(self, command: str, looked: Plan) -> Done:
         """Do all of it; errors as :meth:`Failover.run`."""
         site, there = self._site, self._there
         async with (
@@ -103,16 +103,16 @@ class Failback:
                 await self._let_in(other.record.denied)
                 await other.store(denied=())
             await self._start(held)
-            outcome = await self._steps.run_under(held)
+            done = await self._steps.run_under(held, looked)
             if self._back is not None:
                 await self._back.resume()
                 self._tell(f"{there.flow.flow} goes on")
             else:
                 self._tell(f"start {there.flow.flow} again: it goes on behind what came back")
-            return outcome
+            return done
 
     async def _let_in(self, denied: Collection[str]) -> None:
-        """Writers, and this flow with them: partitions that were refused stand still until it is started anew."""
+        """Writers, and this flow with them: partitions that were refused stand still until it is started again."""
         site = self._site
         await allow_writes(site.target, denied)
         self._tell(f"cluster {site.flow.target_alias} takes writers of {len(denied)} topics again")
@@ -120,7 +120,7 @@ class Failback:
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
             self._tell(
-                f"{site.flow.flow} is started anew: it stands still in {len(still)} partitions, such as {still[0]}"
+                f"{site.flow.flow} is started again: it stands still in {len(still)} partitions, such as {still[0]}"
             )
             await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
 
@@ -137,8 +137,8 @@ class Failback:
         if not due:
             return
         site = self._site
-        record = undo.begin(self._file, site.flow.source_alias, site.flow.target_alias)
-        await self._steps.write(held, record.with_begins(due))
+        journal = await Journal.begin(site, held)
+        await journal.store(begins=due)
         await store_starts(there, due)
         self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
 

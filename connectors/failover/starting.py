@@ -7,26 +7,27 @@ topics are not copied back at all.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
 from connect.core.model import NewTopic
-from connect.kafka.cluster import NotAuthorized
+from connect.core.offsetlog import SourceOffsets
+from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.offsets import EARLIEST, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import CLEANED_SOON, ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.draining import CopiedEnd, written_on
-from connectors.failover.logs import Fate, Log, logs_now
-from connectors.failover.own import Own, count, own_ranges, without
-from connectors.failover.predecessor import comes_back
+from connectors.failover.appender import appended_up_to
+from connectors.failover.draining import CopiedEnd, FlowControl, why_back_runs, written_on
+from connectors.failover.journal import StartBefore
+from connectors.failover.own import Fate, Log, Own, count, logs_now, own_ranges, without
 from connectors.failover.site import Site
-from connectors.failover.undo import StartBefore
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
-from connectors.stored_offsets import read_copied, read_positions
+from connectors.stored_offsets import read_copied, read_positions, read_stored_offsets
 
 
 def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic: str, target_topic: str) -> bool:
@@ -80,8 +81,10 @@ def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, 
     if log.fate is Fate.CUT:
         return (
             f"cluster {source} has lost the end of {one}: it was copied up to offset {position.next_source_offset}, "
-            f"and is the same up to {log.same_to} only; delete the topic there, after heliograph stranded, so that "
-            f"{back} brings all of it back"
+            f"and is the same up to {log.same_to} only; its records from there to {log.end} are on no other cluster: "
+            f"heliograph unreplicated --to {site.flow.target_alias} --export DIR. To go on with all other topics, "
+            f"set {back}.topics.exclude = {one.topic} in the file and in the mirror, and run this again: groups that "
+            f"read it stay where they are. To bring all of it back, delete the topic on {source} then"
         )
     if before is None:
         return ""
@@ -149,4 +152,100 @@ async def _store(site: Site, offsets: Mapping[tuple[str, int], int | None]) -> N
             None if offset is None else offsetlog.mirror_value(offset),
         )
         for (topic, partition), offset in sorted(offsets.items())
+    )
+
+
+class WayBack(NamedTuple):
+    """``due`` is to be stored, and may not while there are ``objections``."""
+
+    due: list[StartBefore]
+    objections: list[str]
+
+
+async def way_back(
+    site: Site, ends: Mapping[TopicPartition, CopiedEnd], back: FlowControl | None, *, leaves_unreplicated: bool
+) -> WayBack:
+    """Look, and change nothing. ``ends`` are by source partition. Raises as the clusters."""
+    due, objections = await starts_due(site, ends)
+    if due and (why := await why_back_runs(site, back)):
+        objections.append(
+            f"{site.back.flow} runs and copies back what came from cluster {site.flow.source_alias} ({why}): stop it "
+            "first"
+        )
+    if not leaves_unreplicated and await passed_over(site, due, ends):
+        appended = await appended_up_to(site.turned())
+        objections += [
+            f"only cluster {site.flow.target_alias} holds {own}, which {site.back.flow} has not copied and would pass "
+            "over: see heliograph unreplicated; --leave-unreplicated goes on"
+            for own in await passed_over(site, due, ends, appended)
+        ]
+    return WayBack(due, objections)
+
+
+class Copied(NamedTuple):
+    """Up to the record at ``offset`` of ``source``; ``target`` is where its copies went."""
+
+    source: TopicPartition
+    target: TopicPartition
+    offset: int
+
+
+async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
+    """Why the flow back must not begin yet: partitions without one of ``ours``, which have positions, whose copies it
+    would bring back. None where it is not enabled. Raises as the clusters."""
+    if not site.back.enabled:
+        return []
+    stored = await read_stored_offsets(site.target, site.flow.offsets_topic)
+    found = [one for one in copied(site.flow, site.back, stored) if one.source not in ours]
+    if not found:
+        return []
+    begun = await read_stored_offsets(site.source, site.back.offsets_topic)
+    back = site.back
+    found = [one for one in found if begun.mirrored_offset(back.name, back.source_alias, *one.target) is None]
+    logs = await _logs(site.source, [one.source for one in found])
+    copies = await _logs(site.target, [one.target for one in found])
+    return [_why(site, one) for one in found if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)]
+
+
+def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: SourceOffsets) -> list[Copied]:
+    """What source offsets of ``flow`` tell of topics that ``back`` would copy into where they came from (pure)."""
+    found = []
+    for partition in stored.partitions.get(flow.name, {}).values():
+        topic, index = partition.get("topic"), partition.get("partition")
+        if not isinstance(topic, str) or not isinstance(index, int):
+            continue
+        offset = stored.mirrored_offset(flow.name, flow.source_alias, topic, index)
+        try:
+            target = flow.remote_topic(topic)
+            is_returned = offset is not None and back.should_mirror(target) and back.remote_topic(target) == topic
+        except PermanentError:  # without a name on the other side it is not copied
+            continue
+        if offset is not None and is_returned:
+            found.append(Copied(TopicPartition(topic, index), TopicPartition(target, index), offset))
+    return sorted(found)
+
+
+async def _logs(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where they begin and end, of those that are there."""
+    if not partitions:
+        return {}
+    topics = (await cluster.metadata({one.topic for one in partitions})).topics
+    there = [one for one in partitions if one.topic in topics and one.partition in topics[one.topic].partitions]
+    begins, ends = await list_offsets(cluster, there, EARLIEST), await list_offsets(cluster, there, LATEST)
+    return {one: (begins[one], ends[one]) for one in there}
+
+
+def _holds(logs: Mapping[tuple[str, int], tuple[int, int]], log: TopicPartition, offset: int) -> bool:
+    """Whether it has records, and has had one at ``offset``: one that was made anew since is to get them back."""
+    begin, end = logs.get(log, (0, 0))
+    return begin < end and offset < end
+
+
+def _why(site: Site, one: Copied) -> str:
+    flow, back = site.flow.flow, site.back.flow
+    return (
+        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
+        f"on cluster {site.flow.target_alias}: {back} would bring them all back. If nobody has written to {one.target} "
+        f"there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the offset of {back} "
+        f"for {one.target} to that of the last copy (heliograph connectors offsets)"
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connect.cli.failover import EXIT_NO_GO, run_failback, run_failover
-from connect.cli.stranded import run_stranded
+from connect.cli.failover import EXIT_NO_GO, run_failback, run_failover, run_undo
+from connect.cli.unreplicated import run_unreplicated
 from connect.embedded.brokers import KafkaCluster
 from tests.kit.processes import wait_until
 from tests.kit.two_ways import DEADLINE_S, EACH, PLAIN, TRANSACTIONS, Running, TwoWays
@@ -55,7 +55,7 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
 
     two.write(two.eu, "second")
     with two.mirror(two.eu, two.us) as mirror:
-        back = two.arguments(mirror.properties_file, two.eu, two.us, rewinds=True)
+        back = two.arguments(mirror.properties_file, two.eu, two.us, rewinds=("*",))
         assert run_failback(back) == 0
         assert {one["group"] for one in told(capsys)["moves"]} == set(two.groups.values())
         running = Running(replace(back, executes=True), run_failback)
@@ -74,11 +74,10 @@ def test_readers_go_over_and_come_back_to_exactly_the_record_that_is_next(
 
 
 def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
-    """The undo file, and the same failover once more, which finds all but the groups done."""
-    undo = replace(over, undo=over.undo_file)
-    assert run_failover(replace(undo, executes=False)) == 0
+    """By the journal, and the same failover once more, which finds all but the groups done."""
+    assert run_undo(replace(over, executes=False)) == 0
     assert "nothing was changed" in capsys.readouterr().out
-    assert run_failover(undo) == 0
+    assert run_undo(over) == 0
     capsys.readouterr()
     assert set(map(tuple, two.left_to_read(two.eu, two.topics).values())) == {(b"nothing stored",)}
     assert run_failover(over) == 0
@@ -90,20 +89,20 @@ def taken_back(two: TwoWays, over: Any, capsys: Capture) -> None:
 def only_here(two: TwoWays, file: Path, export: Path, capsys: Capture) -> None:
     """What the old primary holds alone: named, exported, appended once however often."""
 
-    def stranded(*, export_to: Path | None = None, appends: bool = False) -> tuple[int, Any]:
-        code = run_stranded(file, two.us, two.eu, export_to=export_to, appends=appends, as_json=True)
+    def unreplicated(*, export_to: Path | None = None, appends: bool = False) -> tuple[int, Any]:
+        code = run_unreplicated(file, two.us, two.eu, export_to=export_to, appends=appends, as_json=True)
         return code, told(capsys)
 
-    assert stranded()[0] == 0
+    assert unreplicated()[0] == 0
     two.write(two.us, "third")
     plain, _ = two.topics
-    code, found = stranded(export_to=export)
+    code, found = unreplicated(export_to=export)
     assert (code, found["records"]) == (EXIT_NO_GO, PLAIN + TRANSACTIONS * EACH)
     lines = [json.loads(line) for line in (export / f"{plain}-0.jsonl").read_text().splitlines()]
     assert base64.b64decode(lines[0]["value"]) == b"third 0"
     assert len(lines) == PLAIN
-    assert stranded(appends=True)[1]["appended"] == found["records"]
-    assert stranded(appends=True)[1]["appended"] == 0
+    assert unreplicated(appends=True)[1]["appended"] == found["records"]
+    assert unreplicated(appends=True)[1]["appended"] == 0
     for topic in two.topics:
         assert two.values(two.us, topic) == two.values(two.eu, topic)
 
@@ -131,12 +130,12 @@ def test_after_a_killed_mirror_what_arrived_and_what_did_not_is_known_to_the_rec
         wait_until(lambda: len(two.values(two.eu, two.topics[0])) > before, DEADLINE_S, "more is copied", 0.01)
         mirror.kill()
         writing.join()
-        gone = two.arguments(mirror.properties_file, two.us, two.eu, is_gone=True, executes=True)
+        gone = two.arguments(mirror.properties_file, two.us, two.eu, gone=two.us, executes=True)
         assert run_failover(gone) == 0
         assert {one["by"] for one in told(capsys)["moves"]} == {"checkpoint"}
         assert two.left_to_read(two.eu, two.topics).keys() == two.left_to_read(two.us, two.topics).keys()
         export = tmp_path / "export"
-        assert run_stranded(gone.file, two.us, two.eu, export_to=export, appends=False, as_json=True) == EXIT_NO_GO
+        assert run_unreplicated(gone.file, two.us, two.eu, export_to=export, appends=False, as_json=True) == EXIT_NO_GO
     for topic in two.topics:
         file = export / f"{topic}-0.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []

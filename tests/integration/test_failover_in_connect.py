@@ -135,7 +135,7 @@ def arguments(two: TwoWays, groups: Groups, source: str, target: str) -> Argumen
     """With the groups described in the file."""
     file = written(two, source, target, groups.described(source) | groups.described(target))
     rest = [worker.url for worker in groups.workers.values()]
-    return replace(two.arguments(file, source, target, rest=rest, executes=True), timeout_s=_DEADLINE_S, rewinds=True)
+    return replace(two.arguments(file, source, target, rest=rest, executes=True), timeout_s=_DEADLINE_S, rewinds=("*",))
 
 
 def written(two: TwoWays, source: str, target: str, more: dict[str, str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.kit.dying import Ended, run_dying
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _MANY = 60
-UNDO_FILE = "the undo file"
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +27,24 @@ def doomed() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def command(name: str, copied: Copied, source: str, target: str, undo_file: Path) -> list[str]:
-    where = [str(copied.file), "--from", source, "--to", target, "--undo-file", str(undo_file)]
-    return [name, *where, "--leave-stranded", "--timeout", "60", "--execute"]
+def command(name: str, copied: Copied, target: str) -> list[str]:
+    where = [str(copied.file), "--to", target]
+    return [name, *where, "--leave-unreplicated", "--timeout", "60", "--execute", "--yes"]
 
 
 async def end_though_killed(arguments: Sequence[str]) -> list[str]:
     """Killed at its first act, then at its second, and so on; the acts that it got to.
 
-    What a run before has done is not done again, so that acts move up and one may be passed over. Before the one behind
-    which there is no way back, the undo file, it is killed first of all.
+    What a run before has done is not done again, so that acts move up and one may be passed over.
     """
     acts = list[str]()
-    for act in (UNDO_FILE, *range(1, _MANY)):
+    for act in range(1, _MANY):
         ended = await asyncio.to_thread(run_dying, act, 0, arguments)
         if not ended.act:
             assert ended.exit_code == 0, ended.errors
             return acts
         assert ended.exit_code < 0, "it was killed"
-        acts.append(UNDO_FILE if ended.act == UNDO_FILE else ended.act.partition(" ")[0])
+        acts.append(ended.act.partition(" ")[0])
     raise AssertionError("it never ends")
 
 
@@ -57,20 +54,17 @@ async def test_a_failover_and_the_failback_end_as_if_nobody_had_killed_them(
 ) -> None:
     copied = Copied(us, eu, tmp_path)
     await copied.make()
-    acts = await end_though_killed(command("failover", copied, copied.us, copied.eu, copied.undo_file))
-    assert {"OffsetCommitRequest", "ProduceRequest", "EndTxnRequest", UNDO_FILE} <= set(acts)
+    acts = await end_though_killed(command("failover", copied, copied.eu))
+    assert {"TxnOffsetCommitRequest", "ProduceRequest", "EndTxnRequest"} <= set(acts)
     assert await copied.stored() == copied.wanted()
-    rows = json.loads(copied.undo_file.read_text())["groups"]
-    assert {row["group"]: row["before"] for row in rows} == dict.fromkeys(copied.groups), "what was there at first"
+    assert await copied.before(copied.eu) == dict.fromkeys(copied.groups), "what was there at first"
 
     await copied.go_on_at_target(4)
-    back_file = tmp_path / "back.json"
-    acts = await end_though_killed(command("failback", copied, copied.eu, copied.us, back_file))
-    assert {"OffsetCommitRequest", "EndTxnRequest", UNDO_FILE} <= set(acts)
+    acts = await end_though_killed(command("failback", copied, copied.us))
+    assert {"TxnOffsetCommitRequest", "EndTxnRequest"} <= set(acts)
     gone_on = {group: min(offset + 4, RECORDS) for group, offset in copied.groups.items()}
     assert await copied.stored_at_source() == gone_on
-    rows = json.loads(back_file.read_text())["groups"]
-    assert {row["group"]: row["before"] for row in rows} == {
+    assert await copied.before(copied.us) == {
         group: offset for group, offset in copied.groups.items() if offset != gone_on[group]
     }
 
@@ -82,12 +76,12 @@ async def test_a_source_that_dies_on_the_way_is_told_of_and_done_without(
     copied = Copied(doomed, eu, tmp_path)
     await copied.make()
     await copied.write_checkpoints()
-    arguments = command("failover", copied, copied.us, copied.eu, copied.undo_file)
+    arguments = command("failover", copied, copied.eu)
     try:
         ended = await asyncio.to_thread(run_dying, act, doomed.nodes[0].pid, arguments)
         moved = await copied.stored()
         again = await asyncio.to_thread(run_dying, _MANY, 0, arguments)
-        gone = await asyncio.to_thread(run_dying, _MANY, 0, [*arguments, "--source-gone"])
+        gone = await asyncio.to_thread(run_dying, _MANY, 0, [*arguments, "--source-gone", copied.us])
     finally:
         if not doomed.alive(0):
             doomed.start_node(0)
@@ -107,11 +101,11 @@ async def test_an_append_that_is_killed_appends_every_record_once(
     """Each batch has two of the records."""
     copied = Copied(us, eu, tmp_path)
     await copied.make()
-    stranded = [os.urandom(200_000) for _ in range(9)]
+    unreplicated = [os.urandom(200_000) for _ in range(9)]
     async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
-        for value in stranded:
+        for value in unreplicated:
             await producer.send(copied.topic, value)
-    append = ["stranded", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
+    append = ["unreplicated", str(copied.file), "--from", copied.us, "--to", copied.eu, "--append"]
     acts = list[str]()
     for act in range(5, _MANY):
         ended = await asyncio.to_thread(run_dying, act, 0, append)
@@ -122,8 +116,8 @@ async def test_an_append_that_is_killed_appends_every_record_once(
     assert {"ProduceRequest", "EndTxnRequest"} <= set(acts)
     assert len(acts) > 4
     values = [record.value for record in await read_all(copied.bootstrap[copied.eu], copied.topic)]
-    assert values[-len(stranded) :] == stranded
-    assert len(values) == AHEAD + RECORDS + len(stranded)
+    assert values[-len(unreplicated) :] == unreplicated
+    assert len(values) == AHEAD + RECORDS + len(unreplicated)
 
 
 def assert_told(ended: Ended, copied: Copied) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from connect.cli.failover import EXIT_NO_GO, Arguments, run_failover
+from connect.cli.failover import EXIT_NO_GO, EXIT_SOME_LEFT, Arguments, run_failover, run_undo
 from connect.core.acls import AclBinding
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.acls import describe_acls
@@ -24,6 +24,7 @@ from connectors.failover.site import site
 from connectors.flows import load
 from tests.kit.copied import AHEAD, RECORDS, Copied
 from tests.kit.groups import cluster_at
+from tests.kit.moving import commit
 
 pytestmark = [pytest.mark.integration]
 
@@ -51,12 +52,12 @@ async def test_records_that_only_the_target_holds_are_not_passed_over_in_silence
     assert code == EXIT_NO_GO
     assert f"{AHEAD} records, offsets 0 to {AHEAD - 1}" in told["obstacles"][0]
     assert set((await copied.stored()).values()) == {None}
-    code, told = await run(copied.arguments(executes=True, leaves_stranded=True), capsys)
+    code, told = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
     assert (code, await copied.stored()) == (0, copied.wanted())
 
 
 async def test_two_at_once_and_the_second_is_told(copied: Copied, capsys: Capture) -> None:
-    go = copied.arguments(executes=True, leaves_stranded=True)
+    go = copied.arguments(executes=True, leaves_unreplicated=True)
     async with site(load(copied.file), copied.us, copied.eu) as place, hold(place, "the first") as lease:
         code, told = await run(go, capsys)
         assert code == EXIT_NO_GO
@@ -80,16 +81,17 @@ async def test_a_group_that_somebody_uses_is_not_moved(copied: Copied, capsys: C
         )
         await consumer.start()
         try:
-            code, told = await run(copied.arguments(executes=True, leaves_stranded=True), capsys)
+            code, told = await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys)
         finally:
             await consumer.stop()
-        assert code == EXIT_NO_GO
-        assert [one for one in told["obstacles"] if group in one and words in one]
-        assert set((await copied.stored()).values()) == {None}
+        assert code == EXIT_SOME_LEFT
+        assert [one for one in told["blocked"] if one["group"] == group and words in one["why"] + one["remedy"]]
+        others = {name: offset for name, offset in copied.wanted().items() if name != group}
+        assert await copied.stored() == {group: None, **others}, "it is left, and keeps no other"
 
 
 async def test_what_groups_are_named_and_to_what_time_they_go(copied: Copied, capsys: Capture) -> None:
-    look = copied.arguments(leaves_stranded=True)
+    look = copied.arguments(leaves_unreplicated=True)
     code, told = await run(replace(look, groups=(f"{copied.name}-ha.*",)), capsys)
     assert (code, [one["new"] for one in told["moves"]]) == (0, [15 + AHEAD])
     code, told = await run(replace(look, at="2020-01-01T00:00Z"), capsys)
@@ -110,6 +112,48 @@ async def test_a_source_that_does_not_answer_is_only_gone_where_somebody_says_so
     assert "--source-gone" in told["obstacles"][0]
 
 
+async def test_what_only_the_source_has_is_noted(copied: Copied, capsys: Capture) -> None:
+    name = f"payments-{copied.name}"
+    at_us = AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us], transactional_id=name)
+    async with at_us as producer, producer.transaction():
+        await producer.send_and_wait(copied.topic, b"1")
+    _, told = await run(copied.arguments(leaves_unreplicated=True), capsys)
+    (note,) = [note for note in told["notes"] if "has these transactional ids" in note]
+    assert note.startswith(f"only cluster {copied.us}") and (name in note or "more" in note)
+    assert not [note for note in told["notes"] if "does not show" in note]
+
+
+async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied: Copied, capsys: Capture) -> None:
+    rehearsal = replace(copied.arguments(leaves_unreplicated=True, rehearses=True), as_json=False)
+    assert await asyncio.to_thread(run_failover, rehearsal) == 0
+    said = capsys.readouterr().out
+    assert "3 groups ready, 0 blocked; nothing was changed" in said
+    assert "3 of 3 target offsets were read from" in said
+    assert "RTO, beside the drain and the stop of the flow: " in said and f"RPO, if {copied.us} was lost now: " in said
+    assert set((await copied.stored()).values()) == {None}
+
+
+async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "done"
+    go = copied.arguments(executes=True, leaves_unreplicated=True, on_done=f"echo $HELIOGRAPH_EXIT_CODE > {file}")
+    assert (await run(replace(go, executes=False), capsys))[0] == 0
+    assert not file.exists()
+    assert (await run(go, capsys))[0] == 0
+    assert file.read_text() == "0\n"
+
+
+async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Capture) -> None:
+    """The others are, by any operator."""
+    assert (await run(copied.arguments(executes=True, leaves_unreplicated=True), capsys))[0] == 0
+    first, *others = copied.groups
+    went_on = copied.wanted()[first] + 1
+    await commit(copied.bootstrap[copied.eu], first, {copied.topic: went_on})
+    assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_SOME_LEFT
+    assert f"group {first} stays as it is, in all partitions" in capsys.readouterr().out
+    assert await copied.stored() == {first: went_on, **dict.fromkeys(others)}
+    assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_NO_GO, "that is still there"
+
+
 @pytest.mark.long
 async def test_writers_are_refused_until_the_undo_lets_them_in_again(
     eu: KafkaCluster, tmp_path: Path, capsys: Capture
@@ -121,11 +165,11 @@ async def test_writers_are_refused_until_the_undo_lets_them_in_again(
     with KafkaCluster.start("guarded", config=guard) as guarded:
         copied = Copied(guarded, eu, tmp_path)
         await copied.make()
-        go = copied.arguments(executes=True, leaves_stranded=True, denies_writes=True)
+        go = copied.arguments(executes=True, leaves_unreplicated=True, denies_writes=True)
         assert (await run(go, capsys))[0] == 0
         (rule,) = await rules_of(guarded)
         assert str(rule) == f"DENY WRITE to User:* from * on LITERAL TOPIC {copied.topic}"
-        assert await asyncio.to_thread(run_failover, replace(go, undo=copied.undo_file)) == 0
+        assert await asyncio.to_thread(run_undo, go) == 0
         assert await rules_of(guarded) == []
         assert set((await copied.stored()).values()) == {None}
 
@@ -153,13 +197,11 @@ def ended_well(command: list[str], lines: int) -> bool:
 @pytest.mark.long
 async def test_killed_at_every_line_that_it_says_and_run_again_it_ends_the_same(copied: Copied) -> None:
     command = [sys.executable, "-c", "from connect.cli.main import main; main()", "failover", str(copied.file)]
-    command += ["--from", copied.us, "--to", copied.eu, "--undo-file", str(copied.undo_file)]
-    command += ["--leave-stranded", "--execute"]
+    command += ["--to", copied.eu, "--leave-unreplicated", "--execute", "--yes"]
     kills = 0
     while not await asyncio.to_thread(ended_well, command, kills):
         kills += 1
         assert kills < 30
-    assert kills > 4
+    assert kills > 3
     assert await copied.stored() == copied.wanted()
-    rows = json.loads(copied.undo_file.read_text())["groups"]
-    assert {row["group"]: row["before"] for row in rows} == dict.fromkeys(copied.groups), "what was there at first"
+    assert await copied.before(copied.eu) == dict.fromkeys(copied.groups), "what was there at first"

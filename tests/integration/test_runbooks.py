@@ -161,7 +161,6 @@ class Stage:
             "orders": self.topic,
             "orders-mail": f"orders-mail{self.name}",
             "orders-.*": f"orders-.*{self.name}",
-            "failover-us-eu.undo.json": f"failover-{self.us}-{self.eu}.undo.json",
         }
         return known.get(word, word.replace("http://localhost:8083", self.url))
 
@@ -200,7 +199,7 @@ def test_the_commands_of_the_pages_do_and_say_what_the_pages_say(
         stage.play("unplanned-failover.md", slice(0, 2))
         stage.lose_us(is_gone=False)
         stage.write(stage.us, 3)
-        stage.play("unplanned-failover.md", slice(2, None), {"stranded": 2})
+        stage.play("unplanned-failover.md", slice(2, None), {"unreplicated": 2})
         stage.place(stage.eu, remote, 12, 20)
         stage.play("failback.md")
         wait_until(lambda: stage.records(stage.eu, remote) == _RECORDS + 3, _DEADLINE_S, "what stayed is copied", 0.3)

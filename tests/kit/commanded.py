@@ -80,7 +80,6 @@ class Commanded:
             target,
             rest=[f"http://{ports.HOST}:{port}" for port in self._ports_running(source)],
             executes=True,
-            undo_file=self._directory / f"{name}.undo.json",
             timeout_s=DEADLINE_S,
             as_json=True,
         )

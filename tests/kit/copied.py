@@ -17,6 +17,10 @@ from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.journal import read_runs
+from connectors.failover.site import site
+from connectors.failover.undo import newest
+from connectors.flows import load
 from connectors.mirror_records import Checkpoint
 from connectors.positions import Position
 from connectors.source.store import Commit, MirrorPositionStore, StoreSettings
@@ -42,7 +46,6 @@ class Copied:
         self.groups = {f"{self.name}-{label}": offset for label, offset in _GROUPS.items()}
         self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
         self.file = directory / "mm2.properties"
-        self.undo_file = directory / "undo.json"
         self.configure()
 
     def configure(self, **more: str) -> None:
@@ -59,7 +62,7 @@ class Copied:
         self.file.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()))
 
     def arguments(self, **more: Any) -> Arguments:
-        return Arguments(self.file, self.us, self.eu, undo_file=self.undo_file, as_json=True, timeout_s=300, **more)
+        return Arguments(self.file, None, self.eu, as_json=True, timeout_s=300, **more)
 
     async def make(self) -> None:
         for address in self.bootstrap.values():
@@ -102,6 +105,14 @@ class Copied:
         return {
             group: (await committed(self.bootstrap[self.eu], group, [self.topic]))[self.topic] for group in self.groups
         }
+
+    async def before(self, target: str) -> dict[str, int | None]:
+        """By group, what an undo would give back to it on a target."""
+        source = self.us if target == self.eu else self.eu
+        async with site(load(self.file), source, target) as place:
+            run = newest(await read_runs(place))
+        assert run is not None
+        return {group: row.before for group, (row,) in run.groups.items()}
 
     def wanted(self) -> dict[str, int]:
         return {group: offset + AHEAD for group, offset in self.groups.items()}

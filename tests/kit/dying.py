@@ -1,12 +1,12 @@
 """``heliograph``, killed at one of the acts by which it changes something; or another process is, and it goes on.
 
-    python -m tests.kit.dying 3 0 failover mm2.properties --from us ...
-    python -m tests.kit.dying 3 PID failover mm2.properties --from us ...
-    python -m tests.kit.dying EndTxn 0 failover mm2.properties --from us ...
+    python -m tests.kit.dying 3 0 failover mm2.properties --to eu ...
+    python -m tests.kit.dying 3 PID failover mm2.properties --to eu ...
+    python -m tests.kit.dying EndTxn 0 failover mm2.properties --to eu ...
 
 The first says at which act, by its number or as the first one so called, the second which process: 0 for its own. Acts
-are the requests that change a cluster, those that change a connector, and each time that an undo file is written; the
-blow falls before the act is. Where there are fewer acts it ends as ``heliograph`` does.
+are the requests that change a cluster, and those that change a connector; the blow falls before the act is. Where there
+are fewer acts it ends as ``heliograph`` does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from typing import Any, Final, NamedTuple
 from connect.cli.main import main
 from connect.cli.rest_client import RestClient
 from connect.kafka.connection import Connection
-from connectors.failover.undo import Undo
 
-#: Of requests that change something: Produce, OffsetCommit, CreateTopics, InitProducerId, EndTxn, CreateAcls,
-#: DeleteAcls, OffsetDelete.
-_CHANGING: Final = frozenset({0, 8, 19, 22, 26, 30, 31, 47})
+#: Of requests that change something: Produce, OffsetCommit, CreateTopics, InitProducerId, EndTxn, TxnOffsetCommit,
+#: CreateAcls, DeleteAcls, OffsetDelete.
+_CHANGING: Final = frozenset({0, 8, 19, 22, 26, 28, 30, 31, 47})
 _STRUCK: Final = "struck before "
 _REPOSITORY: Final = Path(__file__).parents[2]
 _DEADLINE_S: Final = 300.0
@@ -70,7 +69,7 @@ def _strike_at(which: str, pid: int) -> None:
             print(f"{_STRUCK}{what}", file=sys.stderr, flush=True)
             os.kill(pid or os.getpid(), signal.SIGKILL)
 
-    call, ask, write = Connection.call, RestClient.ask, Undo.write
+    call, ask = Connection.call, RestClient.ask
 
     async def counted_call(self: Connection, request: Any, *args: Any, **kwargs: Any) -> Any:
         if request.API_KEY in _CHANGING:
@@ -82,13 +81,8 @@ def _strike_at(which: str, pid: int) -> None:
             act(f"{method} {path}")
         return ask(self, method, path, body)
 
-    def counted_write(self: Undo) -> None:
-        act("the undo file")
-        write(self)
-
     Connection.call = counted_call  # type: ignore[method-assign]
     RestClient.ask = counted_ask  # type: ignore[method-assign]
-    Undo.write = counted_write  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

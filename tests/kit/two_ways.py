@@ -66,8 +66,7 @@ class TwoWays:
         return topic if self.keeps_names else f"{source}.{topic}"
 
     def arguments(self, file: Path, source: str, target: str, **more: Any) -> Arguments:
-        undo = self.directory / f"{source}-{target}.undo.json"
-        return Arguments(file, source, target, undo_file=undo, timeout_s=DEADLINE_S, as_json=True, **more)
+        return Arguments(file, source, target, timeout_s=DEADLINE_S, as_json=True, **more)
 
     # -- what is done -------------------------------------------------------------------------------------
 

@@ -48,6 +48,26 @@ def test_of_several_it_is_the_one_that_the_file_names(monkeypatch: pytest.Monkey
         assert found is not None and found.name == "b"
 
 
+async def test_checkpoints_are_stopped_and_resumed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they go on moving groups; those of another flow go on."""
+    asked: list[tuple[str, str]] = []
+    checkpoint = {**MIRROR, "connector.class": "org.apache.kafka.connect.mirror.MirrorCheckpointConnector"}
+    configs = {"a": MIRROR, "c": checkpoint, "other": {**checkpoint, "target.cluster.alias": "ap"}}
+
+    def ask(_: RestClient, method: str, path: str, __: Any = None) -> Any:
+        asked.append((method, path))
+        return {name: {"info": {"config": config}} for name, config in configs.items()}
+
+    monkeypatch.setattr(RestClient, "ask", ask)
+    with ExitStack() as closing:
+        found = find_control(closing, URLS[:1], "us", "eu", "a")
+        assert found is not None
+        asked.clear()
+        await found.stop()
+        await found.resume()
+    assert asked == [("PUT", f"/connectors/{name}/{what}") for what in ("stop", "resume") for name in ("a", "c")]
+
+
 @pytest.mark.parametrize(("enabled", "is_found"), [("false", False), (" False ", False), ("true", True)])
 def test_a_connector_that_is_there_for_heartbeats_alone_is_not_the_flow(
     monkeypatch: pytest.MonkeyPatch, enabled: str, is_found: bool

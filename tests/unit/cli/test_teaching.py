@@ -26,7 +26,7 @@ def commands(group: Any = GROUP, above: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, each in group.commands.items():
         found |= commands(each, f"{above}{name} ") if hasattr(each, "commands") else {f"{above}{name}": each}
-    return found
+    return {name: each for name, each in found.items() if not each.hidden}
 
 
 def test_every_command_has_examples_and_every_example_a_command() -> None:

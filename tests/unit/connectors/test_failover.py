@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,23 +15,26 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError
+from connect.kafka.group_offsets import Committed
 from connectors.failover import lease, places, undo
-from connectors.failover.model import (
+from connectors.failover.execute import to_commit
+from connectors.failover.journal import GroupBefore, StartBefore
+from connectors.failover.own import Range, between
+from connectors.failover.plan import EVERY, Options, Outcome, Plan, differing, plan, with_moved
+from connectors.failover.proving import _rounds, compare
+from connectors.failover.snapshot import (
     DIFFERS,
     NOT_COMPARED,
     SAME,
+    Finding,
     GroupMove,
-    GroupsPlan,
+    Groups,
     How,
-    Left,
     Place,
-    Preflight,
-    to_commit,
-    with_moved,
-    with_rewinds,
+    Proof,
+    Rule,
+    Snapshot,
 )
-from connectors.failover.own import Range, between
-from connectors.failover.proving import _rounds, compare
 from connectors.offset_map import Place as Lies
 from connectors.offset_map import Run, RunList, Translation
 from connectors.positions import Kind, decode_kind
@@ -37,41 +42,108 @@ from connectors.positions import Kind, decode_kind
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
 
-def preflight(**more: Any) -> Preflight:
-    return Preflight("us", "eu", **{"groups": GroupsPlan(("readers",), (MOVE,)), **more})
+def snapshot(**more: Any) -> Snapshot:
+    return Snapshot("us", "eu", **{"groups": Groups(("readers",), (MOVE,)), **more})
 
 
-def test_it_goes_where_nothing_is_in_the_way() -> None:
-    assert preflight().obstacles == []
-    assert preflight(source_error="no answer", is_gone=True).obstacles == []
+def outcomes(found: Plan) -> dict[str, Outcome]:
+    return {one.group: one.outcome for one in found.groups}
+
+
+def test_groups_go_if_nothing_keeps_them() -> None:
+    assert outcomes(plan(snapshot(), Options())) == {"readers": Outcome.READY}
+    assert plan(snapshot(source_error="no answer", is_gone=True), Options()).can_go
+    done = snapshot(groups=Groups(("readers",), (replace(MOVE, before=37),)))
+    assert outcomes(plan(done, Options())) == {"readers": Outcome.IN_PLACE}
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"source_error": "no answer"}, "--source-gone"),
-        ({"groups": GroupsPlan()}, "no group was found"),
-        ({"stopped": {"orders-0": "it is quarantined"}}, "orders-0 is not copied"),
+        ({"source_error": "no answer"}, "--source-gone us"),
+        ({"groups": Groups()}, "no group was found"),
         ({"unknown": ("orders-1",)}, "not looked at: orders-1"),
-        ({"in_the_way": ("somebody",)}, "somebody"),
-        ({"groups": GroupsPlan(("a",), (), (Left("a", "", "has members"),))}, "group a: has members"),
+        ({"operators": ("ann",)}, "ann"),
+        ({"objections": ("only eu has it",)}, "only eu has it"),
     ],
 )
-def test_what_is_in_the_way_is_said(more: dict[str, Any], words: str) -> None:
-    (obstacle,) = preflight(**more).obstacles
-    assert words in obstacle
+def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str) -> None:
+    found = plan(snapshot(**more), Options())
+    (obstacle,) = found.obstacles
+    assert words in obstacle and not found.can_go
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_one_blocked_group_of_200_keeps_no_other(rule: Rule) -> None:
+    """Whatever is found of it; it is named with what to do."""
+    names = [f"g{number:03}" for number in range(200)]
+    moves = tuple(replace(MOVE, group=name) for name in names)
+    found = plan(snapshot(groups=Groups(tuple(names), moves, (Finding("g007", rule, "has a reason"),))), Options())
+    assert found.can_go
+    assert len(found.ready) == 200 - len(found.blocked)
+    for one in found.blocked:
+        ((why, remedy),) = one.reasons
+        assert (one.group, why) == ("g007", "has a reason")
+        assert remedy and "{" not in remedy and ("--" not in remedy or "g007" in remedy or rule is Rule.NO_TOPIC)
+    notes = {one.group: one.notes for one in found.groups if one.notes}
+    assert notes == ({} if found.blocked else {"g007": ("has a reason",)})
+
+
+def test_a_partition_that_is_not_copied_blocks_its_readers_alone() -> None:
+    other = replace(MOVE, group="others", source=("mail", 0), target=("us.mail", 0))
+    groups = Groups(("others", "readers"), (MOVE, other))
+    found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), Options())
+    assert outcomes(found) == {"readers": Outcome.BLOCKED, "others": Outcome.READY}
+    assert found.blocked[0].reasons[0].why == "orders-0 is not copied to its end: it is quarantined"
+    gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), Options())
+    assert not gone.blocked, "what was copied is all there will be"
+
+
+def test_a_group_in_use_that_is_in_place_is_not_blocked() -> None:
+    used = Finding("readers", Rule.USED_AT_TARGET, "has members")
+    for before, outcome in ((37, Outcome.IN_PLACE), (None, Outcome.BLOCKED)):
+        groups = Groups(("readers",), (replace(MOVE, before=before),), (used,))
+        assert outcomes(plan(snapshot(groups=groups), Options())) == {"readers": outcome}
+
+
+def test_a_group_without_offsets_is_left() -> None:
+    groups = Groups(("shared",), (), (Finding("shared", Rule.SHARE_GROUP, "is a share group"),))
+    found = plan(snapshot(groups=groups), Options())
+    assert (outcomes(found), found.can_go) == ({"shared": Outcome.LEFT}, False)
 
 
 def test_no_group_goes_back_unless_that_is_wanted() -> None:
     back = replace(MOVE, before=50)
-    plan = with_rewinds(GroupsPlan(("readers",), (back, replace(MOVE, before=37))), allowed=False)
-    assert [one.before for one in plan.moves] == [37]
-    assert plan.due == ()
-    assert "from 50" not in plan.left[0].why and "50" in plan.left[0].why
-    assert plan.left[0].is_obstacle, "who has not read so far would skip records"
-    assert not with_rewinds(GroupsPlan((), (back,)), allowed=False, keeps=True).left[0].is_obstacle
-    assert with_rewinds(GroupsPlan((), (back,)), allowed=True).due == (back,)
-    assert to_commit([back]) == {"readers": {("us.orders", 0): (37, "note")}}
+    other = replace(back, group="others")
+    groups = snapshot(groups=Groups(("others", "readers"), (back, other)))
+    found = plan(groups, Options(rewinds=frozenset({"readers"})))
+    assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
+    assert found.ready[0].due == (back,)
+    assert to_commit(found.ready[0].due) == {("us.orders", 0): Committed(37, "note")}
+    ((why, remedy),) = found.blocked[0].reasons
+    assert "50" in why and "--rewind others" in remedy and "--keep-offset others" in remedy
+    kept = plan(groups, Options(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
+    assert outcomes(kept) == {"readers": Outcome.IN_PLACE, "others": Outcome.READY}
+    assert [one.after for one in kept.moves if one.group == "readers"] == [50]
+
+
+def test_what_is_accepted_is_accepted_for_the_group_that_is_named() -> None:
+    stale = [Finding(group, Rule.STALE_CHECKPOINT, "may be stale") for group in ("others", "readers")]
+    moves = (MOVE, replace(MOVE, group="others"))
+    groups = snapshot(groups=Groups(("others", "readers"), moves, tuple(stale)))
+    found = plan(groups, Options(accepts={Rule.STALE_CHECKPOINT: frozenset({"readers"})}))
+    assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
+    every = plan(groups, Options(accepts={Rule.STALE_CHECKPOINT: frozenset({EVERY})}))
+    assert not every.blocked
+
+
+def test_groups_whose_samples_differ_are_blocked() -> None:
+    found = plan(snapshot(), Options())
+    proofs = [Proof("readers", "orders-0 at 40", "us.orders-0 at 37", 1, outcome, "'a' against 'b'")
+              for outcome in (SAME, NOT_COMPARED)]  # fmt: skip
+    assert found.with_blocked(differing(proofs)) == found
+    blocked = found.with_blocked(differing([*proofs, replace(proofs[0], outcome=DIFFERS)]))
+    assert "'a' against 'b'" in blocked.blocked[0].reasons[0].why and not blocked.can_go
 
 
 def record(value: bytes, timestamp: int = 7, timestamp_type: int = 0) -> Any:
@@ -121,37 +193,31 @@ def test_groups_that_stand_in_one_partition_are_read_in_turns() -> None:
     ]
 
 
-def test_an_undo_file_outlives_an_interrupted_run_with_what_was_there_first(tmp_path: Path) -> None:
+def test_an_undo_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     file = tmp_path / "undo.json"
-    first = undo.begin(file, "us", "eu").with_moves([MOVE]).with_denied(["orders"])
-    first.write()
-    again = undo.begin(file, "us", "eu").with_moves([replace(MOVE, before=37, after=38)])
-    again.write()
-    (row,) = undo.read(file).groups
-    assert (row.before, row.after) == (None, 38)
-    done = replace(again, is_finished=True)
-    done.write()
-    other = undo.begin(file, "us", "eu")
-    assert other.groups == ()
-    replace(other, is_finished=True).write()
-    assert undo.read(file) == done, "what changes nothing leaves what takes the run before back"
-    other.with_denied(["payments"]).write()
-    assert undo.read(tmp_path / "undo.1.json") == done
-    replace(other.with_denied(["payments"]), is_finished=True).write()
-    assert undo.read(file).denied == ("payments",)
-    assert not (tmp_path / "undo.2.json").exists()
-
-
-def test_an_undo_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "undo.json"
-    undo.begin(file, "us", "eu").write()
-    with pytest.raises(ConfigError, match="from us to eu"):
-        undo.begin(file, "eu", "us")
+    group = {
+        "group": "readers",
+        "topic": "us.orders",
+        "partition": 0,
+        "before": None,
+        "before_metadata": "",
+        "after": 37,
+    }
+    start = {"topic": "us.orders", "partition": 0, "before": None, "after": 36}
+    document = {"format": 1, "from": "us", "to": "eu", "finished": True, "groups": [group], "starts": [start],
+                "begins": [], "denied": ["orders"]}  # fmt: skip
+    file.write_text(json.dumps(document))
+    run = undo.read_file(file)
+    assert run.groups == {"readers": (GroupBefore("readers", "us.orders", 0, None, "", 37),)}
+    assert (run.starts, run.denied) == ((StartBefore("us.orders", 0, None, 36),), ("orders",))
+    file.write_text(json.dumps({**document, "format": 2}))
+    with pytest.raises(ConfigError, match="format is 2"):
+        undo.read_file(file)
     file.write_text("{}")
     with pytest.raises(ConfigError, match="no undo file"):
-        undo.read(file)
+        undo.read_file(file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        undo.read(tmp_path / "none")
+        undo.read_file(tmp_path / "none")
 
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
@@ -164,7 +230,6 @@ def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
         5000,
         "drain",
         denied=("a",),
-        undo_files=("host:/a",),
     )
     assert lease.decode(lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)
@@ -220,22 +285,25 @@ def test_what_is_no_copy_is_a_cluster_s_own(copied: list[Range], left: list[Rang
     assert list(between(5, 20, copied)) == left
 
 
-def test_whom_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:
+def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:
     late = replace(MOVE, before=37, after=30, how=How.CHECKPOINT)
-    (one,) = with_moved(GroupsPlan(("readers",), (late,)), {("readers", MOVE.target): 37}).moves
+    groups = Groups(("readers",), (late,))
+    (one,) = with_moved(groups, {("readers", MOVE.target): 37}, Options()).moves
     assert one.is_done and one.how is How.MOVED
     for moved in ({}, {("readers", MOVE.target): 36}, {("others", MOVE.target): 37}):
-        assert with_moved(GroupsPlan(("readers",), (late,)), moved).moves == (late,), "somebody else has moved it"
+        assert with_moved(groups, moved, Options()).moves == (late,), "another operator has moved it"
+    rewinds = Options(rewinds=frozenset({"readers"}))
+    assert with_moved(groups, {("readers", MOVE.target): 37}, rewinds).moves == (late,), "that is wanted"
     ahead = replace(late, before=30, after=37)
-    assert with_moved(GroupsPlan(("readers",), (ahead,)), {("readers", MOVE.target): 30}).moves == (ahead,)
+    ahead_alone = Groups(("readers",), (ahead,))
+    assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, Options()).moves == (ahead,)
 
 
-def test_only_a_run_that_was_interrupted_lately_is_gone_on_with(tmp_path: Path) -> None:
-    file = tmp_path / "undo.json"
-    assert undo.interrupted(file, "us", "eu") is None
-    undo.begin(file, "us", "eu").with_moves([MOVE]).write()
-    assert undo.interrupted(file, "us", "eu") is not None
-    os.utime(file, (0, 0))
-    assert undo.interrupted(file, "us", "eu") is None
-    replace(undo.read(file), is_finished=True).write()
-    assert undo.interrupted(file, "us", "eu") is None
+def test_the_planning_of_a_move_opens_few_files() -> None:
+    """Who wants to know why a group is blocked reads two modules; from the command on it is at most 18."""
+    code = "import sys, connect.cli.failover, connectors.failover.plan; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in told if name.partition(".")[0] in ("connect", "connectors", "rest")]
+    assert {"connectors.failover.plan", "connectors.failover.snapshot"} <= set(ours)
+    assert len(ours) <= 18, ours
+    assert not [name for name in ours if name.startswith("connect.kafka")], "the plan is pure"

@@ -13,18 +13,18 @@ from uuid import UUID
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from connect.cli import stranded as cli
+from connect.cli import unreplicated as cli
 from connect.cli.console import EXIT_OK
 from connect.cli.failover import EXIT_NO_GO
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connect.kafka.transactions import ProducerIdentity, Superseded, TopicsRefused
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import appender, appending, exporting, lease, marks, stranded
+from connectors.failover import appender, appending, lease, unreplicated
+from connectors.failover.appender import Mark
 from connectors.failover.appending import HEADER, TOPIC_HEADER
-from connectors.failover.marks import Mark
 from connectors.failover.own import Own
-from connectors.failover.stranded import Stranded
+from connectors.failover.unreplicated import Unreplicated
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS, MAIL, MARKS = TopicPartition("orders", 0), TopicPartition("mail", 0), ("map", 5)
@@ -46,7 +46,7 @@ def record(offset: int, value: bytes = VALUE, headers: Sequence[tuple[str, bytes
 class Broker:
     """Answers Produce to the target's partitions with ``answers``, code by code, and takes all that come after them.
 
-    ``log`` has the source offsets of what is committed, batch by batch, and ``marks`` the committed marks.
+    ``log`` has the source offsets of what is committed, batch by batch, and ``marks`` the committed appender.
     ``killed_at``: twice the number of the request before which the process ends, or one more: behind it.
     """
 
@@ -186,25 +186,25 @@ async def append(
     async def describe(_: Any, topics: set[str]) -> Any:
         return {one: {"max.message.bytes": TopicConfig("700", ConfigSource.TOPIC)} for one in topics}
 
-    async def find(_: Any) -> list[Stranded]:
-        known = await marks.read_marks(site)
+    async def find(_: Any) -> list[Unreplicated]:
+        known = await appender.read_marks(site)
         found = []
         for one in of:
             mark = known.of(Mark(one, HERE, one, THERE, 20))
             left = [each.offset for each in records if each.offset > mark.appended]
             if left:
                 own = Own(*one, left[0], left[-1], len(left))
-                found.append(Stranded(own, ((left[0], left[-1] + 1),), mark, **more))
+                found.append(Unreplicated(own, ((left[0], left[-1] + 1),), mark, **more))
         return found
 
     async def cleaned(_: Any, topics: set[str]) -> set[str]:
         return topics & {*compacted}
 
     for module, name, fake in (
-        (stranded, "read_ranges", read), (appending, "describe", describe), (appending, "find", find),
+        (unreplicated, "read_ranges", read), (appending, "describe", describe), (appending, "find", find),
         (appending, "why_running", answer("")), (appending, "copied_ends", answer({})),
         (appending, "log_of", answer(MARKS)), (appending, "compacted", cleaned),
-        (marks, "stored", answer(broker.marks)), (appender, "_BATCH_S", 0.5), (appender, "_COMMIT_S", 0.5),
+        (appender, "stored", answer(broker.marks)), (appender, "_BATCH_S", 0.5), (appender, "_COMMIT_S", 0.5),
         *((appender, name, getattr(broker, name)) for name in
           ("init_producer_id", "claim", "add_partitions", "produce_all", "end_transaction")),
     ):  # fmt: skip
@@ -386,7 +386,7 @@ async def test_it_stops_at_a_header_whose_key_is_no_text(monkeypatch: pytest.Mon
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-ONE = Stranded(Own("orders", 0, 20, 29, 10), ((20, 30),), Mark(ORDERS, HERE, ORDERS, THERE, 20))
+ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), Mark(ORDERS, HERE, ORDERS, THERE, 20))
 
 
 @pytest.mark.parametrize(
@@ -404,14 +404,15 @@ def test_who_left_some_says_so_by_the_exit_code(
     done: appending.Done,
     code: int,
 ) -> None:
-    monkeypatch.setattr(cli, "_stranded", answer((done, [])))
-    assert cli.run_stranded(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
+    monkeypatch.setattr(cli, "_unreplicated", answer((done, [])))
+    monkeypatch.setattr("connectors.flows.load", lambda _: None)
+    assert cli.run_unreplicated(tmp_path, "us", "eu", export_to=None, appends=True, as_json=True) == code
     left = {"topic": "orders", "partition": 0, "first": 20, "last": 29, "records": 10, "why": "a doubt"}
     assert json.loads(capsys.readouterr().out)["left"] == ([left] if done.left else [])
 
 
 def test_an_exported_header_whose_key_is_no_text_has_it_as_bytes_too() -> None:
-    found = exporting.as_json(
+    found = unreplicated.as_json(
         SimpleNamespace(**vars(record(20, headers=[("é", b"1"), ("a\udce9", b"")])), topic="orders", partition=0)
     )
     assert found["headers"] == [["é", "MQ=="], ["a\ufffd", "", "Yek="]]

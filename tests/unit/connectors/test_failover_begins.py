@@ -13,9 +13,10 @@ import pytest
 from connect.kafka.offsets import EARLIEST
 from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import log_starts, places
-from connectors.failover.model import GroupMove, How, Left, Place
+from connectors.failover import places
 from connectors.failover.places import Places
+from connectors.failover.plan import is_blocking
+from connectors.failover.snapshot import Finding, GroupMove, How, Place, Rule
 from connectors.offset_map import Pair, Run, RunList, Translation
 from connectors.offset_map import Place as Lies
 from connectors.policy import DefaultReplicationPolicy
@@ -92,7 +93,7 @@ async def look(
     *,
     is_bare: bool = True,
     **of_flow: Any,
-) -> tuple[Place | None, list[Left]]:
+) -> tuple[Place | None, list[Finding]]:
     """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
 
     async def told(cluster: Cluster, partitions: Collection[Any], at: int) -> Any:
@@ -114,8 +115,8 @@ async def look(
     monkeypatch.setattr(places, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
     monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
-    monkeypatch.setattr(log_starts, "read_ranges", read)
+    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(places, "read_ranges", read)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
@@ -134,7 +135,7 @@ async def look(
     if place is None:
         return None, []
     move = GroupMove("g", ("orders", 0), offset, place[:2], None, "", place.offset, "", place.how)
-    (moved,), left = await log_starts.readable([move], *clusters, found, skips_deleted=False)
+    (moved,), left = await places.readable([move], *clusters, found)
     return place._replace(offset=moved.after), left
 
 
@@ -144,7 +145,7 @@ async def test_a_flow_that_began_at_the_end_has_not_copied_what_a_group_has_not_
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
     assert place == Place("us.orders", 0, 0, How.BEGIN)
-    assert left.is_obstacle and "has of orders-0 from offset 600 on" in left.why
+    assert is_blocking(left) and "has of orders-0 from offset 600 on" in left.why
 
 
 async def test_nor_has_one_that_has_copied_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ async def test_nor_has_one_that_has_copied_nothing_yet(monkeypatch: pytest.Monke
     for offset, count in ((600, 1), (999, 1), (1000, 0)):
         place, left = await look(monkeypatch, us, eu, [], offset, begun)
         assert place == Place("us.orders", 0, 0, How.BEGIN)
-        assert [one.is_obstacle for one in left] == [True] * count, offset
+        assert [is_blocking(one) for one in left] == [True] * count, offset
 
 
 async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in_silence(
@@ -162,7 +163,7 @@ async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 500, 1500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(480, 480, 1020)], 300)
     assert place == Place("us.orders", 0, 500, How.BEGIN)
-    assert left.is_obstacle
+    assert is_blocking(left)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ async def test_what_the_flow_leaves_out_on_purpose_is_in_nobodys_way(
     us, eu = Cluster("us", 0, 1500), Cluster("eu", eu_start, 500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 0, **of_flow)
     assert place == Place("us.orders", 0, eu_start, How.BEGIN)
-    assert left.is_obstacle == is_obstacle
+    assert is_blocking(left) == is_obstacle
     assert is_obstacle or f"{of_flow.get('changing_key', 'errors.tolerance')} may leave records out" in left.why
 
 
@@ -216,7 +217,7 @@ async def test_by_copies_that_the_map_does_not_know_nobody_can_tell(monkeypatch:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 700)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 200, 500)], 600, is_bare=False)
     assert place == Place("us.orders", 0, 0, How.BEGIN)
-    assert left.is_obstacle and "heliograph map --rebuild" in left.why
+    assert left.rule is Rule.NOT_COPIED
 
 
 async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,20 @@ from connect.core.errors import ConfigError, PermanentError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
-from connectors.failover import by_time, group_look, log_starts, preflight
-from connectors.failover.group_look import GroupsLook
-from connectors.failover.model import GroupMove, GroupsPlan, How
-from connectors.failover.preflight import Wish
+from connectors.failover import collect, group_reads, places
+from connectors.failover.group_reads import GroupsLook
+from connectors.failover.plan import Options, is_blocking
+from connectors.failover.snapshot import GroupMove, Groups, How, Rule
 from connectors.mirror_records import Checkpoint
 
 #: On the target; of us.orders-2 nobody has written a record.
 TOPICS = {"us.orders": 3, "us.mail": 2, "local": 1}
 EMPTY = ("us.orders", 2)
 AT_MS = 5
+
+
+async def nothing_stored(*_: Any) -> dict[str, Any]:
+    return {}
 
 
 @pytest.fixture
@@ -57,29 +61,28 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
         one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
         return {("readers", ("us.orders", 0)): one} if look._takes("readers") else {}
 
-    for module in (group_look, by_time):
-        monkeypatch.setattr(module, "committed", committed)
-        monkeypatch.setattr(module, "told_offsets", told)
-    monkeypatch.setattr(group_look, "list_groups", list_groups)
-    monkeypatch.setattr(group_look, "list_offsets", offsets)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
+    monkeypatch.setattr(group_reads, "committed", committed)
+    monkeypatch.setattr(group_reads, "told_offsets", told)
+    monkeypatch.setattr(group_reads, "list_groups", list_groups)
+    monkeypatch.setattr(group_reads, "read_live", nothing_stored)
+    monkeypatch.setattr(places, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 
 
-async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] = ()) -> GroupsPlan:
+async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] = ()) -> Groups:
     async def unknown(*_: Any) -> None:
         return None
 
     places: Any = SimpleNamespace(
-        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None
-    )
+        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None,
+        source_id=lambda _: None, flow=SimpleNamespace(map_topic="map", flow="us->eu"),
+    )  # fmt: skip
     look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
-    found, _ = await look.plan()
-    return found
+    return await look.groups()
 
 
-def places_of(found: GroupsPlan) -> dict[tuple[str, tuple[str, int]], int]:
+def places_of(found: Groups) -> dict[tuple[str, tuple[str, int]], int]:
     assert all(one.how is How.TIME for one in found.moves)
     return {(one.group, one.target): one.after for one in found.moves}
 
@@ -90,7 +93,7 @@ async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> 
     everything = [("us.orders", 0), ("us.orders", 1), EMPTY, ("us.mail", 0), ("us.mail", 1)]
     assert places_of(found) == {("readers", one): 7 for one in everything}
     assert {one.target: one.before for one in found.moves if one.before} == {("us.mail", 1): 4}
-    assert found.left == ()
+    assert found.findings == ()
 
 
 async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
@@ -99,26 +102,25 @@ async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu:
     found = await plan(eu, AT_MS, "new", topics={"us.orders"})
     assert places_of(found) == {("new", ("us.orders", index)): 7 for index in range(3)}
     found = await plan(eu, AT_MS, "new", topics={"us.order"})
-    assert [(one.is_obstacle, one.why.split(",")[0]) for one in found.left] == [
+    assert [(is_blocking(one), one.why.split(",")[0]) for one in found.findings] == [
         (True, "cluster eu has no topic us.order")
     ]
 
 
 async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:
-    for at_ms, remedy in ((AT_MS, "--topic"), (None, "--at")):
+    for at_ms in (AT_MS, None):
         found = await plan(eu, at_ms, "readers", "new")
-        (left,) = [one for one in found.left if one.is_obstacle]
-        assert (left.group, remedy in left.why) == ("new", True)
+        (left,) = [one for one in found.findings if is_blocking(one)]
+        assert (left.group, left.rule) == ("new", Rule.NO_CHECKPOINT)
 
 
 async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
-    """By offset it is not moved; what is empty, or stored already, needs nothing."""
+    """By offset it is blocked; what is empty, or committed already, needs nothing."""
     found = await plan(eu, None, "readers", "moved")
     assert [one.target for one in found.moves] == [("us.orders", 0)]
-    told = {one.group: one for one in found.left}
-    assert "tells of us.mail-0, us.orders-1: it begins there where its auto.offset.reset" in told["readers"].why
-    assert "stays where it stands on cluster eu" in told["moved"].why
-    assert not any(one.is_obstacle for one in found.left)
+    told = {one.group: one for one in found.findings}
+    assert "no checkpoint of us.mail-0, us.orders-1: it begins there by its auto.offset.reset" in told["readers"].why
+    assert [one.group for one in found.findings if is_blocking(one)] == ["moved"]
 
 
 # -- whose clock ----------------------------------------------------------------------------------------------
@@ -134,18 +136,18 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
         told = {name: {"message.timestamp.type": TopicConfig(kind, ConfigSource.TOPIC)} for name, kind in kinds.items()}
         return {**told, "us.c": PermanentError("it does not tell")}
 
-    monkeypatch.setattr(by_time, "describe", describe)
+    monkeypatch.setattr(collect, "describe", describe)
     moves = [
         GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
     ]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
-    wish = Wish(bool, at_ms=5, accepts=frozenset({"copy-time"} if accepts else ()))
-    clock = await preflight._clock(site, wish, GroupsPlan(("readers",), (*moves, exact)))
-    stamped = [line for line in (clock.notes if accepts else clock.refused) if line.startswith("records of us.a have")]
-    assert len(stamped) == 1
-    assert [line for line in clock.notes if line.startswith("us.c may have LogAppendTime")] != []
-    assert bool(clock.refused) != accepts
+    options = Options(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    found, notes = await collect._with_clocks(site, Groups(("readers",), (*moves, exact)))
+    (stamped,) = found.findings
+    assert (stamped.group, stamped.rule) == ("readers", Rule.COPY_TIME) and "us.a has" in stamped.why
+    assert [line for line in notes if line.startswith("us.c may have LogAppendTime")] != []
+    assert is_blocking(stamped, options) != accepts
 
 
 # -- as it is asked for ---------------------------------------------------------------------------------------
@@ -153,16 +155,16 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
 
 def test_a_group_is_named_by_what_is_no_pattern() -> None:
     groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
-    arguments = Arguments(Path("f"), "us", "eu", groups=groups, is_gone=True, at="2026-01-01T00:00Z", topics=["orders"])
+    arguments = Arguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z", topics=["orders"])
     config: Any = None
     wish = wish_of(arguments, config)
     assert sorted(wish.named) == ["mail.out", "orders.billing", "plain_1"]
     assert wish.topics == frozenset({"orders"})
 
 
-@pytest.mark.parametrize("missing", [{"at": None}, {"is_gone": False}, {"groups": ["orders-.*"]}])
+@pytest.mark.parametrize("missing", [{"at": None}, {"gone": None}, {"groups": ["orders-.*"]}])
 def test_topics_are_for_groups_that_are_named_and_set_by_time(missing: dict[str, Any]) -> None:
-    given = {"groups": ["readers"], "is_gone": True, "at": "2026-01-01T00:00Z", "topics": ["orders"], **missing}
+    given = {"groups": ["readers"], "gone": "us", "at": "2026-01-01T00:00Z", "topics": ["orders"], **missing}
     config: Any = None
     with pytest.raises(ConfigError, match="--source-gone, --at"):
         wish_of(Arguments(Path("f"), "us", "eu", **given), config)

@@ -14,10 +14,9 @@ from connect.core.errors import PermanentError
 from connect.kafka import topic_configs
 from connect.kafka.cluster import TopicMetadata
 from connectors.dataplane.lost import known_topics
-from connectors.failover import denying, draining, preflight
-from connectors.failover.behind import Behind
+from connectors.failover import denying, draining
+from connectors.failover.draining import Behind
 from connectors.lag import FlowLag, lag_of
-from connectors.policy import DefaultReplicationPolicy
 
 TOPICS = {"orders", "mail"}
 
@@ -63,22 +62,6 @@ async def test_a_topic_that_is_open_for_want_of_rules_is_not_closed_by_the_first
     found = await denying.first_rules(source, TOPICS)
     said, other = (found.doubt, found.why_not) if opens is None else (found.why_not, found.doubt)
     assert words in said and bool(said) == bool(words) and not other
-
-
-async def test_a_doubt_about_rules_is_a_note_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[set[str]] = []
-
-    async def first_rules(_: Any, topics: set[str]) -> denying.FirstRules:
-        asked.append(topics)
-        return denying.FirstRules(doubt="who knows")
-
-    monkeypatch.setattr(preflight, "first_rules", first_rules)
-    lag = FlowLag(tuple(lag_of(name, 0, f"us.{name}", 30, 0, 30, -1) for name in ("orders", "heartbeats")))
-    site: Any = SimpleNamespace(source=None, flow=SimpleNamespace(policy=DefaultReplicationPolicy()))
-    for denies, doubt in ((True, "who knows"), (False, "")):
-        wish = preflight.Wish(bool, denies_writes=denies)
-        assert (await preflight._first_rules(site, wish, lag)).doubt == doubt
-    assert asked == [{"orders"}]
 
 
 def row(*values: str | None, error_code: int = 0) -> Any:

@@ -9,44 +9,40 @@ import platform
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from connect.cli.failover import Arguments, show_outcome
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.group_offsets import GroupInUse
+from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import (
     appending,
+    collect,
     denying,
     draining,
+    execute,
+    journal,
     lease,
-    preflight,
-    steps,
-    stranded,
-    taking_back,
     undo,
+    unreplicated,
 )
 from connectors.failover.appending import HEADER
-from connectors.failover.behind import Behind, still_open, without_heartbeats
-from connectors.failover.draining import CopiedEnd
-from connectors.failover.group_look import why_doubted, why_not_mirrored
-from connectors.failover.logs import Fate, Log, became
-from connectors.failover.model import GroupMove, GroupsPlan, How, Left, Preflight, gone_on, with_rewinds
-from connectors.failover.own import merged, own_ranges
-from connectors.failover.preflight import Wish, why_several
+from connectors.failover.collect import Wish, why_several
+from connectors.failover.draining import Behind, CopiedEnd, still_open, without_heartbeats
+from connectors.failover.group_reads import why_not_mirrored, why_stale
+from connectors.failover.journal import GroupBefore, StartBefore
+from connectors.failover.own import Fate, Log, became, merged, own_ranges
+from connectors.failover.plan import Options, Outcome, Plan, gone_on, plan
 from connectors.failover.returning import still_stopped
-from connectors.failover.starting import why_no_start
-from connectors.failover.stranded import is_same
-from connectors.failover.undo import StartBefore
-from connectors.failover.way_back import WayBack
+from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
+from connectors.failover.starting import WayBack, why_no_start
+from connectors.failover.unreplicated import is_same
 from connectors.lag import FlowLag, lag_of
 from connectors.mirror_records import Checkpoint
 from connectors.policy import DefaultReplicationPolicy
@@ -91,7 +87,7 @@ def test_a_log_that_was_made_anew_or_lost_its_end_is_told(
 
 def test_the_flow_back_never_begins_behind_what_the_old_primary_lost() -> None:
     cut = why_no_start(place(), ORDERS, POSITION, Log(Fate.CUT, ONE, 0, 12, 12), None)
-    assert "up to 12 only" in cut and "delete the topic" in cut
+    assert "up to 12 only" in cut and "eu->us.topics.exclude = orders" in cut and "--export" in cut
     anew = Log(Fate.ANEW, OTHER, 0, 0)
     assert why_no_start(place(), ORDERS, POSITION, anew, None) == "", "it begins at the beginning"
     assert "reset its offsets" in why_no_start(place(), ORDERS, POSITION, anew, 36)
@@ -146,13 +142,12 @@ def test_heartbeats_are_not_waited_for_and_open_transactions_are() -> None:
         (20, 27, 37, None, ""),
         (30, 38, 37, 30, "which ends at 37"),
         (31, 37, 37, 30, "copied up to 30 only"),
-        (30, 37, None, 30, "does not tell"),
     ],
 )
-def test_a_checkpoint_of_a_topic_that_was_there_before_is_doubted(
+def test_a_checkpoint_of_a_topic_that_was_there_before_is_stale(
     upstream: int, downstream: int, end: int | None, copied: int | None, words: str
 ) -> None:
-    why = why_doubted(Checkpoint("readers", "orders", 0, upstream, downstream, ""), end, copied)
+    why = why_stale(Checkpoint("readers", "orders", 0, upstream, downstream, ""), end, copied)
     assert words in why and bool(why) == bool(words)
 
 
@@ -170,7 +165,7 @@ async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named
     site.others = ("ap",)
     site.target = SimpleNamespace(metadata=metadata)
     places: Any = SimpleNamespace(filled=lambda: {"orders"})
-    notes = await preflight._not_in_checkpoints(site, places)
+    notes = await collect._not_in_checkpoints(site, places)
     *own, of_ap = notes
     assert of_ap.startswith("cluster us may have copies of ap.orders: no checkpoint has the offsets of groups")
     assert len(own) == is_enabled
@@ -181,15 +176,14 @@ async def test_topics_whose_readers_stood_in_copies_on_the_lost_source_are_named
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        ("mail", ["reads mail, which us->eu does not mirror", "--accept not-mirrored"]),
-        ("xx.mail", ["reads xx.mail, which us->eu does not mirror", "--accept not-mirrored"]),
+        ("mail", ["reads mail, which us->eu does not mirror"]),
+        ("xx.mail", ["reads xx.mail, which us->eu does not mirror"]),
         (
             "ap.mail",
             [
                 "reads ap.mail, which ap->us copies",
                 "(heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse)",
                 "(heliograph map FILE --topic mail --partition 3 --flow 'ap->eu' --offset ANSWER)",
-                "--accept not-mirrored",
             ],
         ),
     ],
@@ -205,16 +199,24 @@ def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
     assert "connector paid" in why and "delete its offsets" in why
 
 
+def planned(*moves: GroupMove, findings: tuple[Finding, ...] = (), **options: Any) -> Plan:
+    names = tuple(sorted({one.group for one in moves}))
+    return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), Options(**options))
+
+
 def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
-    before = GroupsPlan(("readers",), (MOVE,), (Left("mail", "", "is a share group"),))
-    assert gone_on(before, before) == []
-    (why,) = gone_on(before, replace(before, moves=(replace(MOVE, source_offset=41),)))
-    assert "group readers" in why
-    woken = Left("late", "", "still has members", is_of_source=True)
-    assert len(gone_on(before, replace(before, left=(*before.left, woken)))) == 1
+    before = planned(MOVE, replace(MOVE, group="mail"))
+    now = before.snapshot.groups
+    assert gone_on(before, now) == []
+    (found,) = gone_on(before, replace(now, moves=(replace(MOVE, source_offset=41), now.moves[1])))
+    assert (found.group, found.rule) == ("readers", Rule.USED_MEANWHILE)
+    woken = Finding("mail", Rule.USED_AT_SOURCE, "has members")
+    assert [one.group for one in gone_on(before, replace(now, findings=(woken,)))] == ["mail"]
+    blocked = planned(MOVE, replace(MOVE, group="mail"), findings=(woken,))
+    assert gone_on(blocked, replace(now, findings=(woken,))) == [], "it was not moved"
 
 
-# -- stranded --------------------------------------------------------------------------------------------------
+# -- unreplicated --------------------------------------------------------------------------------------------------
 
 
 def record(offset: int, value: bytes = b"v", at_ms: int = 5, headers: Any = ()) -> Any:
@@ -235,9 +237,9 @@ async def test_records_are_only_passed_over_where_the_last_of_them_is_proven(
         elif last_there is not None:
             yield record(38, last_there)
 
-    monkeypatch.setattr(stranded, "read_ranges", read)
+    monkeypatch.setattr(unreplicated, "read_ranges", read)
     written = CopiedEnd(39, 2, ((37, 39),))
-    assert await stranded._arrived(place(), ORDERS, [(30, 33)], ORDERS, written) == arrived
+    assert await unreplicated._arrived(place(), ORDERS, [(30, 33)], ORDERS, written) == arrived
 
 
 def test_a_copy_is_told_by_content_and_time() -> None:
@@ -262,7 +264,58 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
 # -- order, and what takes it back -----------------------------------------------------------------------------
 
 
-def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsPlan) -> list[str]:
+class Eu:
+    """Groups of the target, with one transaction at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+        self.offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self.members: set[str] = set()
+        self.done = done
+
+        async def committed(_: Any, group: str, *__: Any, **___: Any) -> dict[tuple[str, int], Committed]:
+            return {one: Committed(offset) for one, offset in self.offsets.get(group, {}).items()}
+
+        async def listed(_: Any, group: str) -> GroupListing:
+            return GroupListing(CLASSIC, "consumer", "Stable" if group in self.members else "Empty")
+
+        async def forget(_: Any, group: str, places: Any) -> dict[Any, str]:
+            if group in self.members:
+                raise GroupInUse(f"group {group} has members on cluster eu")
+            for one in places:
+                del self.offsets[group][one]
+            return {}
+
+        monkeypatch.setattr(execute, "TransactionalWriter", lambda *_, **__: self)
+        monkeypatch.setattr(execute, "listed_group", listed)
+        for module in (execute, undo):
+            monkeypatch.setattr(module, "committed", committed)
+        monkeypatch.setattr(execute, "forget", forget)
+
+    async def open(self) -> None: ...
+
+    async def write(self, records: Any, may_commit: Any, offsets: Any) -> bool:
+        if not await may_commit({}):
+            return False
+        for group, wanted in offsets.items():
+            self.done.append("move")
+            self.offsets.setdefault(group, {}).update({one: place.offset for one, place in wanted.items()})
+        return True
+
+
+def held(lost: Any = None) -> Any:
+    """A lease."""
+
+    async def store(**_: Any) -> None: ...
+
+    async def check() -> None:
+        if lost is not None:
+            raise lost
+
+    record = SimpleNamespace(denied=(), owner="ann", command="failover", since_ms=time.time_ns() // 1_000_000)
+    return SimpleNamespace(lost=None, store=store, check=check, record=record)
+
+
+def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups) -> Eu:
     done: list[str] = []
 
     def does(name: str, answer: Any = None) -> Any:
@@ -272,8 +325,8 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsP
 
         return call
 
-    looked = Preflight("us", "eu", groups=GroupsPlan(("readers",), (MOVE,)))
-    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    looked = Snapshot("us", "eu", groups=Groups(("readers",), (MOVE,)))
+    monkeypatch.setattr(execute, "LagReader", lambda *_: None)
     answers: dict[str, Any] = {
         "drain": None,
         "stop_flow": None,
@@ -281,76 +334,128 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: GroupsP
         "copied_ends": {ORDERS: CopiedEnd(37)},
         "way_back": WayBack([StartBefore("orders", 0, None, 36)], objections),
         "store_starts": None,
-        "move": {},
-        "committed": {("orders", 0): SimpleNamespace(offset=37)},
         "prove": [],
     }
     for name, answer in answers.items():
-        monkeypatch.setattr(steps, name, does(name, answer))
-    monkeypatch.setattr(preflight, "look", does("look", looked))
-    monkeypatch.setattr(preflight, "groups_now", does("look at the source", now))
-    return done
+        monkeypatch.setattr(execute, name, does(name, answer))
+    monkeypatch.setattr(journal, "read_runs", does("read the journal", []))
+    monkeypatch.setattr(collect, "collect", does("look", looked))
+    monkeypatch.setattr(collect, "groups_now", does("look at the source", now))
+    return Eu(monkeypatch, done)
 
 
-async def go(
-    tmp_path: Path, accepts: frozenset[str] = frozenset(), others: tuple[str, ...] = (), tell: draining.Tell = print
-) -> steps.Outcome:
-    async def store(**_: Any) -> None: ...
-
+async def go(options: Options | None = None, tell: draining.Tell = print) -> execute.Done:
     site = place()
     site.flow.read_committed = False
-    lease: Any = SimpleNamespace(
-        lost=None, store=store, record=SimpleNamespace(denied=()), other_undo_files=lambda _: others
-    )
-    return await steps.Failover(site, Wish(lambda _: True, accepts=accepts), tmp_path / "undo.json", tell).run_under(
-        lease
-    )
+    wish = Wish(lambda _: True, options or Options())
+    steps = execute.Failover(site, wish, tell)
+    return await steps.run_under(held(), await steps.look())
 
 
-async def test_the_flow_back_is_told_where_to_begin_before_any_group_moves(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    done = arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
-    await go(tmp_path)
-    assert done.index("store_starts") < done.index("move") < done.index("look at the source")
+async def test_the_flow_back_is_given_its_begin_before_any_group_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+    done = await go()
+    assert eu.done.index("store_starts") < eu.done.index("prove") < eu.done.index("move")
+    assert eu.done.index("move") < eu.done.index("look at the source")
+    assert [one.outcome for one in done.plan.groups] == [Outcome.READY]
 
 
-async def test_no_group_moves_where_the_flow_back_may_not_begin(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    done = arrange(monkeypatch, ["only eu holds something"], GroupsPlan())
+async def test_no_group_moves_if_the_flow_back_may_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    eu = arrange(monkeypatch, ["only eu holds something"], Groups())
     with pytest.raises(PermanentError, match="only eu holds something"):
-        await go(tmp_path)
-    assert "move" not in done and "store_starts" not in done
+        await go()
+    assert "move" not in eu.done and "store_starts" not in eu.done
 
 
-async def test_a_consumer_that_comes_to_life_between_look_and_move_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    arrange(monkeypatch, [], GroupsPlan(("readers",), (replace(MOVE, source_offset=45),)))
-    with pytest.raises(RetriableError, match="group readers was used at the source"):
-        await go(tmp_path)
+async def test_a_consumer_that_comes_to_life_between_look_and_move_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(monkeypatch, [], Groups(("readers",), (replace(MOVE, source_offset=45),)))
+    (blocked,) = (await go()).plan.blocked
+    assert "was used at the source while it was moved" in blocked.reasons[0].why
+
+
+async def test_a_group_whose_sample_differs_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    eu = arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+
+    async def prove(*_: Any, **__: Any) -> list[Proof]:
+        return [Proof("readers", "orders-0 at 40", "orders-0 at 37", 1, DIFFERS, "'a' against 'b'")]
+
+    monkeypatch.setattr(execute, "prove", prove)
+    (blocked,) = (await go()).plan.blocked
+    assert "'a' against 'b'" in blocked.reasons[0].why
+    assert "move" not in eu.done
+
+
+async def test_writes_after_the_drain_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+    lags = iter([0, 5])
+
+    async def behind(*_: Any) -> Behind:
+        return Behind(FlowLag((lag_of("orders", 0, "us.orders", 30, 0, 30 + next(lags), -1),)))
+
+    monkeypatch.setattr(execute, "behind", behind)
+    assert "was written to after the drain: 5 records behind" in (await go()).late
 
 
 @pytest.mark.parametrize(("at_source", "is_used"), [(40, False), (41, True)])
-async def test_a_group_that_keeps_its_place_ahead_is_watched_and_not_taken_for_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_source: int, is_used: bool
+async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_used(
+    monkeypatch: pytest.MonkeyPatch, at_source: int, is_used: bool
 ) -> None:
-    """Whoever looks again at the source finds the group without what was accepted."""
+    """A later look at the source finds the group without what was wanted."""
     ahead = replace(MOVE, before=50)
-    now = GroupsPlan(("readers",), (replace(ahead, source_offset=at_source),))
-    done = arrange(monkeypatch, [], now)
-    looked = with_rewinds(GroupsPlan(("readers",), (ahead,)), allowed=False, keeps=True)
+    eu = arrange(monkeypatch, [], Groups(("readers",), (replace(ahead, source_offset=at_source),)))
 
-    async def look(*_: Any) -> Preflight:
-        return Preflight("us", "eu", groups=looked)
+    async def look(*_: Any) -> Snapshot:
+        return Snapshot("us", "eu", groups=Groups(("readers",), (ahead,)))
 
-    monkeypatch.setattr(preflight, "look", look)
-    refused = pytest.raises(RetriableError, match="group readers was used") if is_used else contextlib.nullcontext()
-    with refused:
-        await go(tmp_path, frozenset({preflight.AHEAD}))
-    assert "move" not in done
-    assert undo.read(tmp_path / "undo.json").is_finished != is_used
+    monkeypatch.setattr(collect, "collect", look)
+    done = await go(Options(keeps=frozenset({"readers"})))
+    assert "move" not in eu.done
+    assert bool(done.plan.blocked) == is_used
+
+
+# -- nothing newer is overwritten ------------------------------------------------------------------------------
+
+
+def mover(lease: Any = None) -> tuple[execute.GroupMover, journal.Journal]:
+    site = place()
+    known = journal.Journal(site, lease or held(), journal.Run("1", "us", "eu"))
+    return execute.GroupMover(site, lease or held(), known, print), known
+
+
+async def test_what_was_committed_since_the_look_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the groups beside it move (D3, D6)."""
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 10}}
+    eu.members = {"used"}
+    moving, known = mover()
+    moves = [
+        replace(MOVE, group="read", before=10),
+        replace(MOVE, group="used"),
+        replace(MOVE, group="idle", before=10),
+    ]
+    found = {one.group: one for one in await moving.move_all([[one] for one in moves])}
+    assert found.keys() == {"read", "used"}
+    assert "has committed offset 300 on the target since" in found["read"].why
+    assert found["used"].rule is Rule.USED_AT_TARGET
+    assert eu.offsets == {"read": {("orders", 0): 300}, "used": {}, "idle": {("orders", 0): 37}}
+    assert known.run.groups == {"idle": (GroupBefore("idle", "orders", 0, 10, "", 37),)}
+
+
+async def test_an_operator_that_has_lost_the_lease_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended laptop wakes up (D4)."""
+    eu = Eu(monkeypatch, [])
+    moving, _ = mover(held(lost=lease.InHand("taken over")))
+    with pytest.raises(lease.InHand):
+        await moving.move_all([[MOVE]])
+    assert eu.done == []
+
+
+async def test_a_move_whose_answer_was_lost_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {"readers": {("orders", 0): 37}}
+    moving, known = mover()
+    assert await moving.move_all([[MOVE]]) == []
+    assert known.run.groups["readers"][0].before is None
 
 
 def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -360,74 +465,82 @@ def let_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     async def allow(_: Any, topics: Any) -> None:
         found.update(topics)
 
-    monkeypatch.setattr(taking_back, "allow_writes", allow)
+    monkeypatch.setattr(undo, "allow_writes", allow)
     return found
 
 
-async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def take_back(run: journal.Run, denied: tuple[str, ...] = ()) -> tuple[list[str], list[Any]]:
+    """What is left, and what was stored of the run."""
+    stored: list[Any] = []
+
+    async def store(**changes: Any) -> None:
+        stored.append(changes)
+
+    of = held()
+    of.store, of.record.denied = store, denied
+    return await undo.take_back(place(), run, of, print, (None, None)), stored
+
+
+async def test_an_undo_lets_in_whom_either_it_or_the_lease_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    Eu(monkeypatch, [])
     topics = let_in(monkeypatch)
-    record = undo.Undo("us", "eu", denied=("a",), file=tmp_path / "undo.json")
-    assert await taking_back.take_back(place(), record, print, (None, None), ("b",)) == []
-    assert topics == {"a", "b"}
+    left, stored = await take_back(journal.Run("1", "us", "eu", denied=("a",)), ("b",))
+    assert (left, topics, stored[-1]["denied"]) == ([], {"a", "b"}, ())
 
 
 @pytest.mark.parametrize("before", [None, 5])
 async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int | None
+    monkeypatch: pytest.MonkeyPatch, before: int | None
 ) -> None:
     topics = let_in(monkeypatch)
-    changed: list[str] = []
-
-    async def stored(*_: Any) -> Any:
-        return {("orders", 0): SimpleNamespace(offset=37)}
-
-    async def change(_: Any, group: str, __: Any) -> dict[Any, str]:
-        if group == "busy":
-            raise GroupInUse("group busy has members on cluster eu")
-        changed.append(group)
-        return {}
-
-    for name, fake in (("committed", stored), ("move", change), ("forget", change)):
-        monkeypatch.setattr(taking_back, name, fake)
-    moves = [replace(MOVE, group=group, before=before) for group in ("busy", "idle")]
-    record = undo.begin(tmp_path / "undo.json", "us", "eu").with_moves(moves).with_denied(["a"])
-    record.write()
-    (line,) = await taking_back.take_back(place(), record, print, (None, None), ())
-    assert "group busy has members" in line
-    assert (changed, topics) == (["idle"], {"a"})
-    assert [one.group for one in undo.read(record.file).groups] == ["busy"], "the next undo takes back the rest"
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {group: {("orders", 0): 37} for group in ("busy", "idle")}
+    eu.members = {"busy"}
+    groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
+    (line,), _ = await take_back(journal.Run("1", "us", "eu", groups=groups, denied=("a",)))
+    assert "group busy" in line and "has members" in line
+    assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {} if before is None else {("orders", 0): before}}
+    assert topics == {"a"}
 
 
-async def test_a_run_that_was_taken_back_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its old offsets, begins and rules are not what a later run finds."""
+@pytest.mark.parametrize("before", [None, 5])
+async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
+    monkeypatch: pytest.MonkeyPatch, before: int | None
+) -> None:
+    """Else its quiet partitions begin at auto.offset.reset (D1)."""
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {"billing": {("orders", 0): 500, ("orders", 1): 20}}
+    rows = tuple(GroupBefore("billing", "orders", index, before, "", after) for index, after in ((0, 10), (1, 20)))
+    run = journal.Run("1", "us", "eu", groups={"billing": rows})
+    (line,), _ = await take_back(run)
+    assert line == (
+        "group billing stays as it is, in all partitions: it has committed 500 in orders-0, and it was moved to 10"
+    )
+    assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
 
+
+async def test_an_undo_that_was_interrupted_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has deleted an offset, and not yet put back the other."""
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {"billing": {("orders", 1): 20}}
+    rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
+    left, _ = await take_back(journal.Run("1", "us", "eu", groups={"billing": rows}))
+    assert (left, eu.offsets) == ([], {"billing": {("orders", 1): 7}})
+
+
+async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moved_on(_: Any, starts: Any) -> Any:
         return starts[1:]
 
     async def stopped(*_: Any) -> str:
         return ""
 
-    let_in(monkeypatch)
-    monkeypatch.setattr(taking_back, "undo_starts", moved_on)
-    monkeypatch.setattr(taking_back, "why_back_runs", stopped)
-    file = tmp_path / "undo.json"
-    starts = [StartBefore("orders", index, None, 36) for index in range(2)]
-    undo.begin(file, "us", "eu").with_starts(starts).with_denied(["a"]).write()
-    (line,) = await taking_back.take_back(place(), undo.read(file), print, (None, None), ())
+    Eu(monkeypatch, [])
+    monkeypatch.setattr(undo, "undo_starts", moved_on)
+    monkeypatch.setattr(undo, "why_back_runs", stopped)
+    starts = tuple(StartBefore("orders", index, None, 36) for index in range(2))
+    (line,), _ = await take_back(journal.Run("1", "us", "eu", starts=starts))
     assert line == "orders-1: eu->us has gone on since"
-    left = undo.read(file)
-    assert (left.starts, left.denied, left.is_finished) == ((starts[1],), (), True)
-    assert not undo.begin(file, "us", "eu").changes
-
-
-def test_an_undo_file_that_takes_nothing_back_any_more_is_not_put_aside(tmp_path: Path) -> None:
-    file = tmp_path / "undo.json"
-    undo.Undo("us", "eu", file=file).finish()
-    undo.begin(file, "us", "eu").with_moves([MOVE]).write()
-    assert [one.group for one in undo.read(file).groups] == ["readers"]
-    assert [one.name for one in tmp_path.iterdir()] == ["undo.json"]
 
 
 async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,18 +550,6 @@ async def test_a_rule_that_an_operator_has_made_is_known(monkeypatch: pytest.Mon
     monkeypatch.setattr(denying, "describe_acls", there)
     cluster: Any = None
     assert await denying.denied_already(cluster, {"a", "b"}) == {"a"}
-
-
-def test_begins_of_a_failback_are_in_the_undo_file_and_an_old_file_is_put_aside(tmp_path: Path) -> None:
-    file = tmp_path / "undo.json"
-    undo.begin(file, "eu", "us").with_begins([StartBefore("orders", 0, None, 36)]).write()
-    assert undo.begin(file, "eu", "us").begins == (StartBefore("orders", 0, None, 36),)
-    old_s = file.stat().st_mtime - undo.OLD_S - 1
-    os.utime(file, (old_s, old_s))
-    other = undo.begin(file, "eu", "us")
-    assert other.begins == ()
-    other.with_begins([StartBefore("payments", 0, None, 1)]).write()
-    assert undo.read(tmp_path / "undo.1.json").begins
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------
@@ -489,9 +590,9 @@ async def test_a_failover_the_other_way_is_seen(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(lease.InHand, match="bob@there"):
         await lease.await_no_way_back(site, lease.Record("ann@here", "here", 1, "failover", 1, 0))
     assert set(asked) == {("us", "map back", "eu->us")}
-    (line,) = await preflight._in_hand(site, has_source=True)
+    (line,) = await collect._operators(site, has_source=True)
     assert "bob@there is at it" in line
-    assert await preflight._in_hand(site, has_source=False) == []
+    assert await collect._operators(site, has_source=False) == []
 
 
 async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,14 +611,14 @@ async def test_a_run_finds_another_in_its_way_and_not_itself(monkeypatch: pytest
                 return found
 
             monkeypatch.setattr(lease, "look", look)
-            looked.append(await preflight._in_hand(site, has_source=True))
+            looked.append(await collect._operators(site, has_source=True))
     assert looked[0] == []
     assert len(looked[1]) == 2 and "ann@here is at it" in looked[1][0]
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_gone: bool
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     done: list[str] = []
 
@@ -532,40 +633,12 @@ async def test_a_failover_looks_for_one_the_other_way_once_it_holds_its_own(
     async def run_under(*_: Any) -> None:
         done.append("run")
 
-    monkeypatch.setattr(steps, "hold", hold)
-    monkeypatch.setattr(steps, "await_no_way_back", await_no_way_back)
-    monkeypatch.setattr(steps.Failover, "run_under", run_under)
+    monkeypatch.setattr(execute, "hold", hold)
+    monkeypatch.setattr(execute, "await_no_way_back", await_no_way_back)
+    monkeypatch.setattr(execute.Failover, "run_under", run_under)
     wish = Wish(lambda _: True, is_gone=is_gone)
-    await steps.Failover(place(), wish, tmp_path / "undo.json", print).run("failover")
+    await execute.Failover(place(), wish, print).run("failover", Plan(Snapshot("us", "eu")))
     assert done == (["hold", "run"] if is_gone else ["hold", "look", "run"])
-
-
-async def test_whoever_finishes_an_interrupted_run_elsewhere_is_told_of_its_undo_file(tmp_path: Path) -> None:
-    """Of one machine after the other, until a run comes to its end."""
-    stored: list[bytes] = []
-
-    async def look() -> lease.Record | None:
-        return lease.decode(stored[-1]) if stored else None
-
-    async def write() -> None:
-        stored.append(lease.encode(one.record))
-
-    async def opened() -> None: ...
-
-    eu: Any = SimpleNamespace(name="eu")
-    first, second = tmp_path / "first.json", tmp_path / "second.json"
-    told = []
-    for at, (host, file) in enumerate((("here", first), ("there", first), ("there", second), ("there", second))):
-        one = lease.Lease(eu, "map", "us->eu", lease.Record(f"ann@{host}", host, 2**22, "failover", at, 0))
-        one._look, one._write, one._writer.open = look, write, opened  # type: ignore[method-assign]
-        await one.claim()
-        told.append(one.other_undo_files(file))
-        await one.store(undo_file=file)
-        await one.release(is_finished=at == 2)
-    assert told == [(), (f"here:{first}",), (f"here:{first}", f"there:{first}"), ()]
-    older = json.loads(stored[0])
-    del older["undo_files"]
-    assert lease.decode(json.dumps(older).encode()).undo_files == ()
 
 
 class Coordinator:
@@ -688,29 +761,18 @@ def lease_after(stored: list[bytes], *, is_finished: bool) -> lease.Lease:
     """A lease of ``here`` that reads and writes ``stored``, which begins with the one of an earlier run."""
     eu: Any = SimpleNamespace(name="eu")
     one = lease.Lease(eu, "map", "us->eu", lease.Record("ann@here", "here", 2**22, "failover", 1, 0))
-    files = ("here:/undo.json",)
-    stored.append(lease.encode(replace(one.record, since_ms=0, is_finished=is_finished, undo_files=files)))
+    stored.append(lease.encode(replace(one.record, since_ms=0, is_finished=is_finished)))
 
     async def look() -> lease.Record | None:
         return lease.decode(stored[-1])
 
-    async def write() -> None:
+    async def write(more: Any = ()) -> None:
         stored.append(lease.encode(one.record))
 
     async def opened() -> None: ...
 
     one._look, one._write, one._writer.open = look, write, opened  # type: ignore[method-assign]
     return one
-
-
-@pytest.mark.parametrize("is_finished", [False, True])
-async def test_an_undo_file_that_is_put_aside_is_named_where_its_run_was_interrupted(is_finished: bool) -> None:
-    stored: list[bytes] = []
-    one = lease_after(stored, is_finished=is_finished)
-    await one.claim()
-    await one.store(undo_file=Path("/undo.json"), kept_as=Path("/undo.1.json"))
-    await one.store(undo_file=Path("/undo.json"))
-    assert one.other_undo_files(Path("/undo.json")) == (() if is_finished else ("here:/undo.1.json",))
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -728,7 +790,6 @@ async def test_who_appends_leaves_an_interrupted_failover_interrupted(
         pass
     left = lease.decode(stored[-1])
     assert left.is_finished == (ends or was_finished)
-    assert left.undo_files == (() if was_finished else ("here:/undo.json",))
 
 
 @pytest.mark.parametrize(("before", "marks"), [(None, True), (True, True), (False, False), ("older", False)])
@@ -766,29 +827,17 @@ async def test_marks_are_complete_as_long_as_no_older_version_has_held_the_lease
 async def made(_: Any) -> None: ...
 
 
-async def test_a_run_says_as_what_it_keeps_the_undo_file_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
-    file = tmp_path / "undo.json"
-    undo.begin(file, "us", "eu").with_denied(["a"]).write()
-    old_s = file.stat().st_mtime - undo.OLD_S - 1
-    os.utime(file, (old_s, old_s))
-    said: list[str] = []
-    await go(tmp_path, tell=said.append)
-    assert [line for line in said if line.endswith(f"it is kept as {tmp_path / 'undo.1.json'}")] != []
-    assert undo.read(tmp_path / "undo.1.json").denied == ("a",)
+async def test_a_run_that_goes_on_with_another_names_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
+    before = journal.Run("1", "us", "eu", "bob@there", updated_ms=time.time_ns() // 1_000_000 - 1000, denied=("a",))
 
+    async def read_runs(_: Any) -> list[journal.Run]:
+        return [before]
 
-async def test_a_run_that_goes_on_with_another_names_its_undo_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arrange(monkeypatch, [], GroupsPlan(("readers",), (MOVE,)))
+    monkeypatch.setattr(journal, "read_runs", read_runs)
     said: list[str] = []
-    outcome = await go(tmp_path, others=("here:/first.json",), tell=said.append)
-    assert "here:/first.json" in said[0]
-    assert show_outcome(outcome, Arguments(Path("mm2.properties"), "us", "eu"), tmp_path / "undo.json") == 0
-    assert capsys.readouterr().out.endswith("what was done before the interruption: here:/first.json\n")
+    await go(tell=said.append)
+    assert said[0] == "this goes on with a run of bob@there that was interrupted"
 
 
 def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from connect.kafka.producer import OutRecord, partition_of
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import lease, marks
-from connectors.failover.marks import Mark, Marks, encode_mark
+from connectors.failover import appender, lease
+from connectors.failover.appender import Mark, Marks, encode_mark
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 3)
 NOW, OLD, THERE = (UUID(int=at) for at in (1, 2, 3))
@@ -97,7 +97,7 @@ def site(flow: str = "us->eu", source_id: UUID = NOW) -> Any:
 
 async def test_marks_lie_beside_the_lease_each_by_itself(topic: Topic) -> None:
     """Of ten thousand partitions none makes the record too large that is written every few seconds."""
-    assert await marks.read_marks(site()) == Marks(True, {})
+    assert await appender.read_marks(site()) == Marks(True, {})
     mine = lease.Record("ann@here", "here", 2**22, "append", 1, 0, marks=True)
     held = lease.Lease(site().target, "map", "us->eu", mine)
     await held.claim()
@@ -105,11 +105,11 @@ async def test_marks_lie_beside_the_lease_each_by_itself(topic: Topic) -> None:
     topic.log |= [encode_mark("us->eu", one) for one in (FRESH, other, MARK)]
     await lease.Lease(site().target, "map", "us->eu2", mine).store()
     assert len(topic.log) == 4
-    assert await marks.read_marks(site()) == Marks(True, {ORDERS: MARK, MAIL: other})
-    assert await marks.read_marks(site("eu->us")) == Marks(True, {})
+    assert await appender.read_marks(site()) == Marks(True, {ORDERS: MARK, MAIL: other})
+    assert await appender.read_marks(site("eu->us")) == Marks(True, {})
     held.record = replace(held.record, marks=False)
     await held.release(is_finished=True)
-    assert await marks.read_marks(site()) == Marks(False, {ORDERS: MARK, MAIL: other})
+    assert await appender.read_marks(site()) == Marks(False, {ORDERS: MARK, MAIL: other})
 
 
 async def test_marks_of_the_previous_version_are_read_and_it_reads_ours(topic: Topic) -> None:
@@ -119,7 +119,7 @@ async def test_marks_of_the_previous_version_are_read_and_it_reads_ours(topic: T
     assert (ours["format"], ours["begin"], ours["last"]) == (1, 0, 29)
     theirs = {name: ours[name] for name in ("format", "source", "topic_id", "target", "last")}
     topic.log[key] = json.dumps({**theirs, "begin": 40}).encode()
-    assert (await marks.read_marks(site())).by_source == {ORDERS: Mark(ORDERS, NOW, ORDERS, None, None, 29)}
+    assert (await appender.read_marks(site())).by_source == {ORDERS: Mark(ORDERS, NOW, ORDERS, None, None, 29)}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ async def test_a_failback_passes_over_what_was_appended_and_no_more(
     async def positions(*_: Any) -> Any:
         return {} if copied is None else {ORDERS: SimpleNamespace(next_source_offset=copied)}
 
-    monkeypatch.setattr(marks, "read_positions", positions)
+    monkeypatch.setattr(appender, "read_positions", positions)
     topic.log |= [encode_mark("us->eu", MARK)]
-    assert await marks.appended_up_to(site(source_id=source_id)) == found
+    assert await appender.appended_up_to(site(source_id=source_id)) == found

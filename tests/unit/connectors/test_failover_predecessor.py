@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,9 @@ from connect.core.errors import PermanentError
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import predecessor, returning, starting
-from connectors.failover.predecessor import Copied, comes_back, copied
-from connectors.failover.preflight import Wish
+from connectors.failover import returning, starting
+from connectors.failover.collect import Wish
+from connectors.failover.starting import Copied, comes_back, copied
 
 ORDERS = TopicPartition("orders", 0)
 _NAME = "MirrorSourceConnector"
@@ -85,8 +84,8 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
         assert cluster.log is not None or not partitions, "what is not there is not asked for"
         return {} if cluster.log is None else dict.fromkeys(partitions, cluster.log[at != EARLIEST])
 
-    monkeypatch.setattr(predecessor, "read_stored_offsets", read)
-    monkeypatch.setattr(predecessor, "list_offsets", offsets)
+    monkeypatch.setattr(starting, "read_stored_offsets", read)
+    monkeypatch.setattr(starting, "list_offsets", offsets)
     site: Any = SimpleNamespace(
         flow=flow("us"), back=flow("eu", enabled=is_enabled), source=Cluster(us), target=Cluster(eu)
     )
@@ -96,7 +95,7 @@ async def test_what_java_copied_does_not_come_back_without_a_word(
         assert "eu-> would bring them all back" in why and "set the offset of eu-> for orders-0" in why
 
 
-async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: Any) -> dict[Any, Any]:
         return {}
 
@@ -111,5 +110,5 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site
     assert await starting.starts_due(site, {}) == ([], ["they would come back"])
-    failback = returning.Failback(site, Wish(lambda _: True), tmp_path / "undo.json", print)
+    failback = returning.Failback(site, Wish(lambda _: True), print)
     assert await failback._keeps_names(), "else nobody looks at where the flow begins"

@@ -14,7 +14,7 @@ import pytest
 from connect.cli.failover_view import show_proofs
 from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.failover import proving
-from connectors.failover.model import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 
 MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
 
@@ -185,7 +185,7 @@ def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixt
     proofs += [of(f"d{at}", NOT_COMPARED, "the flow") for at in range(40)]
     show_proofs(proofs, everything=False)
     assert capsys.readouterr().out.splitlines() == [
-        "proof: 1 of 43 places compared are the same on both sides (2 records), 1 differ, 41 could not be compared",
+        "sample: 1 of 43 target offsets are the same on both sides (2 records), 1 differ, 41 could not be compared",
         "  differs: group b, orders-0 at 4 and us.orders-0 at 3: '1' against '2'",
         "  not compared: 40 places, such as group d0, orders-0 at 4 and us.orders-0 at 3: the flow",
         "  not compared: group c, orders-0 at 4 and us.orders-0 at 3: nothing follows",

@@ -6,25 +6,83 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from connect.core.errors import RetriableError
+from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import by_time, group_look, log_starts, own, returning
-from connectors.failover.model import GroupMove, How, Place
-from connectors.failover.preflight import Wish
+from connectors.failover import group_reads, own, places, returning
+from connectors.failover.collect import Wish
+from connectors.failover.plan import Options, is_blocking, plan
+from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS = TopicPartition("orders", 0)
 MOVE = GroupMove("readers", ("orders", 0), 40, ("orders", 0), None, "", 37, "note", How.EXACT)
+
+
+class Us(Cluster):
+    """A source that is compared with its name."""
+
+    def __init__(self) -> None:
+        self.name = "us"
+
+    def __eq__(self, other: object) -> bool:
+        return other == "us"
+
+    def __hash__(self) -> int:
+        return hash("us")
+
+    async def metadata(self, topics: Any) -> Any:
+        del topics
+        return SimpleNamespace(topics={})
+
+
+def test_a_streams_application_with_state_is_warned_of_and_moved() -> None:
+    topics = ["orders", "app-counts-changelog", "app2-counts-changelog", "app-repartition"]
+    (found,) = group_reads.streams_state(["app", "plain"], topics)
+    assert found.group == "app" and "app-counts-changelog" in found.why and not is_blocking(found)
+
+
+async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that does not answer, and a target partition without a leader (D5)."""
+
+    async def list_groups(cluster: Any) -> dict[str, GroupListing]:
+        names = ("mute", "led", "leaderless")
+        return {name: GroupListing(CLASSIC, "consumer", "Empty") for name in names} if cluster == "us" else {}
+
+    async def committed(cluster: Any, group: str, *, stable: bool = False) -> dict[Any, Committed]:
+        if group == "mute":
+            raise RetriableError("its coordinator does not answer")
+        return {("orders", int(group == "leaderless")): Committed(40)} if cluster == "us" else {}
+
+    async def told(_: Any, partitions: Collection[Any], *__: Any) -> Any:
+        return {one: 0 for one in partitions if one[1] == 0}, {
+            one: f"{one[0]}-1 has no leader now" for one in partitions if one[1] == 1
+        }
+
+    async def where(topic: str, partition: int, _: int) -> Place:
+        return Place(f"us.{topic}", partition, 37, How.EXACT)
+
+    monkeypatch.setattr(group_reads, "list_groups", list_groups)
+    monkeypatch.setattr(group_reads, "committed", committed)
+    monkeypatch.setattr(places, "told_offsets", told)
+    known: Any = SimpleNamespace(place=where)
+    found = await group_reads.GroupsLook(lambda _: True, Us(), cast(Any, "eu"), known, "checkpoints").groups()
+    planned = plan(Snapshot("us", "eu", groups=found), Options())
+    assert [one.group for one in planned.ready] == ["led"]
+    reasons = {one.group: one.reasons[0].why for one in planned.blocked}
+    assert reasons == {
+        "mute": "could not be read: its coordinator does not answer",
+        "leaderless": "us.orders-1 could not be looked at: us.orders-1 has no leader now",
+    }
 
 
 async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +108,15 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         return Place("orders", 0, 37, How.EXACT)
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_look, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    us, eu = cast(Any, "us"), cast(Any, "eu")
-    places: Any = SimpleNamespace(place=where)
-    plan, lost = await group_look.GroupsLook(lambda _: True, us, eu, places, "checkpoints").plan()
-    assert ([one.group for one in plan.moves], lost) == (["classic"], ())
-    told = {one.group: one for one in plan.left}
+        monkeypatch.setattr(group_reads, name, fake)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    us, eu = Us(), cast(Any, "eu")
+    known: Any = SimpleNamespace(place=where)
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints").groups()
+    assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
+    told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
-    assert not any(one.is_obstacle for one in plan.left)
+    assert not any(is_blocking(one) for one in found.findings)
 
 
 @pytest.mark.parametrize("accepts", [False, True])
@@ -81,18 +139,16 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         return Place("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
-        monkeypatch.setattr(group_look, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
+        monkeypatch.setattr(group_reads, name, fake)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
-    places: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
-    us, eu = cast(Any, "us"), cast(Any, "eu")
-    looking = group_look.GroupsLook(
-        lambda _: True, us, eu, places, "checkpoints", others=("ap",), leaves_topics=accepts
-    )
-    plan, lost = await looking.plan()
-    assert ([one.source for one in plan.moves], lost) == ([("orders", 0)], ("ap.mail",))
-    (left,) = plan.left
-    assert left.is_obstacle == (not accepts)
+    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
+    us, eu = Us(), cast(Any, "eu")
+    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints", others=("ap",)).groups()
+    assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
+    (left,) = found.findings
+    options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
 
@@ -128,19 +184,20 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         yield None
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    monkeypatch.setattr(log_starts, "read_ranges", read)
-    places: Any = SimpleNamespace(place=where, first_there=first)
-    (move,), left = await log_starts.readable([MOVE], us, eu, places, skips_deleted=accepts)
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "read_ranges", read)
+    known: Any = SimpleNamespace(place=where, first_there=first)
+    options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
+    (move,), left = await places.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
         assert not left, "it has read all there is"
     else:
-        assert [one.is_obstacle for one in left] == [bool(obstacles)]
-    (same,), left = await log_starts.readable([replace(MOVE, after=57)], us, eu, places, skips_deleted=False)
+        assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
+    (same,), left = await places.readable([replace(MOVE, after=57)], us, eu, known)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await log_starts.readable([MOVE], None, eu, places, skips_deleted=False)
-    assert not told.is_obstacle and "deleted" in told.why
+    _, (told,) = await places.readable([MOVE], None, eu, known)
+    assert told.rule is Rule.LOG_BEGIN and "deleted" in told.why
 
 
 @pytest.mark.parametrize("at_ms", [None, 5])
@@ -176,18 +233,18 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         of = [("us.old", 0), ("us.fewer", 1), ("us.never", 0), *kept]
         return {("readers", one): Checkpoint("readers", *one, 40, 37, "") for one in of}
 
-    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("list_offsets", ends)):
-        monkeypatch.setattr(group_look, name, fake)
-    monkeypatch.setattr(log_starts, "told_offsets", told)
-    monkeypatch.setattr(by_time, "committed", none)
-    monkeypatch.setattr(group_look.GroupsLook, "_checkpoints", checkpoints)
+    for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
+        monkeypatch.setattr(group_reads, name, fake)
+    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
-    places: Any = SimpleNamespace(by_checkpoint=unknown, filled=set)
-    plan, _ = await group_look.GroupsLook(lambda _: True, None, eu, places, "checkpoints", at_ms).plan()
-    assert {one.target for one in plan.moves} == kept
-    gone = [one for one in plan.left if "its remote topic is gone" in one.why]
+    flow = SimpleNamespace(map_topic="map", flow="us->eu")
+    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, source_id=lambda _: None, flow=flow)
+    found = await group_reads.GroupsLook(lambda _: True, None, eu, known, "checkpoints", at_ms).groups()
+    assert {one.target for one in found.moves} == kept
+    gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
-    assert not any(one.is_obstacle for one in gone)
+    assert not any(is_blocking(one) for one in gone)
 
 
 async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +365,7 @@ async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_twice(
 
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
 async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str, stops: bool
+    monkeypatch: pytest.MonkeyPatch, refused: str, stops: bool
 ) -> None:
     done: list[str] = []
 
@@ -327,10 +384,10 @@ async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     flow = SimpleNamespace(flow="eu->us", target_alias="us")
     site: Any = SimpleNamespace(flow=flow, target="us", turned=lambda: None)
     said: list[str] = []
-    back = returning.Failback(site, Wish(lambda _: True), tmp_path / "undo.json", said.append)
+    back = returning.Failback(site, Wish(lambda _: True), said.append)
     await back._let_in(("orders",))
     assert done == ["allow", "look", *(["stop"] if stops else [])], "the run starts it again afterwards"
-    assert any("is started anew" in line for line in said) == stops
+    assert any("is started again" in line for line in said) == stops
 
 
 @pytest.mark.parametrize(
@@ -355,7 +412,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
         for one in range(records):
             yield one
 
-    monkeypatch.setattr(log_starts, "told_offsets", told_offsets)
-    monkeypatch.setattr(log_starts, "read_ranges", read_ranges)
-    (move,) = await log_starts.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
+    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    monkeypatch.setattr(places, "read_ranges", read_ranges)
+    (move,) = await places.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,10 +13,12 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import draining, preflight, steps
-from connectors.failover.behind import Behind
-from connectors.failover.preflight import Wish
-from connectors.failover.undo import StartBefore
+from connectors.failover import collect, draining, execute
+from connectors.failover.collect import Wish
+from connectors.failover.draining import Behind
+from connectors.failover.journal import Run, StartBefore
+from connectors.failover.plan import Plan
+from connectors.failover.snapshot import Snapshot
 from connectors.lag import FlowLag, lag_of
 from connectors.partition_states import PartitionState
 from connectors.positions import Position
@@ -54,15 +55,15 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(wanted) == {"orders", "secret", "deleted"}
         return {"orders": topic("orders"), "secret": topic("secret", error_code=codes.TOPIC_AUTHORIZATION_FAILED)}
 
-    monkeypatch.setattr(preflight, "read_states", read_states)
-    monkeypatch.setattr(preflight, "record_settings", lambda _: None)
-    monkeypatch.setattr(preflight, "known_topics", known_topics)
+    monkeypatch.setattr(collect, "read_states", read_states)
+    monkeypatch.setattr(collect, "record_settings", lambda _: None)
+    monkeypatch.setattr(collect, "known_topics", known_topics)
 
 
 @pytest.mark.usefixtures("noted")
 async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
     source = cast(Any, object())
-    assert await preflight.not_copied(site(), source) == {
+    assert await collect.not_copied(site(), source) == {
         "orders-0": "it is waiting: of orders",
         "secret-0": "it is waiting: of secret",
     }
@@ -70,12 +71,12 @@ async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
 
 @pytest.mark.usefixtures("noted")
 async def test_a_source_that_is_gone_is_not_asked_and_what_was_not_copied_is_noted() -> None:
-    stopped = await preflight.not_copied(site(), None)
+    stopped = await collect.not_copied(site(), None)
     assert list(stopped) == ["deleted-0", "orders-0", "orders-7", "secret-0"]
-    notes = preflight.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
+    notes = collect.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
     assert notes[0] == "deleted-0 was not copied to its end: it is waiting: of deleted"
     assert (len(notes), notes[-1]) == (6, "nor were 8 more partitions")
-    assert preflight.as_notes({}) == []
+    assert collect.as_notes({}) == []
 
 
 async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +84,10 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     fenced: list[Any] = []
 
     async def known_topics(_: Any, names: Any) -> dict[str, TopicMetadata]:
-        assert names == {"us.orders", "us.deleted"}
-        return {"us.orders": topic("us.orders")}
+        assert names == {"us.orders", "us.deleted", "us.leaderless"}
+        led = topic("us.leaderless")
+        leaderless = replace(led, partitions={0: PartitionMetadata(-1, 0, (1,), 5)})
+        return {"us.orders": topic("us.orders"), "us.leaderless": leaderless}
 
     async def fence(_: Any, name: str, partitions: Any) -> None:
         fenced.append((name, partitions))
@@ -93,7 +96,8 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     monkeypatch.setattr(draining, "fence", fence)
     gone = replace(POSITION, target_topic="us.deleted", target_partition=1)
     alone = replace(gone, transactional_id="another")
-    unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone))}
+    leaderless = replace(POSITION, target_topic="us.leaderless")
+    unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
     await draining._fence(site(), unclean, print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
@@ -127,9 +131,9 @@ def answers(value: Any) -> Any:
 
 
 def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
-    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    monkeypatch.setattr(execute, "LagReader", lambda *_: None)
     for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", (due, []))):
-        monkeypatch.setattr(steps, name, answers(value))
+        monkeypatch.setattr(execute, name, answers(value))
     return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
 
 
@@ -141,7 +145,7 @@ async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_beh
     monkeypatch: pytest.MonkeyPatch, state: str, records: int, told: list[str]
 ) -> None:
     place, control, said = arrange(monkeypatch, records, []), Control(state), list[str]()
-    await steps.start_again(place, control, said.append)
+    await execute.start_again(place, control, said.append)
     assert control.told == told
     assert [line.startswith("us->eu is stopped, 5 records behind") for line in said] == [True] * len(told)
 
@@ -149,21 +153,21 @@ async def test_a_flow_that_an_earlier_run_has_stopped_is_started_where_it_is_beh
 async def test_a_stopped_flow_that_would_copy_back_is_left_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failover readers write at the target, and the flow back brings that to the source."""
     place, control = arrange(monkeypatch, 5, [StartBefore("orders", 0, 29, 34)]), Control("STOPPED")
-    with pytest.raises(PermanentError, match="heliograph failback --from us --to eu"):
-        await steps.start_again(place, control, print)
+    with pytest.raises(PermanentError, match="heliograph failback --to eu"):
+        await execute.start_again(place, control, print)
     assert control.told == []
 
 
 @pytest.mark.parametrize(("records", "is_told"), [(0, True), (5, False)])
 async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: int, is_told: bool
+    monkeypatch: pytest.MonkeyPatch, records: int, is_told: bool
 ) -> None:
     """One that finds something written meanwhile has started it again."""
 
     async def fails(*_: Any) -> Any:
         raise RetriableError("a broker does not answer")
 
-    monkeypatch.setattr(steps, "LagReader", lambda *_: None)
+    monkeypatch.setattr(execute, "LagReader", lambda *_: None)
     for name, answer in (
         ("start_again", answers(None)),
         ("drain", answers(None)),
@@ -171,16 +175,15 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
         ("behind", answers(behind_by(records))),
         ("copied_ends", fails),
     ):
-        monkeypatch.setattr(steps, name, answer)
-    record = SimpleNamespace(denied=("mail",))
-    lease: Any = SimpleNamespace(lost=None, store=answers(None), other_undo_files=lambda _: (), record=record)
+        monkeypatch.setattr(execute, name, answer)
+    record = SimpleNamespace(denied=("mail",), since_ms=0)
+    lease: Any = SimpleNamespace(lost=None, store=answers(None), record=record)
+    monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(SimpleNamespace(run=Run("1", "us", "eu"))))
     said, control = list[str](), Control()
-    failover = steps.Failover(
-        site(source="us"), Wish(lambda _: True), tmp_path / "undo.json", said.append, (control, None)
-    )
+    failover = execute.Failover(site(source="us"), Wish(lambda _: True), said.append, (control, None))
     with pytest.raises(RetriableError):
-        await failover.run_under(lease)
-    assert any("us->eu was told to stop, and is left so" in line for line in said) == is_told
+        await failover.run_under(lease, Plan(Snapshot("us", "eu")))
+    assert any("us->eu was stopped, and is left so" in line for line in said) == is_told
     assert "still refuses writers of mail" in said[-1]
     assert control.told == ([] if is_told else ["resume"])
 

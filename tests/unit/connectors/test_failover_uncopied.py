@@ -15,11 +15,10 @@ from connect.core.errors import PermanentError
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import stranded
+from connectors.failover import unreplicated
+from connectors.failover.appender import Mark, Marks
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.logs import Fate, Log
-from connectors.failover.marks import Mark, Marks
-from connectors.failover.own import Own, Range
+from connectors.failover.own import Fate, Log, Own, Range
 from connectors.failover.site import Site
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
@@ -32,7 +31,7 @@ POSITION = Position("orders", 0, UUID(int=1), 30, 4, "orders", 0, UUID(int=1), 3
 LOGS = {GREW: (0, 10), NEW: (3, 9), JAVAS: (0, 50), TopicPartition("orders", 0): (0, 30)}
 
 
-BROUGHT = stranded._brought
+BROUGHT = unreplicated._brought
 
 
 class Target:
@@ -78,7 +77,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
         ("own_ranges", own_ranges),
         ("count", count),
     ):
-        monkeypatch.setattr(stranded, name, fake)
+        monkeypatch.setattr(unreplicated, name, fake)
 
     def remote_topic(topic: str) -> str:
         if topic == "nameless":
@@ -104,7 +103,7 @@ class Copies:
 
 
 def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
-    """One partition has a position, and nothing stranded."""
+    """One partition has a position, and nothing unreplicated."""
 
     async def positions(*_: Any) -> dict[TopicPartition, Position]:
         return {ORDERS: POSITION}
@@ -120,12 +119,12 @@ def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
 
     fakes = {"read_positions": positions, "logs_now": logs, "copied_ends": nothing, "_brought": nothing}
     for name, fake in {**fakes, "read_marks": read_marks, "MapReader": Copies}.items():
-        monkeypatch.setattr(stranded, name, fake)
+        monkeypatch.setattr(unreplicated, name, fake)
 
 
 async def test_what_the_flow_takes_and_never_copied_is_stranded(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     arrange(monkeypatch)
-    mail, grew, new = await stranded.find(site)
+    mail, grew, new = await unreplicated.find(site)
     assert (mail.own, mail.ranges, mail.is_missing) == (Own("mail", 0, 40, 49, 10), ((40, 50),), True)
     assert mail.doubt.startswith("only a stored source offset")
     assert (grew.own, grew.ranges, grew.is_missing, grew.doubt) == (Own("orders", 1, 0, 9, 10), ((0, 10),), True, "")
@@ -139,17 +138,17 @@ async def test_what_was_appended_of_it_is_named_no_more(
     """Unless the target has no such topic any more."""
     arrange(monkeypatch, Mark(NEW, None, NEW, None, -1, appended))
     monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1}))
-    found = [one for one in await stranded.find(site) if one.source == NEW]
+    found = [one for one in await unreplicated.find(site) if one.source == NEW]
     assert [one.ranges for one in found] == ([left] if left else [])
     monkeypatch.setattr(site, "target", Target({"orders": 1}))
-    found = [one for one in await stranded.find(site) if one.source == NEW]
+    found = [one for one in await unreplicated.find(site) if one.source == NEW]
     assert [one.ranges for one in found] == [((5, 9),)]
 
 
 async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     arrange(monkeypatch)
     monkeypatch.setattr(site.flow, "enabled", False)
-    assert await stranded.find(site) == []
+    assert await unreplicated.find(site) == []
 
 
 KEPT = Mark(ORDERS, None, ORDERS, None, 30)
@@ -199,8 +198,8 @@ async def test_what_is_stranded_of_a_partition_that_was_copied(
 
     fakes = {"logs_now": logs, "copied_ends": ends, "list_offsets": decided, "_arrived": arrived}
     for name, fake in fakes.items():
-        monkeypatch.setattr(stranded, name, fake)
-    found = await stranded.find(site)
+        monkeypatch.setattr(unreplicated, name, fake)
+    found = await unreplicated.find(site)
     assert [list(one.ranges) for one in found] == ([left] if left else [])
     assert [doubt in one.doubt and bool(doubt) == bool(one.doubt) for one in found] == [True for _ in found]
 
@@ -222,9 +221,9 @@ async def test_all_of_the_source_is_stranded_if_the_topic_of_the_target_was_recr
         return {ORDERS: 40}
 
     for name, fake in {"logs_now": logs, "copied_ends": ends, "list_offsets": decided}.items():
-        monkeypatch.setattr(stranded, name, fake)
+        monkeypatch.setattr(unreplicated, name, fake)
     monkeypatch.setattr(site, "target", Target({"orders": 1}, UUID(int=2)))
-    (found,) = await stranded.find(site)
+    (found,) = await unreplicated.find(site)
     assert (found.ranges, found.mark.target_id) == (((5, 40),), UUID(int=2))
 
 
@@ -254,10 +253,10 @@ async def test_what_a_flow_back_that_runs_has_just_brought_is_not_stranded(
     async def own_ranges(*_: Any) -> list[Range]:
         return [(30, 40)]
 
-    monkeypatch.setattr(stranded, "list_offsets", decided)
+    monkeypatch.setattr(unreplicated, "list_offsets", decided)
     for name, fake in (("logs_now", logs), ("copied_ends", ends), ("own_ranges", own_ranges), ("_brought", BROUGHT)):
-        monkeypatch.setattr(stranded, name, fake)
-    assert sum(each.own.records for each in await stranded.find(site)) == left
+        monkeypatch.setattr(unreplicated, name, fake)
+    assert sum(each.own.records for each in await unreplicated.find(site)) == left
 
 
 async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
@@ -285,8 +284,8 @@ async def test_heartbeats_that_go_on_behind_a_failover_are_not_stranded(
 
     fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
     for name, fake in {**fakes, "own_ranges": own_ranges}.items():
-        monkeypatch.setattr(stranded, name, fake)
-    assert await stranded.find(site) == []
+        monkeypatch.setattr(unreplicated, name, fake)
+    assert await unreplicated.find(site) == []
 
 
 async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
@@ -320,9 +319,9 @@ async def test_partitions_are_looked_at_side_by_side_and_not_all_at_once(
 
     fakes = {"read_positions": positions, "logs_now": logs, "list_offsets": decided, "copied_ends": ends}
     for name, fake in {**fakes, "own_ranges": own_ranges}.items():
-        monkeypatch.setattr(stranded, name, fake)
+        monkeypatch.setattr(unreplicated, name, fake)
     monkeypatch.setattr(site, "target", Target({}))
-    assert [one.source for one in await stranded.find(site)] == all_of_it
+    assert [one.source for one in await unreplicated.find(site)] == all_of_it
     assert most == 16
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import preflight, starting
+from connectors.failover import collect, starting
+from connectors.failover.collect import Wish
 from connectors.failover.denying import FirstRules
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.model import GroupsPlan
 from connectors.failover.places import Places
-from connectors.failover.preflight import Wish
+from connectors.failover.snapshot import Groups
 from connectors.lag import FlowLag
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
@@ -100,16 +100,28 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     of = site(enabled=False)
     of.checkpoints, of.others = None, ()
-    for name in ("still_there", "not_copied", "_refused", "_in_the_way"):
-        monkeypatch.setattr(preflight, name, answers({}))
-    monkeypatch.setattr(preflight, "_first_rules", answers(FirstRules()))
-    monkeypatch.setattr(preflight, "_clock", answers(SimpleNamespace(refused=[], notes=[])))
-    monkeypatch.setattr(preflight, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
-    look_at = SimpleNamespace(plan=answers((GroupsPlan(), ())), seen_at_ms={})
-    monkeypatch.setattr(preflight, "_groups_look", lambda *_: look_at)
-    monkeypatch.setattr(preflight, "Places", lambda *_: places(of))
-    found = await preflight.look(of, Wish(lambda _: True))
+    for name in (
+        "why_silent",
+        "not_copied",
+        "_refused",
+        "_operators",
+        "read_positions",
+        "read_heartbeats",
+        "only_at_source",
+    ):
+        monkeypatch.setattr(collect, name, answers({}))
+    monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
+    monkeypatch.setattr(collect, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
+    monkeypatch.setattr("connectors.failover.journal.interrupted", answers(None))
+    monkeypatch.setattr(collect, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
+    look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
+    monkeypatch.setattr(collect, "_groups_look", lambda *_: look_at)
+    monkeypatch.setattr(collect, "Places", lambda *_: places(of))
+    found = await collect.collect(of, Wish(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
+    assert "the rules are not shown" in found.notes
+    found = await collect.collect(of, Wish(lambda _: True))
+    assert "the rules are not shown" not in found.notes
 
 
 async def test_that_of_one_that_is_enabled_has_to_be() -> None:

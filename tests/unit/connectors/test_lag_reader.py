@@ -16,7 +16,7 @@ from connectors import stored_offsets
 from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import starting
-from connectors.failover.undo import StartBefore
+from connectors.failover.journal import StartBefore
 from connectors.lag import FlowLag, lag_of
 from connectors.lag_reader import LagReader, SharedLag
 from connectors.positions import Position, StoredPosition

@@ -25,6 +25,7 @@ SETTINGS: Any = SimpleNamespace(
     topic_filter=SimpleNamespace(should_replicate_topic=lambda topic: topic == "orders"),
 )
 ID = UUID(int=7)
+SOURCE_ID = UUID(int=99)
 
 
 class Translator:
@@ -37,6 +38,10 @@ class Translator:
     def target_id(self, topic: str) -> UUID:
         assert topic == "us.orders"
         return ID
+
+    def source_id(self, topic: str) -> UUID:
+        assert topic == "orders"
+        return SOURCE_ID
 
     async def translate(self, source: TopicPartition, offset: int) -> list[Translated]:
         return [Translated(TopicPartition(f"us.{source.topic}", source.partition), offset, by_map=True)]
@@ -65,6 +70,7 @@ async def test_a_look_keeps_which_topic_it_was_at(monkeypatch: pytest.MonkeyPatc
     (found,) = await look.newer("g")
     assert (found.topic, found.downstream_offset) == ("us.orders", 5)
     assert look.checkpoints.topic_ids("g") == {"us.orders": ID}
+    assert look.live == {"g": {TopicPartition("us.orders", 0): SOURCE_ID}}
 
 
 async def test_groups_are_asked_for_side_by_side_and_translated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,96 +1,84 @@
-"""What is to be known before anything is done: asked of both clusters, or of the target where the source is gone."""
+"""What is known of both clusters before readers move, or of the target alone if the source is gone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from connect.core.errors import ClusterUnreachable, HeliographError
 from connect.kafka.cluster import Cluster, TopicMetadata
-from connect.kafka.group_offsets import Partition, group_state
+from connect.kafka.group_offsets import group_state
+from connect.kafka.topic_configs import describe
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import lease
-from connectors.failover.behind import without_heartbeats
-from connectors.failover.by_time import clocks
-from connectors.failover.denying import FirstRules, first_rules
-from connectors.failover.draining import CopiedEnd, FlowControl
-from connectors.failover.group_look import GroupsLook, still_there
+from connectors.failover import journal, lease
+from connectors.failover.denying import first_rules
+from connectors.failover.draining import CopiedEnd, FlowControl, without_heartbeats
+from connectors.failover.group_reads import GroupsLook, why_silent
 from connectors.failover.lease import is_held_at
-from connectors.failover.model import GroupsPlan, How, Preflight, with_moved, with_rewinds
+from connectors.failover.only_at_source import only_at_source
 from connectors.failover.places import Places
+from connectors.failover.plan import Options
 from connectors.failover.site import Site
-from connectors.failover.way_back import way_back
-from connectors.lag import FlowLag
+from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot
+from connectors.failover.starting import way_back
+from connectors.heartbeat_reader import read_heartbeats
 from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
-#: What somebody may accept: groups that stand further on the target, groups that read what no flow carries,
-#: checkpoints that lie beyond the copy, records that the target has deleted and the source has not, times at which
-#: records were copied.
-AHEAD: Final = "ahead"
-NOT_MIRRORED: Final = "not-mirrored"
-CHECKPOINTS: Final = "checkpoints"
-DELETED: Final = "deleted"
-COPY_TIME: Final = "copy-time"
-ACCEPTABLE: Final = (AHEAD, NOT_MIRRORED, CHECKPOINTS, DELETED, COPY_TIME)
-#: A lost cluster is to be told of soon.
+#: A lost cluster is to be reported soon.
 _LOOK_S: Final = 15.0
 _NAMED: Final = 5
+#: Of the last heartbeats.
+_HEARTBEATS: Final = 100
 #: Each look waits for so long if a topic does not exist.
 _GONE_AFTER_S: Final = 2.0
+_LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the person wants.
+    """What the operator wants.
 
     Args:
         takes: Which groups.
+        options: What may happen to them.
         named: Those of them that have one name, and no pattern.
-        at_ms: Positions by time; None by offset.
-        topics: What those that are named read, by time, where the source is gone: its names.
+        at_ms: Target offsets by time; None by offset.
+        topics: What those that are named read, by time, if the source is gone: its names.
         is_gone: The source counts as gone, whether it answers or not.
-        rewinds: Groups may go back on the target.
-        leaves_stranded: The flow back may pass over records that only the target holds.
-        accepts: What is in the way no more: some of :data:`ACCEPTABLE`.
+        leaves_unreplicated: The flow back may pass over records that only the target holds.
         sample: Records of each partition of a group that are compared.
     """
 
     takes: Callable[[str], bool]
+    options: Options = field(default_factory=Options)
     named: frozenset[str] = frozenset()
     at_ms: int | None = None
     topics: frozenset[str] = frozenset()
     is_gone: bool = False
-    rewinds: bool = False
     sample: int = 10
     denies_writes: bool = False
-    leaves_stranded: bool = False
+    leaves_unreplicated: bool = False
     timeout_s: float = 600.0
-    accepts: frozenset[str] = frozenset()
 
 
-async def look(
-    site: Site,
-    wish: Wish,
-    back: FlowControl | None = None,
-    moved: Mapping[tuple[str, Partition], int] | None = None,
-) -> Preflight:
-    """Look, and change nothing. ``back`` speaks of the flow back; ``moved`` is where an interrupted run has put groups.
+async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Snapshot:
+    """Look, and change nothing. ``back`` controls the flow back.
 
-    Raises ClusterUnreachable where the target does not answer, else as the clusters.
+    Raises ClusterUnreachable if the target does not answer, else as the clusters.
     """
-    if error := await still_there(site.target, _LOOK_S):
+    if error := await why_silent(site.target, _LOOK_S):
         raise ClusterUnreachable(
-            f"cluster {site.flow.target_alias} does not answer, and nothing can move there: {error}"
+            f"cluster {site.flow.target_alias} does not answer, and no group can move there: {error}"
         )
-    source_error = await still_there(site.source, _LOOK_S)
+    source_error = await why_silent(site.source, _LOOK_S)
     source = None if source_error or wish.is_gone else site.source
-    notes, unknown = list[str](), list[str]()
+    notes, unknown, objections = list[str](), list[str](), list[str]()
     if wish.is_gone and not source_error:
         notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
     places = Places(site.flow, site.back, site.checkpoints, source, site.target)
@@ -98,50 +86,76 @@ async def look(
     notes += places.notes()
     if not places.there.sources():
         notes.append(
-            f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: places are by offset syncs"
+            f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets are by offset "
+            "syncs"
         )
     if wish.is_gone:
         notes += await _not_in_checkpoints(site, places)
+        if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
+            notes.append(
+                f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
+                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time, --at "
+                "TIME --group NAME --topic TOPIC"
+            )
     look_at = _groups_look(site, wish, source, places)
-    groups, not_mirrored = GroupsPlan(), tuple[str, ...]()
+    groups = Groups()
     try:
-        groups, not_mirrored = await look_at.plan()
+        groups = await look_at.groups()
     except HeliographError as error:
         unknown.append(str(error))
     notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
     ]
-    lag = None
+    copied_until_ms = await _copied_until_ms(site)
+    lag, stopped = None, await not_copied(site, source)
     if source is not None:
         try:
             lag = await LagReader(site.flow, source, site.target).all()
-            unknown += [f"{name}: {why}" for name, why in lag.unknown.items()]
+            stopped |= {name: f"it could not be looked at: {why}" for name, why in lag.unknown.items()}
         except HeliographError as error:
             unknown.append(str(error))
-    if source is None and wish.at_ms is None and not wish.rewinds:
-        groups = with_moved(groups, moved or {})
-    groups = with_rewinds(groups, allowed=wish.rewinds or wish.at_ms is not None, keeps=AHEAD in wish.accepts)
-    stopped = await not_copied(site, source)
     if wish.is_gone:
         notes += as_notes(stopped)
-        stopped = {}
-    first = await _first_rules(site, wish, lag)
-    clock = await _clock(site, wish, groups)
-    return Preflight(
+    if wish.denies_writes and lag is not None:
+        topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
+        rules = await first_rules(site.source, topics)
+        objections += [rules.why_not] if rules.why_not else []
+        notes += [rules.doubt] if rules.doubt else []
+    groups, untold = await _with_clocks(site, groups)
+    objections += await _refused(site, wish, groups)
+    if source is not None:
+        notes += await only_at_source(source, site.target)
+        positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+        ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
+        objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
+    return Snapshot(
         source=site.flow.source_alias,
         target=site.flow.target_alias,
         source_error=source_error,
         is_gone=wish.is_gone,
         lag=lag,
+        copied_until_ms=copied_until_ms,
         groups=groups,
-        not_mirrored=not_mirrored,
+        moved=journal.moved(await journal.interrupted(site)),
         stopped=stopped,
-        refused=(*await _refused(site, wish, groups), *_said(first.why_not), *clock.refused),
-        in_the_way=tuple(await _in_the_way(site, wish, back, has_source=source is not None)),
-        notes=(*notes, *_said(first.doubt), *clock.notes),
+        operators=tuple(await _operators(site, has_source=source is not None)),
+        objections=tuple(objections),
+        notes=(*notes, *untold),
         unknown=tuple(unknown),
     )
+
+
+async def _copied_until_ms(site: Site) -> int:
+    """The time of the last heartbeat of the source on the target, in milliseconds since 1970; -1 if there is none, or
+    if names do not say where heartbeats come from."""
+    policy = site.flow.policy
+    try:
+        told = await read_heartbeats(site.target, [policy], _LOOK_S, _HEARTBEATS)
+    except HeliographError:
+        return -1  # it is a help for people; without it the rest still holds
+    of_source = [one for one in told if policy.topic_source(one.topic) == site.flow.source_alias]
+    return max((at_ms for one in of_source for at_ms in one.newest_ms.values()), default=-1)
 
 
 async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
@@ -198,7 +212,7 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
 
 
 def in_topics(partitions: Collection[TopicPartition], topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
-    """Those of ``topics``; what cannot be looked into counts as there (pure)."""
+    """Those of ``topics``; what cannot be looked into counts as there."""
     return [
         one
         for one in partitions
@@ -207,22 +221,13 @@ def in_topics(partitions: Collection[TopicPartition], topics: Mapping[str, Topic
 
 
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
-    """Where the source is gone: nobody copies them any more, and what is moved is what was copied (pure)."""
+    """If the source is gone, they are not copied any more, and what is moved is what was copied."""
     lines = [f"{name} was not copied to its end: {why}" for name, why in stopped.items()]
     more = len(lines) - _NAMED
     return [*lines[:_NAMED], *([f"nor were {more} more partitions"] if more > 0 else [])]
 
 
-async def _in_the_way(site: Site, wish: Wish, back: FlowControl | None, *, has_source: bool) -> list[str]:
-    found = await _in_hand(site, has_source=has_source)
-    if not has_source:
-        return found
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
-    return found + (await way_back(site, ends, back, leaves_stranded=wish.leaves_stranded)).objections
-
-
-async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
+async def _operators(site: Site, *, has_source: bool) -> list[str]:
     """Who else moves readers now, in this direction or the other."""
     known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
     if has_source:
@@ -232,10 +237,11 @@ async def _in_hand(site: Site, *, has_source: bool) -> list[str]:
     return [lease.in_words(one) for one in held if not one.is_of_the_dead and not is_held_at(site, one)]
 
 
-async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
+async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
     flow, map_topic = site.flow.flow, site.flow.map_topic
     found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
-    goes_back = any(one.how is How.TIME or one.goes_back for one in groups.moves)
+    options = wish.options
+    goes_back = any(one.how is How.TIME or (one.goes_back and options.rewinds_group(one.group)) for one in groups.moves)
     if goes_back and site.checkpoints.sync_interval_s is not None:
         members = (await group_state(site.target, site.flow_workers)).members
         if members:
@@ -246,47 +252,25 @@ async def _refused(site: Site, wish: Wish, groups: GroupsPlan) -> list[str]:
     return found
 
 
-class _Clock(NamedTuple):
-    refused: list[str]
-    notes: list[str]
-
-
-async def _clock(site: Site, wish: Wish, groups: GroupsPlan) -> _Clock:
-    """Whether --at is a time of the source in the topics that groups go to."""
-    found = _Clock([], [])
+async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
+    """With what is found of groups whose target offsets are by a time that is not one of the source, and what is not
+    known of it."""
     topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
-    if not topics:
-        return found
-    told = await clocks(site.target, topics)
-    if told.of_copies:
-        why = (
-            f"records of {', '.join(told.of_copies)} have the time at which they were copied "
-            "(message.timestamp.type = LogAppendTime), and --at is taken for that"
-        )
-        if COPY_TIME in wish.accepts:
-            found.notes.append(why)
-        else:
-            found.refused.append(
-                f"{why}: choose it by when they came to cluster {site.target.name}; --accept copy-time"
-            )
-    if told.untold:
-        why = f"{', '.join(told.untold)} may have LogAppendTime, and then --at is the time of copying"
-        found.notes.append(f"{why}: grant DESCRIBE_CONFIGS there, to know")
-    return found
-
-
-async def _first_rules(site: Site, wish: Wish, lag: FlowLag | None) -> FirstRules:
-    if not wish.denies_writes or lag is None:
-        return FirstRules()
-    return await first_rules(site.source, {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)})
-
-
-def _said(words: str) -> list[str]:
-    return [words] if words else []
+    findings, untold = list[Finding](), list[str]()
+    for topic, configs in sorted((await describe(site.target, topics)).items() if topics else ()):
+        kind = None if isinstance(configs, HeliographError) else configs.get("message.timestamp.type")
+        if kind is None or kind.value is None:
+            untold.append(topic)
+        elif kind.value == _LOG_APPEND_TIME:
+            why = f"is set by the time at which records were copied: {topic} has message.timestamp.type = LogAppendTime"
+            readers = sorted({one.group for one in groups.moves if one.target[0] == topic})
+            findings += [Finding(group, Rule.COPY_TIME, why) for group in readers]
+    notes = [f"{', '.join(untold)} may have LogAppendTime, and then --at is the time of copying"] if untold else []
+    return Groups(groups.found, groups.moves, (*groups.findings, *findings), groups.not_mirrored), notes
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:
-    """Of connectors that copy the same partitions as ``name`` (pure): a group has one place only in what is moved."""
+    """Of connectors that copy the same partitions as ``name``: a group has one target offset only in what is moved."""
     ours = {one for connector, one in stored if connector == name}
     shared: dict[str, list[TopicPartition]] = {}
     for connector, one in sorted(stored):
@@ -294,18 +278,17 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
             shared.setdefault(connector, []).append(one)
     return [
         f"connector {other} copies {partitions[0]} as well, into a topic of its own, and this command moves readers "
-        f"for {name} of {flow} alone: they would begin at no known place there; move them by the checkpoints of both "
+        f"for {name} of {flow} alone: they would begin at no known offset there; move them by the checkpoints of both "
         f"(sync.group.offsets), or, if {other} is no more, delete its offsets"
         for other, partitions in shared.items()
     ]
 
 
-async def groups_now(site: Site, wish: Wish) -> GroupsPlan:
-    """Where the groups stand at the source now, and go. Raises as the clusters."""
+async def groups_now(site: Site, wish: Wish) -> Groups:
+    """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
     places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
     await places.begin()
-    plan, _ = await _groups_look(site, wish, site.source, places).plan()
-    return plan
+    return await _groups_look(site, wish, site.source, places).groups()
 
 
 def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places) -> GroupsLook:
@@ -319,9 +302,6 @@ def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places)
         named=wish.named,
         topics={site.flow.remote_topic(one) for one in wish.topics},
         others=site.others,
-        leaves_topics=NOT_MIRRORED in wish.accepts,
-        trusts_checkpoints=CHECKPOINTS in wish.accepts,
-        skips_deleted=DELETED in wish.accepts,
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -11,11 +14,11 @@ from connect.core.errors import PermanentError
 from connect.kafka.cluster import TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
+from connectors.failover.appender import Mark, copied_to, read_marks
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
-from connectors.failover.logs import Fate, logs_now
-from connectors.failover.marks import Mark, copied_to, read_marks
-from connectors.failover.own import Own, Range, count, own_ranges, read_ranges, without
+from connectors.failover.own import Fate, Own, Range, count, logs_now, own_ranges, read_ranges, without
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.positions import Position
@@ -27,7 +30,7 @@ _CREATE_TIME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
+class Unreplicated:
     """Of one partition of the source, what was not appended.
 
     ``mark`` says how far it was; ``doubt``: why some of these may be on the target already, empty if none is.
@@ -62,7 +65,7 @@ class _Extent(NamedTuple):
     may_have_arrived: bool = False
 
 
-async def find(site: Site) -> list[Stranded]:
+async def find(site: Site) -> list[Unreplicated]:
     """Of every partition that the flow has copied some of, or takes. Raises as the clusters."""
     stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     # The worker of the flow back goes on with heartbeats there, which are nobody's records.
@@ -82,7 +85,7 @@ async def find(site: Site) -> list[Stranded]:
     topics = (await site.target.metadata(names)).topics if names else {}
     marks = await read_marks(site)
 
-    async def look_at(one: TopicPartition) -> Stranded | None:
+    async def look_at(one: TopicPartition) -> Unreplicated | None:
         target, surplus, since = targets[one], CopiedEnd(0), 0
         known = topics.get(target.topic)
         if one in new:
@@ -110,7 +113,7 @@ async def find(site: Site) -> list[Stranded]:
             doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
         if own.first <= mark.unknown_to:
             doubt = "they may have been appended before"
-        return Stranded(own, tuple(ranges), mark, doubt, is_missing)
+        return Unreplicated(own, tuple(ranges), mark, doubt, is_missing)
 
     seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]
@@ -202,6 +205,46 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
 
 
-def records_of(site: Site, one: Stranded) -> AsyncGenerator[Any, None]:
+def records_of(site: Site, one: Unreplicated) -> AsyncGenerator[Any, None]:
     """As aiokafka has them."""
     return read_ranges(site.source, one.source, one.ranges)
+
+
+async def export(site: Site, stranded: Sequence[Unreplicated], directory: Path) -> list[Path]:
+    """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
+
+    Raises OSError, and as the source.
+    """
+    directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+    written = []
+    for one in stranded:
+        file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
+        beside = file.with_name(file.name + ".new")
+        with beside.open("w") as out:
+            async for record in records_of(site, one):
+                out.write(json.dumps(as_json(record)) + "\n")
+        beside.replace(file)
+        written.append(file)
+    return written
+
+
+def as_json(record: Any) -> dict[str, Any]:
+    """A record as aiokafka has it (pure)."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [_header(name, value) for name, value in record.headers],
+    }
+
+
+def _header(name: str, value: bytes | None) -> list[str | None]:
+    """JSON has no text that is no UTF-8: such a key comes once more behind the value, as bytes."""
+    return [readable(name), _text(value), *([] if is_text(name) else [_text(bytes_of(name))])]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

@@ -1,4 +1,4 @@
-"""``heliograph stranded``: the records that only the old primary holds."""
+"""``heliograph unreplicated``: the records that only the old primary holds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING
 
 from connect.cli.connectors_view import printable, show_json
 from connect.cli.console import EXIT_OK, counted
-from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, tell_on_stderr
+from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, find_source, tell_on_stderr
 
 if TYPE_CHECKING:
     from connectors.failover.appending import Done
-    from connectors.failover.stranded import Stranded
+    from connectors.failover.unreplicated import Unreplicated
+    from connectors.flows import MirrorMakerConfig
 
-__all__ = ["EXIT_FAILED", "run_stranded"]
+__all__ = ["EXIT_FAILED", "run_unreplicated"]
 
 
-def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None, appends: bool, as_json: bool) -> int:
+def run_unreplicated(
+    file: Path, source: str | None, target: str, *, export_to: Path | None, appends: bool, as_json: bool
+) -> int:
     """Print them, with ``export_to`` write them, with ``appends`` append them; the exit code: 0 none are left.
 
     Raises ConfigError for a file or arguments that are wrong, and what the clusters raise.
     """
-    done, files = asyncio.run(_stranded(file, source, target, export_to, appends))
+    from connectors.flows import load
+
+    config = load(file)
+    source = source or find_source(config, target)
+    done, files = asyncio.run(_unreplicated(config, source, target, export_to, appends))
     found, left, appended, reasons = done
     if as_json:
         show_json(
@@ -44,25 +51,24 @@ def run_stranded(file: Path, source: str, target: str, *, export_to: Path | None
     return EXIT_NO_GO if left else EXIT_OK
 
 
-async def _stranded(
-    file: Path, source: str, target: str, export_to: Path | None, appends: bool
+async def _unreplicated(
+    config: MirrorMakerConfig, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
-    from connectors.failover import appending, exporting, stranded
+    from connectors.failover import appending, unreplicated
     from connectors.failover.lease import hold
     from connectors.failover.site import site
-    from connectors.flows import load
 
-    async with site(load(file), source, target) as place:
-        found = await stranded.find(place)
-        files = await exporting.export(place, found, export_to) if export_to is not None else []
+    async with site(config, source, target) as place:
+        found = await unreplicated.find(place)
+        files = await unreplicated.export(place, found, export_to) if export_to is not None else []
         done = appending.Done(found, found, 0, {})
         if appends and found:
-            async with hold(place, "heliograph stranded --append", ends=False) as lease:
+            async with hold(place, "heliograph unreplicated --append", ends=False) as lease:
                 done = await appending.append_all(place, lease, None, tell_on_stderr)
         return done, files
 
 
-def _show(found: Sequence[Stranded], files: Sequence[Path], source: str, target: str, appended: int) -> None:
+def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, target: str, appended: int) -> None:
     from connectors.failover.appending import HEADER
 
     if not found:

@@ -1,0 +1,399 @@
+"""A plan carried out. Each step looks first whether it is done, so that a run that was interrupted is run again.
+
+A group moves in one transaction with its entry in the journal. The brokers keep whatever else was committed since the
+transaction's offsets were written, and what was committed before that is looked at before the transaction ends. So
+nothing newer is overwritten, whenever this process stands still or ends. Who takes the lease over fences it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.concurrency import gather_limited
+from connect.kafka.group_offsets import Committed, Partition, committed, forget, listed_group
+from connect.kafka.producer import TransactionalWriter
+from connect.kafka.transactions import Superseded
+from connectors.checkpoint.offset_sync import why_left
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import collect
+from connectors.failover.collect import Wish
+from connectors.failover.denying import denied_already, deny_writes, first_rules, named
+from connectors.failover.draining import (
+    CopiedEnd,
+    FlowControl,
+    Tell,
+    behind,
+    copied_ends,
+    drain,
+    fence_writers,
+    stop_flow,
+    without_heartbeats,
+)
+from connectors.failover.group_reads import why_silent
+from connectors.failover.journal import GroupBefore, Journal, State
+from connectors.failover.lease import TRANSACTION_TIMEOUT_MS, InHand, Lease, await_no_way_back, hold
+from connectors.failover.plan import Plan, differing, gone_on, plan
+from connectors.failover.proving import prove
+from connectors.failover.site import Site
+from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule
+from connectors.failover.starting import starts_due, store_starts, way_back
+from connectors.lag_reader import LagReader
+
+_NAMED: Final = 5
+_STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
+#: Whether the source is there at all, once something has failed.
+_LOOK_S: Final = 10.0
+#: Groups that are moved at a time, each by a transactional id of its own.
+_LANES: Final = 8
+#: Less than a consumer needs to join a group, commit and leave (``group.initial.rebalance.delay.ms`` is 3 s).
+_FRESH_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done. ``plan`` has each group's offset as it was before, and blocks those that were not moved;
+    ``proofs`` are of the sample check; ``late`` says what was written at the source after the drain."""
+
+    plan: Plan
+    proofs: tuple[Proof, ...] = ()
+    late: str = ""
+
+
+class GroupMover:
+    """Moves groups of the site's target, under a lease and with a journal.
+
+    Every run opens the same transactional ids: transactions of a run before, wherever it stands still, come to nothing.
+    """
+
+    def __init__(self, site: Site, lease: Lease, journal: Journal, tell: Tell) -> None:
+        self._target = site.target
+        self._lease = lease
+        self._journal = journal
+        self._tell = tell
+        ids = [f"heliograph-failover-{site.flow.flow}:move-{lane}" for lane in range(_LANES)]
+        self._writers = [
+            TransactionalWriter(site.target, one, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) for one in ids
+        ]
+
+    async def open(self) -> None:
+        """Raises as :meth:`TransactionalWriter.open`."""
+        await gather_limited(lambda writer: writer.open(), self._writers)
+
+    async def move_all(self, groups: Collection[Sequence[GroupMove]]) -> list[Finding]:
+        """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
+        waiting = deque(groups)
+        findings: list[Finding] = []
+
+        async def lane(writer: TransactionalWriter) -> None:
+            while waiting:
+                moves = waiting.popleft()
+                why = await self._move(writer, moves)
+                if why is None:
+                    self._tell(f"group {moves[0].group} moved in {len(moves)} partitions")
+                else:
+                    findings.append(why)
+
+        await gather_limited(lane, self._writers[: len(waiting)])
+        return findings
+
+    async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:
+        group = moves[0].group
+        rows = self._journal.run.rows(moves)
+        return await self.change(writer, group, expected(moves), to_commit(moves), rows)
+
+    async def change(
+        self,
+        writer: TransactionalWriter,
+        group: str,
+        before: Mapping[Partition, int | None],
+        wanted: Mapping[Partition, Committed],
+        rows: Sequence[GroupBefore],
+    ) -> Finding | None:
+        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal.
+        Return why not."""
+        found: list[Finding] = []
+
+        async def may_commit(_: object) -> bool:
+            """Asked when the brokers have the offsets: what is committed from now on is newer, and stays."""
+            found[:] = await self._why_not(group, before, wanted)
+            if not found:
+                await self._lease.check()
+            return not found
+
+        records = self._journal.of_group(group, rows)
+        try:
+            await writer.write(records, may_commit, {group: wanted} if wanted else {})
+            if found:
+                return found[0]
+            self._journal.changed(group, rows)
+            now = await committed(self._target, group, list(wanted), stable=True) if wanted else {}
+        except (InHand, Superseded) as error:
+            raise InHand("another operator has taken this failover over: this one stops") from error
+        except HeliographError as error:
+            return Finding(group, Rule.NOT_MOVED, f"was not moved: {error}")
+        if any(one not in now or now[one].offset != place.offset for one, place in wanted.items()):
+            return Finding(group, Rule.USED_MEANWHILE, "has committed other offsets while it was moved, which stay")
+        return None
+
+    async def _why_not(
+        self, group: str, before: Mapping[Partition, int | None], wanted: Mapping[Partition, Committed]
+    ) -> list[Finding]:
+        if why := why_left(await listed_group(self._target, group)):
+            return [Finding(group, Rule.USED_AT_TARGET, why)]
+        now = await committed(self._target, group, list(before)) if before else {}
+        for one, offset in before.items():
+            stored = now[one].offset if one in now else None
+            # By an attempt of this very move whose answer was lost.
+            is_there = one in wanted and stored == wanted[one].offset
+            if stored != offset and not is_there:
+                why = f"has committed offset {stored} on the target since it was looked at, and stays there"
+                return [Finding(group, Rule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
+        return []
+
+    async def take_back(
+        self, group: str, before: Mapping[Partition, int | None], wanted: Mapping[Partition, Committed]
+    ) -> Finding | None:
+        """As :meth:`change`, and the journal forgets the group."""
+        return await self.change(self._writers[0], group, before, wanted, ())
+
+    async def forget(self, group: str, places: Collection[Partition], before: Mapping[Partition, int | None]) -> str:
+        """Delete offsets of a group that has committed ``before`` and nothing newer; return why not.
+
+        Brokers delete in no transaction. So the last look has to be so young that no consumer can have joined,
+        committed and left since. Raises GroupInUse, and as :func:`connect.kafka.group_offsets.forget`.
+        """
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        await self._lease.check()
+        if found := await self._why_not(group, before, {}):
+            return f"group {group}: {found[0]}"
+        if clock() - began_s > _FRESH_S:
+            return f"group {group}: its coordinator answers too slowly to take it back: run this again"
+        refused = await forget(self._target, group, places)
+        return ", ".join(f"group {group}, {topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
+
+
+def to_commit(moves: Sequence[GroupMove]) -> dict[Partition, Committed]:
+    """What to store for one group."""
+    return {one.target: Committed(one.after, one.metadata) for one in moves}
+
+
+def expected(moves: Sequence[GroupMove]) -> dict[Partition, int | None]:
+    """What one group has committed on the target as long as nothing newer was."""
+    return {one.target: one.before for one in moves}
+
+
+class Failover:
+    """Of one flow to its target. ``controls`` are of the flow and of the flow back; None if they cannot be asked."""
+
+    def __init__(
+        self,
+        site: Site,
+        wish: Wish,
+        tell: Tell,
+        controls: tuple[FlowControl | None, FlowControl | None] = (None, None),
+        stalled_s: float = 60.0,
+    ) -> None:
+        self._site = site
+        self._wish = wish
+        self._tell = tell
+        self._control, self._back = controls
+        self._stalled_s = stalled_s
+        self._has_stopped = False
+
+    async def look(self) -> Plan:
+        """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect.collect`."""
+        return plan(await collect.collect(self._site, self._wish, self._back), self._wish.options)
+
+    async def run(self, command: str, looked: Plan) -> Done:
+        """Do what ``looked`` says as far as it still holds.
+
+        Raises:
+            InHand: Another operator is at work.
+            RetriableError: The same command may be run again.
+            PermanentError: Something has to be put right before. What was done stays done.
+        """
+        try:
+            async with hold(self._site, command) as lease:
+                if not self._wish.is_gone:
+                    await await_no_way_back(self._site, lease.record)
+                return await self.run_under(lease, looked)
+        except RetriableError as error:
+            if self._wish.is_gone or not await why_silent(self._site.source, _LOOK_S):
+                raise
+            alias = self._site.flow.source_alias
+            raise RetriableError(
+                f"{error}; cluster {alias} was lost on the way. What was done stays done: run this again once it is "
+                f"back or, if it is gone and no producer writes there, with --source-gone {alias}"
+            ) from error
+
+    async def run_under(self, lease: Lease, looked: Plan) -> Done:
+        """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
+        is_done = False
+        try:
+            done = await self._run_under(lease, looked)
+            is_done = True
+        finally:
+            if not is_done:
+                self._tell_what_is_left(lease)
+        return done
+
+    def _tell_what_is_left(self, lease: Lease) -> None:
+        flow = self._site.flow
+        if self._has_stopped:
+            self._tell(
+                f"{flow.flow} was stopped, and is left so: run this again, or, if readers stay, start it (heliograph "
+                "connectors resume)"
+            )
+        if lease.record.denied:
+            self._tell(
+                f"cluster {flow.source_alias} still refuses writers of {named(lease.record.denied)}: run this again, "
+                "or let them in with heliograph undo"
+            )
+
+    async def _run_under(self, lease: Lease, looked: Plan) -> Done:
+        site, wish = self._site, self._wish
+        journal = await Journal.begin(site, lease)
+        if journal.run.changes and journal.run.updated_ms < lease.record.since_ms:
+            self._tell(f"this goes on with a run of {journal.run.owner} that was interrupted")
+        left_out = looked.snapshot.stopped.keys()
+        if not wish.is_gone:
+            if wish.denies_writes:
+                await self._deny(lease, journal)
+            await self._step(lease, "drain")
+            await start_again(site, self._control, self._tell, left_out)
+            denied = lease.record.denied
+            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s, denied, left_out)
+        await self._step(lease, "stop the flow")
+        self._has_stopped = self._control is not None
+        await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
+        if wish.is_gone:
+            await fence_writers(site, self._tell)
+        else:
+            await self._check_drained(left_out)
+            await self._begin_way_back(lease, journal, await copied_ends(site, self._tell))
+        await self._step(lease, "check a sample")
+        now = await self._look_again()
+        proofs = await prove(site, now.moves, wish.sample, is_gone=wish.is_gone)
+        now = now.with_blocked(differing(proofs))
+        await self._step(lease, "move the groups")
+        now = await self._move(lease, journal, now)
+        late = ""
+        if not wish.is_gone:
+            now = now.with_blocked(gone_on(now, await collect.groups_now(site, wish)))
+            late = await self._written_late(left_out)
+        if journal.run.changes:
+            await journal.store(state=State.OPEN if now.blocked else State.DONE)
+        await self._step(lease, "done")
+        return Done(now, tuple(proofs), late)
+
+    async def _look_again(self) -> Plan:
+        """Raises PermanentError if no group can be moved now."""
+        now = await self.look()
+        if now.obstacles:
+            raise PermanentError(f"{_some(now.obstacles)}; then run this again")
+        return now
+
+    async def _move(self, lease: Lease, journal: Journal, now: Plan) -> Plan:
+        ready = [one.due for one in now.ready]
+        if not ready:
+            return now
+        # Before the first change, so that it is known on every machine that there is something to take back.
+        await journal.store()
+        mover = GroupMover(self._site, lease, journal, self._tell)
+        await mover.open()
+        return now.with_blocked(await mover.move_all(ready))
+
+    async def _written_late(self, left_out: Collection[str]) -> str:
+        """Writes after the drain are not on the target, and the flow is stopped."""
+        now = await behind(self._site, LagReader(self._site.flow, self._site.source, self._site.target), left_out)
+        if now.is_copied:
+            return ""
+        flow = self._site.flow
+        return (
+            f"cluster {flow.source_alias} was written to after the drain: {now}; these records are not on cluster "
+            f"{flow.target_alias}: stop the producers, then see heliograph unreplicated"
+        )
+
+    async def _begin_way_back(self, lease: Lease, journal: Journal, ends: Mapping[TopicPartition, CopiedEnd]) -> None:
+        """Before any group moves: else readers go on, and whether what they read comes back twice is not known yet."""
+        await self._step(lease, "begin of the flow back")
+        site = self._site
+        due, objections = await way_back(site, ends, self._back, leaves_unreplicated=self._wish.leaves_unreplicated)
+        if objections:
+            raise PermanentError(f"{_some(objections)}; then run this again")
+        if due:
+            await journal.store(starts=due)
+            await store_starts(site, due)
+            self._tell(f"{site.back.flow} will begin behind what {site.flow.flow} copied, in {len(due)} partitions")
+
+    async def _deny(self, lease: Lease, journal: Journal) -> None:
+        await self._step(lease, "deny writes")
+        site = self._site
+        lag = await LagReader(site.flow, site.source, site.target).all()
+        wanted = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
+        ours = {*lease.record.denied, *journal.run.denied}
+        # What another operator has refused is not ours to allow.
+        topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
+        first = await first_rules(site.source, topics)
+        if first.why_not:
+            raise PermanentError(first.why_not)
+        if first.doubt:
+            self._tell(first.doubt)
+        if not {*topics} <= ours:
+            await journal.store(denied=tuple(sorted({*ours, *topics})))
+        await deny_writes(site.source, topics)
+        self._tell(f"cluster {site.flow.source_alias} refuses writers of {len(topics)} topics")
+
+    async def _check_drained(self, left_out: Collection[str]) -> None:
+        site = self._site
+        now = await behind(site, LagReader(site.flow, site.source, site.target), left_out)
+        if not now.is_copied:
+            if self._control is not None:
+                await self._control.resume()
+                self._has_stopped = False
+            raise RetriableError(
+                f"{now}: cluster {site.flow.source_alias} was written to while {site.flow.flow} was being stopped: "
+                "stop the producers, or say --deny-writes; start the flow if it is stopped, and run this again"
+            )
+
+    async def _step(self, lease: Lease, step: str) -> None:
+        _still_ours(lease)
+        await lease.store(step=step)
+
+
+def _some(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
+    return f"{'; '.join(lines[:_NAMED])}{more}"
+
+
+def _still_ours(lease: Lease) -> None:
+    if lease.lost is not None:
+        raise lease.lost
+
+
+async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_out: Collection[str] = ()) -> None:
+    """Start the flow if a run before has left it stopped, it is behind, and its workers can be asked. ``left_out`` are
+    partitions, such as ``orders-0``, that do not count.
+
+    Raises PermanentError if it would copy back what came from its target, and as the clusters and the workers.
+    """
+    if control is None or await control.state() not in _STOPPED:
+        return
+    now = await behind(site, LagReader(site.flow, site.source, site.target), left_out)
+    if now.is_copied:
+        return
+    flow, there = site.flow, site.turned()
+    due, refused = await starts_due(there, await copied_ends(there))
+    if due or refused:
+        raise PermanentError(
+            f"{flow.flow} is stopped, {now}, and would copy back what {there.flow.flow} has brought to cluster "
+            f"{flow.source_alias}: heliograph failback --to {flow.target_alias} has it begin behind that"
+        )
+    await control.resume()
+    tell(f"{flow.flow} is stopped, {now}: it was started again")

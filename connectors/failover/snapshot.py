@@ -1,0 +1,183 @@
+"""What is known before readers move, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from connect.kafka.group_offsets import Committed, Partition
+    from connectors.lag import FlowLag
+
+#: Outcomes of a sample check.
+SAME: Final = "same"
+DIFFERS: Final = "differs"
+NOT_COMPARED: Final = "not compared"
+
+
+class How(StrEnum):
+    """How a target offset was found."""
+
+    EXACT = "exact"  # the offset map: the next record is the same one
+    GAP = "gap"  # the map: nothing was mirrored there, so behind what was mirrored before
+    END = "end of the copy"  # the map: not copied yet
+    BEGIN = "begin of the copy"  # the map: older than what is left of the copy
+    SYNCS = "offset syncs"  # Java's rule: the record or one before it
+    CHECKPOINT = "checkpoint"  # where the flow had last seen the group, if the source does not answer
+    TIME = "time"  # --at
+    MOVED = "moved before"  # by a run that was interrupted, and knew more
+
+
+class Rule(StrEnum):
+    """What was found about a group. :mod:`connectors.failover.plan` says what follows from it."""
+
+    USED_AT_SOURCE = "used at source"
+    USED_AT_TARGET = "used at target"
+    USED_MEANWHILE = "used meanwhile"
+    STOPPED = "stopped"
+    SHARE_GROUP = "share group"
+    STREAMS_GROUP = "streams group"
+    STREAMS_STATE = "streams state"
+    NOT_MIRRORED = "not mirrored"
+    NO_OFFSET = "no target offset"
+    NOT_COPIED = "not copied"
+    DELETED = "deleted"
+    LEFT_OUT = "left out"
+    LOG_BEGIN = "log begin"
+    STALE_CHECKPOINT = "stale checkpoint"
+    TOPIC_GONE = "topic gone"
+    NO_TOPIC = "no topic"
+    NO_CHECKPOINT = "no checkpoint"
+    PARTLY_NO_CHECKPOINT = "partly no checkpoint"
+    COPY_TIME = "copy time"
+    UNREADABLE = "unreadable"
+    AHEAD = "ahead"
+    DIFFERS = "differs"
+    NOT_MOVED = "not moved"
+
+
+class Place(NamedTuple):
+    """The next record to read on the target."""
+
+    topic: str
+    partition: int
+    offset: int
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMove:
+    """One partition of one group.
+
+    Args:
+        source_offset: What the group has committed at the source; -1 if that is not known.
+        before: What the group has committed on the target; None for nothing.
+    """
+
+    group: str
+    source: Partition
+    source_offset: int
+    target: Partition
+    before: int | None
+    before_metadata: str
+    after: int
+    metadata: str
+    how: How
+
+    @property
+    def is_done(self) -> bool:
+        return self.before == self.after
+
+    @property
+    def goes_back(self) -> int:
+        """Records that the group would read again, of those that it has read on the target."""
+        return max((self.before or 0) - self.after, 0)
+
+
+def move_of(
+    group: str, source: Partition, at: Committed, place: Place, present: Mapping[Partition, Committed]
+) -> GroupMove:
+    """From offset ``at`` of ``source`` to ``place``; ``present`` is what the group has committed on the target."""
+    target = (place.topic, place.partition)
+    before = present.get(target)
+    return GroupMove(
+        group=group,
+        source=source,
+        source_offset=at.offset,
+        target=target,
+        before=before.offset if before else None,
+        before_metadata=before.metadata if before else "",
+        after=place.offset,
+        metadata=at.metadata,
+        how=place.how,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a group: ``why`` is a sentence whose subject is the group, or ``what`` of it."""
+
+    group: str
+    rule: Rule
+    why: str
+    what: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}{self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The next records of a group on both sides. ``outcome``: same, differs or not compared; ``why`` says more."""
+
+    group: str
+    source: str
+    target: str
+    records: int
+    outcome: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """``found`` are the groups that were looked at, ``moves`` their target offsets, whether they may be moved or not;
+    ``not_mirrored`` are topics that they read and no flow copies to the target."""
+
+    found: tuple[str, ...] = ()
+    moves: tuple[GroupMove, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_mirrored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a plan is made of.
+
+    Args:
+        source_error: Why the source does not answer; empty if it does.
+        is_gone: The source counts as gone, whether it answers or not.
+        lag: None if it is not known.
+        copied_until_ms: Until when records of the source arrived, by mirrored heartbeats, in milliseconds since 1970;
+            -1 if that is not known.
+        moved: Target offsets that an interrupted run has given to groups, by group and target partition.
+        stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
+        operators: Who else moves readers of these clusters now.
+        objections: What keeps the move from beginning at all.
+        unknown: What could not be looked at.
+    """
+
+    source: str
+    target: str
+    source_error: str = ""
+    is_gone: bool = False
+    lag: FlowLag | None = None
+    copied_until_ms: int = -1
+    groups: Groups = field(default_factory=Groups)
+    moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    operators: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()

@@ -1,0 +1,61 @@
+"""A thousand schedules of a failover and its undo, and what they find if a guard is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from connectors.failover import execute, lease, undo
+from tests.kit.virtual_time import run
+from tests.simulation.failover_world import World, play, simulate
+
+SCHEDULES: Final = 1000
+
+
+def found_in(
+    seeds: int, monkeypatch: pytest.MonkeyPatch, *, ends_at_first: bool = False
+) -> tuple[dict[int, list[str]], int, int]:
+    """Faults by seed, and how many groups were moved and taken back."""
+    faults, moves, undone = {}, 0, 0
+    for seed in range(seeds):
+        world = World(seed)
+        with monkeypatch.context() as patched:
+            simulate(patched, world)
+            run(play(world))
+        if world.faults_found:
+            faults[seed] = world.faults_found
+            if ends_at_first:
+                break
+        moves, undone = moves + world.moves, undone + world.undone
+    return faults, moves, undone
+
+
+def test_no_newer_commit_is_changed_and_no_record_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults, moves, undone = found_in(SCHEDULES, monkeypatch)
+    assert faults == {}
+    assert moves > SCHEDULES and undone > SCHEDULES / 10, "it is about something"
+
+
+async def nothing(*_: Any) -> Any:
+    return []
+
+
+def never(*_: Any) -> str:
+    return ""
+
+
+MUTANTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
+    "without the compare-and-set": (execute.GroupMover, "_why_not", nothing),
+    "without the check of the lease": (lease.Lease, "check", nothing),
+    "with an undo by partition": (undo, "why_kept", never),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_guard_that_is_left_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, mutant = MUTANTS[name]
+    monkeypatch.setattr(owner, attribute, mutant)
+    faults, _, _ = found_in(SCHEDULES, monkeypatch, ends_at_first=True)
+    assert faults

@@ -1,0 +1,104 @@
+"""The words of ``heliograph failover``: few options, the source found in the file, and old forms with a warning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from connect.cli import failover
+from connect.cli.failover import Arguments, exit_code, find_source, wish_of, with_values
+from connect.cli.main import app
+from connect.core.errors import ConfigError
+from connectors.failover.plan import Options, plan
+from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
+from connectors.flows import MirrorMakerConfig, load
+
+
+def config(tmp_path: Path, text: str) -> MirrorMakerConfig:
+    file = tmp_path / "mm2.properties"
+    file.write_text(text)
+    return load(file)
+
+
+@pytest.mark.parametrize("command", ["failover", "failback", "undo"])
+def test_help_has_at_most_eight_options_and_help_all_the_others(command: str) -> None:
+    def options(*words: str) -> set[str]:
+        return set(re.findall(r"^  (--[\w-]+)", CliRunner().invoke(app, [command, *words]).output, re.M)) - {"--help"}
+
+    few, all_of_them = options("--help"), options("--help-all")
+    assert len(few) <= 8
+    assert few < all_of_them or command == "undo"
+    assert "--from" not in few and "--from" in all_of_them
+
+
+@pytest.mark.parametrize(
+    ("flows", "target", "source"),
+    [
+        (["us->eu"], "eu", "us"),
+        (["us->eu"], "us", "eu"),
+        (["us->eu", "eu->us"], "us", "eu"),
+        (["us->eu", "eu->ap"], "eu", "us"),
+        (["us->eu", "ap->eu"], "eu", "us or ap"),
+        (["us->eu"], "ap", "no flow"),
+        (["us->eu"], "xx", "no cluster"),
+    ],
+)
+def test_the_source_is_found_in_the_file(tmp_path: Path, flows: list[str], target: str, source: str) -> None:
+    known = config(tmp_path, "clusters = us, eu, ap\n" + "".join(f"{one}.enabled = true\n" for one in flows))
+    if " " not in source:
+        assert find_source(known, target) == source
+        return
+    with pytest.raises(ConfigError, match=source):
+        find_source(known, target)
+
+
+def test_old_forms_work_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mm2.properties"
+    file.touch()
+    assert with_values(["--source-gone", "us", "--rewind", "g"]) == ["--source-gone", "us", "--rewind", "g"]
+    assert capsys.readouterr().err == ""
+    assert with_values(["--source-gone", str(file), "--rewind"]) == ["--source-gone", "", str(file), "--rewind", "*"]
+    assert capsys.readouterr().err.count("warning:") == 2
+    known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
+    wish = wish_of(Arguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known)
+    assert (wish.options.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
+    assert wish.options.accepts == {Rule.DELETED: frozenset("*"), Rule.STALE_CHECKPOINT: frozenset("g")}
+
+
+def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -> None:
+    known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
+    with pytest.raises(ConfigError, match="readers leave cluster us, and not eu"):
+        failover.run_failover(Arguments(Path(str(known.file)), None, "eu", gone="eu"))
+
+
+@pytest.mark.parametrize(
+    ("blocked", "code"),
+    [([], 0), (["a"], failover.EXIT_SOME_LEFT), (["a", "b"], failover.EXIT_NO_GO)],
+)
+def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None:
+    moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in ("a", "b"))
+    findings = tuple(Finding(name, Rule.NO_OFFSET, "is not copied") for name in blocked)
+    found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Options())
+    assert exit_code(found) == code
+    assert exit_code(plan(Snapshot("us", "eu", operators=("ann",), groups=Groups(("a",), moves[:1])), Options())) == 2
+
+
+@pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])
+def test_nothing_changes_before_the_answer(monkeypatch: pytest.MonkeyPatch, answer: str, goes: bool) -> None:
+    asks = Arguments(Path("f"), None, "eu", asks=True)
+    monkeypatch.setattr(failover, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert failover.confirmed(asks, "Move 2 groups to eu?") == goes
+
+
+def test_without_a_terminal_the_question_is_not_answered_by_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent: Any = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False))
+    monkeypatch.setattr(failover, "sys", silent)
+    with pytest.raises(ConfigError, match="--yes"):
+        failover.confirmed(Arguments(Path("f"), None, "eu", asks=True), "Move 2 groups to eu?")
+    assert failover.confirmed(Arguments(Path("f"), None, "eu"), "Move 2 groups to eu?")

@@ -1,0 +1,113 @@
+"""The journal of moves: read on another machine it says what was written, whatever runs were there before."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.core.errors import PermanentError
+from connect.kafka.producer import OutRecord
+from connectors.failover import journal
+from connectors.failover.journal import GroupBefore, Journal, Run, StartBefore, State, decode_runs
+from connectors.failover.snapshot import GroupMove, How
+from connectors.failover.undo import newest
+
+MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "note", How.EXACT)
+
+
+class Topic:
+    """Compacted, as the partition of the lease is."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.denied: tuple[str, ...] | None = None
+        self.record = SimpleNamespace(owner="ann@here", command="heliograph failover")
+
+    async def store(self, *, denied: tuple[str, ...] | None = None, records: Any = ()) -> None:
+        self.denied = denied if denied is not None else self.denied
+        self.put(records)
+
+    def put(self, records: list[OutRecord]) -> None:
+        for one in records:
+            if one.value is None:
+                self.values.pop(one.key, None)
+            else:
+                self.values[one.key] = one.value
+
+    def runs(self) -> list[Run]:
+        return decode_runs([json.loads(value) for value in self.values.values()])
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+def written(topic: Any, run: Run, known: list[Run] | None = None) -> Journal:
+    site: Any = SimpleNamespace(flow=SimpleNamespace(flow="us->eu", map_topic="map"))
+    return Journal(site, topic, run, known or [])
+
+
+async def test_what_was_written_is_read_in_parts_too(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_ROWS", 2)
+    one = written(topic, Run("1", "us", "eu"))
+    starts = [StartBefore("orders", index, None, index) for index in range(5)]
+    await one.store(starts=starts, denied=("orders",))
+    rows = [GroupBefore("readers", "us.orders", index, index or None, "note", 9) for index in range(3)]
+    topic.put(one.of_group("readers", rows))
+    one.changed("readers", rows)
+    (run,) = topic.runs()
+    assert (run.starts, run.groups, run.denied) == (tuple(starts), {"readers": tuple(rows)}, ("orders",))
+    assert (run.owner, run.state, topic.denied) == ("ann@here", State.OPEN, ("orders",))
+    topic.put(one.of_group("readers", ()))
+    one.changed("readers", ())
+    await one.store(starts=starts[:1], denied=(), state=State.UNDONE, replaces=True)
+    (run,) = topic.runs()
+    assert (run.starts, run.groups, run.denied, run.state) == (tuple(starts[:1]), {}, (), State.UNDONE)
+
+
+async def test_what_was_there_before_the_first_of_two_runs_counts(topic: Topic) -> None:
+    first = written(topic, Run("1", "us", "eu"))
+    await first.store(starts=[StartBefore("orders", 0, None, 36)])
+    rows = first.run.rows([MOVE])
+    topic.put(first.of_group("readers", rows))
+    (run,) = topic.runs()
+    again = written(topic, run)
+    other = GroupMove(**{**{name: getattr(MOVE, name) for name in GroupMove.__dataclass_fields__}, "before": 37})
+    (row,) = again.run.rows([other])
+    assert (row.before, row.after) == (None, 37)
+    await again.store(starts=[StartBefore("orders", 0, 36, 40)])
+    assert topic.runs()[0].starts == (StartBefore("orders", 0, None, 40),)
+
+
+async def test_old_runs_are_forgotten_with_all_that_they_had(topic: Topic) -> None:
+    for number in range(20):
+        one = written(topic, Run(f"{number:03}", "us", "eu"), topic.runs())
+        await one.store(starts=[StartBefore("orders", 0, None, 36)], state=State.DONE)
+        topic.put(one.of_group("readers", one.run.rows([MOVE])))
+    runs = topic.runs()
+    assert [run.id for run in runs] == [f"{number:03}" for number in range(9, 20)]
+    assert len(topic.values) == 3 * len(runs)
+
+
+def test_an_undo_takes_back_the_newest_that_has_changed_anything() -> None:
+    changed = Run("1", "us", "eu", state=State.DONE, denied=("orders",))
+    nothing = Run("2", "us", "eu", state=State.DONE)
+    undone = Run("3", "us", "eu", state=State.UNDONE, denied=("orders",))
+    assert newest([changed, nothing, undone]) == changed
+    assert newest([nothing, undone]) is None
+
+
+def test_only_a_run_that_was_interrupted_lately_is_gone_on_with() -> None:
+    run = Run("1", "us", "eu", updated_ms=1000)
+    assert journal.is_open(run, 1000 + journal.OLD_MS - 1)
+    assert not journal.is_open(run, 1000 + journal.OLD_MS)
+    assert not journal.is_open(Run("1", "us", "eu", updated_ms=1000, state=State.DONE), 1000)
+
+
+def test_a_journal_of_a_later_version_is_not_read_in_part() -> None:
+    with pytest.raises(PermanentError, match="a later Heliograph"):
+        decode_runs([{"format": 2, "run": "1", "kind": "run"}])

@@ -1,0 +1,36 @@
+"""What only the source has is named before readers leave it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.core.errors import PermanentError
+from connectors.failover import only_at_source
+
+
+async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, eu = (SimpleNamespace(name=name) for name in ("us", "eu"))
+
+    def has(here: set[str], there: set[str]) -> Any:
+        async def look(cluster: Any) -> set[str]:
+            return here if cluster is us else there
+
+        return look
+
+    async def refused(_: Any) -> set[str]:
+        raise PermanentError("not allowed")
+
+    looks = {
+        "SCRAM users": has({f"user{number}" for number in range(7)} | {"both"}, {"both"}),
+        "quotas": has({"user ann"}, {"user ann", "user bob"}),
+        "ACLs": refused,
+    }
+    monkeypatch.setattr(only_at_source, "_LOOKS", looks)
+    clusters: Any = (us, eu)
+    assert await only_at_source.only_at_source(*clusters) == [
+        "only cluster us has these SCRAM users: user0, user1, user2, user3, user4 and 2 more",
+        "not compared, because a cluster does not show them: ACLs",
+    ]
