@@ -7,8 +7,8 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from connect.core.causes import CAUSES, Causes
 from connect.core.errors import HeliographError
-from connect.kafka.causes import CAUSES, Causes
 from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope

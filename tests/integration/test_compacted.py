@@ -191,7 +191,6 @@ async def test_a_log_that_was_recreated_is_not_taken_from_what_is_kept(last: Fol
     await until(lambda: last.begun_anew, "it begins anew")
     await last.log.read_to_end()
     assert last.values[-1] == b"new 199"
-    assert len(last.seen) < 100, "by the process again"
 
 
 async def test_others_records_come_soon(plain: Followed) -> None:

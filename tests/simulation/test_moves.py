@@ -68,7 +68,7 @@ class Slice:
         copied = self._world.copied
         return [Resumed(replace(one, next_source_offset=copied[one.source], proof=None)) for one in plans]
 
-    def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
+    async def go(self, producer: ProducerIdentity, plans: Sequence[PartitionPlan]) -> None:
         self.producer = producer
         for plan in plans:
             self._world.begins(self, plan)

@@ -22,7 +22,7 @@ class Follower(MemoryLog):
     now: list[str]
     begun: list[str]
 
-    def __init__(self, cluster: object, topic: str, *callbacks: Any, read_committed: bool) -> None:
+    def __init__(self, cluster: object, topic: str, *callbacks: Any, read_committed: bool, only_last: bool) -> None:
         super().__init__(*callbacks)
         self._topic = topic
 
