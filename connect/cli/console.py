@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from connect.core.causes import OneOfEachCause
 from connect.core.errors import HeliographError
+from connect.kafka.causes import OneOfEachCause
 from connect.runtime.loggers import REVEALING
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from connect.core.causes import cause_of
+from connect.kafka.causes import cause_of
 
 #: The same complaint comes from every partition several times a second; people get one of each kind this often.
 EVERY_S: Final = 5.0

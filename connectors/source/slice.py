@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from connect.core.causes import CAUSE, Cause
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.causes import CAUSE, Cause
 from connect.kafka.concurrency import Scope
 from connectors.dataplane.link import LinkClosed, Message, pieces
 from connectors.dataplane.plan import (

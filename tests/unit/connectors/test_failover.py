@@ -306,4 +306,5 @@ def test_the_planning_of_a_move_opens_few_files() -> None:
     ours = [name for name in told if name.partition(".")[0] in ("connect", "connectors", "rest")]
     assert {"connectors.failover.plan", "connectors.failover.snapshot"} <= set(ours)
     assert len(ours) <= 18, ours
-    assert not [name for name in ours if name.startswith("connect.kafka")], "the plan is pure"
+    console = {"connect.kafka", "connect.kafka.causes"}  # its filter of warnings, which does no I/O
+    assert not [name for name in ours if name.startswith("connect.kafka") and name not in console], "the plan is pure"

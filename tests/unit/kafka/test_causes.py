@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connect.core.causes import CAUSE, Cause, Causes, OneOfEachCause
 from connect.core.errors import ClusterUnreachable, RetriableError
+from connect.kafka.causes import CAUSE, Cause, Causes, OneOfEachCause
 from connect.kafka.connection import RequestTimedOut
 
 US = frozenset({"a:1", "b:1"})

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from connect.core.causes import Causes
 from connect.core.errors import RetriableError
+from connect.kafka.causes import Causes
 from connectors.contact import UNKNOWN, Contact
 from connectors.source.contact_watch import ContactWatch
 from tests.kit.virtual_time import run

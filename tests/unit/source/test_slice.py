@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from pyspark import cloudpickle
 
-from connect.core.causes import Cause, cause_of
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.causes import Cause, cause_of
 from connectors.dataplane import entry, executor
 from connectors.dataplane.link import MAX_ENTRIES, LinkAddress, LinkClosed
 from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
