@@ -130,9 +130,6 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
                 if one.task not in running:
                     labels = (source, target, one.target_topic, str(one.source.partition))
                     stands(labels, one.state, seen.resting_lag(one, now_ms))
-        for connector, watch in list(host.watches.items()):  # also of tasks that the worker has given up
-            source, _, target = watch.flow.partition("->")
-            contacts[source, target] = host.contact(connector)
     for flow, of_flow in lags.items():
         flows.add(flow, together(of_flow), now_ms)
     for flow, known in contacts.items():

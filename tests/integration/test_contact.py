@@ -180,7 +180,8 @@ def _nothing_to_mirror(seen: _Seen) -> None:
 
 def _target_stands_still(stuck: KafkaCluster, seen: _Seen) -> None:
     begin = seen.mirror.log_end()
-    seen.until(lambda: seen.metric("target_answers") == 1, "the resumed flow is seen")
+    # What was known of the stopped connector is let go of first.
+    seen.until(lambda: seen.metric("target_answers") == 1 and seen.metric("lag_records") == 0, "the resumed flow runs")
     stuck.freeze(0)
     try:
         seen.until(lambda: seen.metric("target_answers") == 0, "the target does not answer", _SOON_S)
