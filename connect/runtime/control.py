@@ -40,7 +40,7 @@ class TaskControl:
         """The task is to end soon and cleanly."""
         self.stopping.set()
         self._changed.set()
-        if self._scope is not None:
+        if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def changed(self) -> None:
