@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from connectors.map_index import ChunkCache, ChunkPlace, PairIndex, cut_chunk
 from connectors.offset_map import MapWriter, Place, Run, RunList, Translation, decode_chunk_key, first_downstream
+from connectors.positions import LastRun
 from tests.unit.connectors.test_offset_map import PAIR, Twin, histories
 
 
@@ -18,6 +19,7 @@ class Stored:
     def __init__(self) -> None:
         self.index = PairIndex()
         self.values: list[bytes] = []
+        self.last_run: LastRun | None = None
 
     def write(self, writer: MapWriter) -> None:
         for key, value in writer.changes():
@@ -28,10 +30,14 @@ class Stored:
                 self.index.put(upstream, first_downstream(value), len(self.values))
                 self.values.append(value)
         writer.written()
+        self.last_run = writer.last_run  # which a position carries
 
     async def load(self, at: int) -> RunList:
         place = self.index.place(at)
-        return cut_chunk(place, self.values[place.offset])
+        runs = cut_chunk(place, self.values[place.offset])
+        if place.limit is None and self.last_run is not None:
+            runs.lengthen(self.last_run)
+        return runs
 
     def forward(self, upstream: int) -> Translation | None:
         return asyncio.run(self.index.forward(upstream, self.load))
@@ -41,6 +47,7 @@ class Stored:
 
 
 @settings(max_examples=60)
+@example(history=[Run(0, 0, 1), Run(1, 1, 1)], max_runs=1, together=1, offsets=[2])  # the last run grows
 @given(
     history=histories(max_runs=40),
     max_runs=st.integers(1, 4),
