@@ -223,16 +223,13 @@ async def commit_in_transaction(
 ) -> None:
     """Add offsets to an open transaction that the group was added to, once.
 
-    Nobody sees them before it is committed. Then a commit that was stored after them stays: brokers keep, of each
+    They become visible when it is committed. Then a commit that was stored after them stays: brokers keep, of each
     partition, what lies last in their log of offsets (Kafka ``OffsetMetadataManager``). Brokers take these whether the
     group has members or not.
 
     Raises NotAuthorized, and as :func:`connect.kafka.transactions.check`.
     """
-    topics: dict[str, list[tuple[int, Committed]]] = {}
-    for (topic, partition), stored in sorted(offsets.items()):
-        topics.setdefault(topic, []).append((partition, stored))
-    one_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    topic_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group,
@@ -241,21 +238,7 @@ async def commit_in_transaction(
         generation_id=-1,
         member_id="",
         group_instance_id=None,
-        topics=[
-            one_of(
-                name=topic,
-                partitions=[
-                    one_of.TxnOffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=stored.offset,
-                        committed_leader_epoch=-1,
-                        committed_metadata=stored.metadata,
-                    )
-                    for partition, stored in rows
-                ],
-            )
-            for topic, rows in topics.items()
-        ],
+        topics=_rows(topic_of, topic_of.TxnOffsetCommitRequestPartition, dict(sorted(offsets.items()))),
     )
     connection = await cluster.coordinator(group, "group")
     answer = await connection.call(request, at_most=_TXN_COMMIT_AT_MOST)
@@ -285,31 +268,36 @@ def commit_request(
     group: str, offsets: Mapping[Partition, Committed], generation: int = -1, member: str = ""
 ) -> OffsetCommitRequest:
     """Return the request that stores offsets as a member of a group, or for a group without members."""
-    topics: dict[str, list[tuple[int, Committed]]] = {}
-    for (topic, partition), stored in offsets.items():
-        topics.setdefault(topic, []).append((partition, stored))
-    one_of = OffsetCommitRequest.OffsetCommitRequestTopic
+    topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
     return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member,
         group_instance_id=None,
-        topics=[
-            one_of(
-                name=topic,
-                partitions=[
-                    one_of.OffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=stored.offset,
-                        committed_leader_epoch=-1,
-                        committed_metadata=stored.metadata,
-                    )
-                    for partition, stored in rows
-                ],
-            )
-            for topic, rows in topics.items()
-        ],
+        topics=_rows(topic_of, topic_of.OffsetCommitRequestPartition, offsets),
     )
+
+
+def _rows(topic_of: Any, partition_of: Any, offsets: Mapping[Partition, Committed]) -> list[Any]:
+    """What a request that commits says of each topic, in the classes of that request."""
+    topics: dict[str, list[tuple[int, Committed]]] = {}
+    for (topic, partition), stored in offsets.items():
+        topics.setdefault(topic, []).append((partition, stored))
+    return [
+        topic_of(
+            name=topic,
+            partitions=[
+                partition_of(
+                    partition_index=partition,
+                    committed_offset=stored.offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=stored.metadata,
+                )
+                for partition, stored in rows
+            ],
+        )
+        for topic, rows in topics.items()
+    ]
 
 
 async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:

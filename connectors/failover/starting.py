@@ -236,7 +236,7 @@ async def _logs(cluster: Cluster, partitions: Collection[TopicPartition]) -> dic
 
 
 def _holds(logs: Mapping[tuple[str, int], tuple[int, int]], log: TopicPartition, offset: int) -> bool:
-    """Whether it has records, and has had one at ``offset``: one that was made anew since is to get them back."""
+    """Whether it has records, and has had one at ``offset``: one that was recreated since is to get them back."""
     begin, end = logs.get(log, (0, 0))
     return begin < end and offset < end
 

@@ -158,7 +158,7 @@ class LagWatch:
         self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
-        """Tasks that are reading where they go on, and tell it in a moment: nobody reads the same beside them. One that
+        """Tasks that are reading where they go on, and tell it in a moment: nothing reads it beside them. One that
         takes long is no longer waited for."""
         starting = {task.task for task in tasks if task.state in _TO_RUN and self._is_silent(name, task.task)}
         if not starting:
