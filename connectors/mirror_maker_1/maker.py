@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -64,8 +65,7 @@ class MirrorMaker1:
                 await asyncio.wait([*sources, stopping], return_when="FIRST_COMPLETED")
                 self._over.set()
                 await asyncio.wait(sources)
-                for task in sources:
-                    task.result()
+                _raise_first(sources)
 
     def progress(self) -> list[FlowProgress]:
         """A picture of every source."""
@@ -88,10 +88,9 @@ class MirrorMaker1:
             await asyncio.wait([*running, over], return_when="FIRST_COMPLETED")
             for stream in streams:
                 stream.stop()
-            # The others end in order; then what one of them ended of is told.
+            # The others end in order; then the error that ended one of them is raised.
             await asyncio.wait(running)
-            for task in running:
-                task.result()
+            _raise_first(running)
 
     async def _clusters(self, source: SourceSettings, closing: AsyncExitStack) -> Clusters | None:
         """Both clusters, once they answer; None where it was over before."""
@@ -110,6 +109,15 @@ class MirrorMaker1:
         lent = Lent(self._settings, source, number, self._instance, self._engine, links, self._leases, clusters, admin)
         listener = self._settings.options.listener
         return Stream(lent, Listener(listener) if listener is not None else None)
+
+
+def _raise_first(ended: Iterable[asyncio.Task[None]]) -> None:
+    """Raise the error of the first one that failed; the log names those of the others."""
+    failed = [error for task in ended if (error := task.exception()) is not None]
+    for error in failed[1:]:
+        log.error("%s", error)
+    if failed:
+        raise failed[0]
 
 
 async def reached(cluster: Cluster, stop: asyncio.Event) -> bool:

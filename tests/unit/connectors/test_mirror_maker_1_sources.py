@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
@@ -86,9 +87,13 @@ async def test_a_source_that_does_not_answer_keeps_no_other_waiting(streams: Str
     assert sorted(streams.stopped) == ["source2", "source3"]
 
 
-async def test_what_one_ends_of_ends_all_and_is_told(streams: Streams) -> None:
+async def test_the_error_of_one_ends_all_and_is_raised(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     running = asyncio.create_task(maker_of_three().run(asyncio.Event()))
     await until(lambda: len(streams.begun) == 2, "the others have begun")
     streams.fails.set()
     with pytest.raises(PermanentError, match=r"source[23] failed"):
         await running
+    del running
+    gc.collect()
+    # The other one fails as well: its error is in the log as it is, not as an exception that was never retrieved.
+    assert [record.message.split()[1] for record in caplog.records] == ["failed"]
