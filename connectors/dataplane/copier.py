@@ -278,7 +278,7 @@ class PartitionCopier:
         """``first`` as one batch that bears our identity and codec, with what follows it in the queue where that is
         merged."""
         number = self._merging.takes(first, self._queue, self.max_message_bytes, saved_s)
-        if number or self._merging.compresses(first) or (first.stamp is None and first.source_batches > 1):
+        if number or self._merging.opens(first):
             first = self._merge([first, *(self._queue.popleft() for _ in range(number))])
         if first.stamp is None:
             self._count(shape.SHALLOW)

@@ -29,6 +29,9 @@ _FORGETS: Final = 0.01
 _SAMPLE_RECORDS: Final = 32
 #: Others on the event loop wait no longer for one merging.
 _MOST_COST_S: Final = 0.015
+#: Small batches travel in pieces of this share of a full batch, so that what is left of one answer is sent with the
+#: beginning of the next: a request with little in it takes its broker as long as a full one.
+_PIECES: Final = 16
 
 
 class Merging:
@@ -48,9 +51,14 @@ class Merging:
     @property
     def most_run_bytes(self) -> int:
         """Of small batches that travel together."""
+        piece_bytes = self.most_bytes // _PIECES
         if not self._compression.codec:
-            return self.most_bytes
-        return min(self.most_bytes, int(_MOST_COST_S / self._costs_s[0]))
+            return piece_bytes
+        return min(piece_bytes, int(_MOST_COST_S / self._costs_s[0]))
+
+    def opens(self, outgoing: Outgoing) -> bool:
+        """Whether its records are touched when it is sent, merged with others or not."""
+        return self.compresses(outgoing) or (outgoing.stamp is None and outgoing.source_batches > 1)
 
     def compresses(self, outgoing: Outgoing) -> bool:
         """Whether it gets the producer's codec when it is sent, merged or not."""
@@ -59,24 +67,25 @@ class Merging:
     def takes(self, first: Outgoing, waiting: Iterable[Outgoing], max_message_bytes: int, saved_s: float) -> int:
         """How many of ``waiting`` are to be sent in one batch with ``first``.
 
-        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. To merge what is compressed costs
-        nothing more.
+        ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. What is opened to be sent by
+        itself costs nothing more.
         """
         most_bytes = min(self.most_bytes, max_message_bytes)
         size, number = _most_size(first), 0
         if not first.is_mergeable or size > most_bytes // 2:
             return 0
-        cost_s, is_paid = self._cost_s(first), self.compresses(first)
+        work_s, more_s = self._cost_s(first), self._more_s(first)
         for other in waiting:
             size += _most_size(other)
             if size > most_bytes or len(other.batch) > most_bytes // 2 or not _belong_together(first, other):
                 break
-            its_cost_s = self._cost_s(other)
-            cost_s += its_cost_s
-            if cost_s > _MOST_COST_S or (its_cost_s > saved_s and not is_paid):
+            work_s += self._cost_s(other)
+            its_s = self._more_s(other)
+            if work_s > _MOST_COST_S or its_s > saved_s:
                 break
+            more_s += its_s
             number += 1
-        if number and (is_paid or cost_s <= number * saved_s):
+        if number and more_s <= number * saved_s:
             return number
         self._forget(first)
         return 0
@@ -99,6 +108,10 @@ class Merging:
 
     def _cost_s(self, outgoing: Outgoing) -> float:
         return self._units(outgoing) * self._costs_s[outgoing.codec > 0]
+
+    def _more_s(self, outgoing: Outgoing) -> float:
+        """What it costs beyond what is to be done anyway."""
+        return 0.0 if self.opens(outgoing) else self._cost_s(outgoing)
 
     def _units(self, outgoing: Outgoing) -> int:
         return len(outgoing.batch) if outgoing.codec or self._compression.codec else outgoing.count

@@ -19,10 +19,12 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 #: Of the largest batch that others are merged into.
 DEFAULT_BATCH_BYTES: Final = 1024 * 1024
 
-#: As Java's consumer fetches of a partition, and as much as keeps one busy, near and at a distance of 100 ms.
+#: As Java's consumer fetches of a partition.
 _LEAST_PARTITION_BYTES: Final = 1024 * 1024
-_MOST_PARTITION_BYTES: Final = 8 * 1024 * 1024
-_MOST_FAR_PARTITION_BYTES: Final = 16 * 1024 * 1024
+#: As much as keeps a near broker busy.
+_MOST_FETCH_BYTES: Final = 8 * 1024 * 1024
+#: Also what keeps a broker busy at a distance of 100 ms.
+_MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 
 #: (upstream start, downstream start, count)
 Run = tuple[int, int, int]
@@ -189,16 +191,22 @@ class SliceSettings:
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
 
-    def partition_bytes(self, partitions: int, *, is_far: bool = False) -> int:
-        """How much of one of so many partitions is fetched at once, and again as long as it holds less.
+    def partition_held_bytes(self, partitions: int) -> int:
+        """One of so many partitions is fetched again as long as it holds less.
 
-        All together take half of what the slice may hold, so that those that the target takes slowly leave the others
-        their room.
+        All together hold half of what the slice may, so that those that the target takes slowly leave the others their
+        room. A few partitions hold more than one fetch of each, so that none waits for its next one.
         """
         if self.partition_max_bytes is not None:
-            return self.partition_max_bytes
+            return 2 * self.partition_max_bytes
         share = self.buffer_bytes // 2 // max(partitions, 1)
-        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_FAR_PARTITION_BYTES if is_far else _MOST_PARTITION_BYTES)
+        return min(max(share, _LEAST_PARTITION_BYTES), _MOST_HELD_BYTES)
+
+    def partition_fetch_bytes(self, partitions: int, *, is_far: bool = False) -> int:
+        """How much of one of so many partitions is fetched at once."""
+        if self.partition_max_bytes is not None:
+            return self.partition_max_bytes
+        return min(self.partition_held_bytes(partitions), _MOST_HELD_BYTES if is_far else _MOST_FETCH_BYTES)
 
     def to_wire(self) -> dict[str, Any]:
         return {**asdict(self), "compression": list(self.compression)}

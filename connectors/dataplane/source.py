@@ -1,8 +1,8 @@
 """The reading half of a slice: a fetch loop for each source broker, several for a distant one, which feed the
 partitions' copiers.
 
-A partition is fetched while it holds less than one fetch of unacknowledged bytes and the slice less than its
-bound, so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
+A partition is fetched while it holds less than its share of unacknowledged bytes and the slice less than its bound,
+so memory stays bounded whatever the target does. Leaders come from metadata, looked up again whenever a
 partition has none; a replica nearer than the leader is read where the leader names one.
 """
 
@@ -168,7 +168,7 @@ class FetchLoop:
             return
         if not copier.is_read:
             self._drop(copier)
-        elif copier.buffered_bytes < self._partition_bytes and not copier.gave_back:
+        elif copier.buffered_bytes < self._held_bytes and not copier.gave_back:
             if copier in self._full:
                 self._full.discard(copier)
                 self._busy_wait_ms = _BUSY_WAIT_MS
@@ -178,9 +178,9 @@ class FetchLoop:
             self._session.leave(key)
 
     @property
-    def _partition_bytes(self) -> int:
-        """How much of a partition is fetched at once, and as long as it holds less."""
-        return self._settings.partition_bytes(self._reader.partitions, is_far=self.is_far)
+    def _held_bytes(self) -> int:
+        """A partition is fetched again as long as it holds less."""
+        return self._settings.partition_held_bytes(self._reader.partitions)
 
     def _revisit(self) -> None:
         """Have leaders asked again that are due. No answer need tell of these: a replica that has lost touch with its
@@ -211,7 +211,7 @@ class FetchLoop:
             min(self._busy_wait_ms, settings.fetch_max_wait_ms) if is_busy else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             self._pace.limit_bytes,
-            self._partition_bytes,
+            settings.partition_fetch_bytes(self._reader.partitions, is_far=self.is_far),
             reading.READ_COMMITTED if settings.read_committed else reading.READ_UNCOMMITTED,
             self._reader.nearby.rack(),
         )

@@ -96,6 +96,16 @@ def test_small_batches_that_came_together_are_one_whatever_it_saves() -> None:
     assert counted(machine) == {"merged with others": 20}
 
 
+def test_what_is_left_of_one_answer_is_sent_with_the_beginning_of_the_next() -> None:
+    machine, target = copier(), TargetPartition()
+    first, second = ([large(offset, 1) for offset in range(at, at + 1500)] for at in (0, 1500))
+    machine.take(fetched(*first))
+    machine.take(fetched(*second))
+    counts = sent(machine, target)
+    assert sum(counts) == 3000 and offsets_of(target) == list(range(3000))
+    assert min(counts[:-1]) > 900, "a request between two full ones has little in it"
+
+
 @pytest.mark.parametrize(
     "others",
     [

@@ -204,6 +204,13 @@ async def test_a_fetch_waits_longer_for_partitions_that_cannot_send(monkeypatch:
     assert waits_ms[9:] == [500]
 
 
+@pytest.mark.parametrize(("partitions", "fetched", "held"), [(1, 8, 16), (2, 8, 12), (8, 3, 3), (100, 1, 1)])
+def test_few_partitions_are_fetched_before_what_they_hold_is_sent(partitions: int, fetched: int, held: int) -> None:
+    settings, mib = SliceSettings("us->eu", 0, {}, {}), 1 << 20
+    assert settings.partition_fetch_bytes(partitions) == fetched * mib
+    assert settings.partition_held_bytes(partitions) == held * mib
+
+
 async def test_a_fetch_asks_for_what_arrives_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, asked = 0.0, []
 
