@@ -189,6 +189,14 @@ class SliceSettings:
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
 
+    @property
+    def source_alias(self) -> str:
+        return self.flow.partition("->")[0]
+
+    @property
+    def target_alias(self) -> str:
+        return self.flow.rpartition("->")[2]
+
     def partition_bytes(self, partitions: int, *, is_far: bool = False) -> int:
         """How much of one of so many partitions is fetched at once, and again as long as it holds less.
 
