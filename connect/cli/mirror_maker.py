@@ -28,7 +28,7 @@ from connect.cli.console import (
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, flow_line, idle_text
+from connect.cli.rates import RateMeter, idle_text, status_line
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope, unless
@@ -286,14 +286,13 @@ async def _stop(maker: MirrorMaker) -> None:
 async def _log_summaries(maker: MirrorMaker) -> None:
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
-    warned_s: dict[str, float] = {}  # by what is said of a flow that copies nothing
+    warned_s: dict[tuple[str, str], float] = {}  # by flow, and why it copies nothing
     while True:
         for rates in await meter.observe(clock(), maker.progress()):
-            idle, line = idle_text(rates), flow_line(rates)
-            is_new = idle is not None and clock() - warned_s.get(line, float("-inf")) >= IDLE_WARNING_S
-            if is_new:
-                warned_s[line] = clock()
-            logger.log(logging.WARNING if is_new else logging.INFO, "%s", line)
+            said, level = (rates.flow, idle_text(rates) or ""), logging.INFO
+            if said[1] and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
+                warned_s[said], level = clock(), logging.WARNING
+            logger.log(level, "%s", status_line(rates))
         await until_next_summary(maker.contacts)
 
 
