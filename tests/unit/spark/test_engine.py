@@ -80,6 +80,17 @@ async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
     await engine.stop()
 
 
+async def test_a_spark_that_is_starting_is_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = children(tmp_path, "")
+    starting.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'starts'}\nexec sleep 1000\n")
+    monkeypatch.setattr(sys, "executable", str(starting))
+    monkeypatch.setattr(engine_module, "_STOP_MARGIN_S", 1000.0)
+    engine = SparkEngine(SparkSettings(None, {}))
+    engine.begin()
+    await until((tmp_path / "starts").exists, "that it starts")
+    await asyncio.wait_for(engine.stop(), 60)
+
+
 async def test_a_python_worker_that_hangs_does_not_delay_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
