@@ -25,6 +25,7 @@ from connect.cli.console import (
     EXIT_OK,
     configure_logging,
     describe,
+    imported,
     run_command,
     stop_signals,
 )
@@ -191,19 +192,19 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) ->
         engines = [_spark(flows)]
         _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
-            engines[0].begin()
-            # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
-            await asyncio.sleep(0)
-
-        from connect.cli.maker import MirrorMaker
+            engines[0].begin()  # before the imports, since Spark takes longer than all the rest
 
         def make() -> MirrorMaker:
+            from connect.cli.maker import MirrorMaker
+
             if engines[-1] is not None and engines[-1].is_stopped:
                 engines.append(_spark(flows))
             return MirrorMaker(config, flows, engines[-1])
 
+        rest = ["connect.cli.node_rest"] if config.public_rest or config.internal_rest else []
         try:
-            await run(make, stop, watch=_log_summaries)
+            if await imported(stop, "connect.cli.maker", *rest):
+                await run(make, stop, watch=_log_summaries)
         finally:
             # Also where nothing could be made of it.
             if engines[-1] is not None:
