@@ -4,9 +4,11 @@ worker."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from connect.core import offsetlog
 from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import in_turns
 from connect.kafka.known_topic import known_topic
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.dataplane.plan import TopicPartition
@@ -19,6 +21,9 @@ from connectors.positions import (
     fold_position,
 )
 from connectors.settings import MirrorSourceSettings
+
+#: So many partitions are looked up before others of the loop have their turn; each takes some 4 us.
+_AT_ONCE: Final = 500
 
 
 async def read_stored_offsets(store: Cluster, topic: str) -> offsetlog.SourceOffsets:
@@ -45,14 +50,20 @@ async def read_copied(
     while True:
         offsets = await read_stored_offsets(store, settings.offsets_topic)
         positions = await read_stored_positions(store, settings.map_topic, settings.name)
-        java = {one: offsets.mirrored_offset(settings.name, settings.source_alias, *one) for one in partitions}
-        ours = {one: positions[one] for one in java if one in positions}
-        altered = {one: (stored.full, java[one]) for one, stored in ours.items() if stored.was_altered(java[one])}
+        copied: dict[TopicPartition, int] = {}
+        altered: dict[TopicPartition, tuple[Position, int | None]] = {}
+        async for one in in_turns(partitions, _AT_ONCE):
+            java, stored = offsets.mirrored_offset(settings.name, settings.source_alias, *one), positions.get(one)
+            offset = java
+            if stored is not None and stored.was_altered(java):
+                altered[one] = stored.full, java
+            elif stored is not None:
+                offset = stored.position.next_source_offset - 1
+            if offset is not None and offset >= 0:
+                copied[one] = offset
         if altered.items() <= before.items():
-            break
+            return copied
         before = altered
-    copied = java | {one: stored.position.next_source_offset - 1 for one, stored in ours.items() if one not in altered}
-    return {one: offset for one, offset in copied.items() if offset is not None and offset >= 0}
 
 
 async def read_positions(store: Cluster, topic: str, connector: str) -> dict[TopicPartition, Position]:

@@ -247,6 +247,15 @@ class TaskReport:
     config: Props
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectorHere:
+    """What one worker has of a connector: its ``config`` and the ``tasks`` that are here, running or not. References
+    in the configs are resolved."""
+
+    config: Props
+    tasks: Sequence[TaskReport]
+
+
 class SourceConnector(ABC):
     """One connector instance. Its class knows its settings, the instance what the outside world has to copy."""
 

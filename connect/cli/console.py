@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -10,13 +11,14 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
 from connect.core.errors import HeliographError
 from connect.kafka.causes import OneOfEachCause
+from connect.kafka.concurrency import unless
 from connect.runtime.loggers import REVEALING
 
 logger = logging.getLogger(__name__)
@@ -151,6 +153,18 @@ async def stop_signals(
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+async def imported(stop: asyncio.Event, *modules: str) -> bool:
+    """Import ``modules`` in a thread, so that signals are heard meanwhile: on a busy machine that takes many seconds.
+    Return whether they are there; False if ``stop`` was set first."""
+    return await unless(stop, asyncio.to_thread(_import, modules), "imports") or False
+
+
+def _import(modules: Iterable[str]) -> bool:
+    for module in modules:
+        importlib.import_module(module)
+    return True
 
 
 class _ExitGuard:

@@ -17,6 +17,7 @@ from connect.cli.console import (
     EXIT_OK,
     configure_logging,
     describe,
+    imported,
     run_command,
     stop_signals,
 )
@@ -95,6 +96,8 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
 
 async def _work(program: str, config: WorkerConfig) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
+        if not await imported(stop, "connect.cli.node"):
+            return EXIT_OK
         from connect.cli.node import WorkerNode
 
         node = WorkerNode(config)

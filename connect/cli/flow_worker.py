@@ -138,7 +138,9 @@ class FlowWorker:
             obsolete=self._obsolete,
             engine=spark if flow.enabled else None,
         )
-        self._lag = LagWatch(self.host, partial(self.worker.tasks_here, spark.is_for))
+        #: This node says whether the clusters answer, be its tasks on other nodes, or ended.
+        always = (Connector.SOURCE.value,) if flow.enabled else ()
+        self._lag = LagWatch(self.host, partial(self.worker.connectors_here, spark.is_for, always))
 
     @property
     def herder(self) -> RuntimeHerder:
@@ -155,10 +157,15 @@ class FlowWorker:
         """Returns when the worker was stopped; raises what ended it otherwise."""
         await self.worker.ended()
 
-    async def stop(self) -> None:
+    async def put_away(self) -> None:
+        """Stop what has ended by itself, so that its group does not wait for what is left of it. Whether the clusters
+        answer is watched until :meth:`stop`, which follows."""
         await self._scope.close()
-        await self._lag.stop()
         await self.worker.stop()
+
+    async def stop(self) -> None:
+        await self._lag.stop()
+        await self.put_away()
         self.host.long_logs.close()
 
     def progress(self, now_ms: int) -> FlowProgress:

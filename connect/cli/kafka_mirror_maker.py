@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from connect.cli.console import EXIT_OK, configure_logging, run_command, stop_signals
+from connect.cli.console import EXIT_OK, configure_logging, imported, run_command, stop_signals
 from connect.cli.kafka_mirror_maker_options import EXIT_FAILED, PROGRAM, Arguments, parse_arguments
 from connect.core.errors import ConfigError
 from connect.core.properties import load_properties
@@ -85,14 +85,13 @@ async def _run_until_signal(settings: MirrorSettings) -> None:
         # Of each stream one slice for what is copied as it is, one for what goes by key.
         slices = 2 * settings.options.streams * len(settings.sources)
         engine = spark_of_streams(settings.spark, slices, settings.hidden)
-        engine.begin()
-        # Let its process be forked before the imports below hold this loop.
-        await asyncio.sleep(0)
-
-        from connectors.mirror_maker_1.maker import MirrorMaker1
-
-        maker = MirrorMaker1(settings, engine)
+        engine.begin()  # before the imports, since it takes longer
         try:
+            if not await imported(stop, "connectors.mirror_maker_1.maker"):
+                return
+            from connectors.mirror_maker_1.maker import MirrorMaker1
+
+            maker = MirrorMaker1(settings, engine)
             async with Scope("summaries") as scope:
                 scope.spawn(_log_summaries(maker), "summaries")
                 await maker.run(stop)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from connect.cli.connectors_view import console, new_table, printable
 from connect.cli.console import counted
+from connect.cli.rates import age_text, moved_texts
 from connectors.contact import since_text
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -89,13 +90,8 @@ def _headline(one: Mapping[str, Any]) -> str:
 def _contact(one: Mapping[str, Any]) -> str:
     """Whether the clusters answer the worker, and when records last moved."""
     said = {True: "answers", False: "does not answer", None: "not asked by this worker"}
-    ages = [
-        f"last {what} {age_text(one[key])} ago"
-        for what, key in (("fetch", "last_fetch_age_ms"), ("produce", "last_produce_age_ms"))
-        if one[key] is not None
-    ]
     sides = [f"{side}: {said[one[f'{side}_answers']]}" for side in ("source", "target")]
-    return ", ".join([*sides, *ages])
+    return ", ".join([*sides, *moved_texts(one)])
 
 
 def _trend(speed: float | None) -> str:
@@ -128,15 +124,3 @@ def bytes_text(count: int) -> str:
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count} B"
-
-
-def age_text(ms: int) -> str:
-    """Seconds, or the two largest units of longer times; a negative age is unknown."""
-    if ms < 0:
-        return "unknown"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
-    if days:
-        return f"{days} d {hours % 24} h"
-    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from connect.cli.flow_worker import FlowWorker, check_flow, worker_config
+from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope, together
 from connect.kafka.lease_thread import LeaseThread
@@ -131,7 +133,10 @@ class MirrorMaker:
     def progress(self) -> list[FlowProgress]:
         """A picture of every flow that mirrors."""
         now_ms = int(time.time() * 1000)
-        return [worker.progress(now_ms) for worker in self._mirrors]
+        return [
+            replace(found, state=ENDED) if worker in self._ended else found
+            for worker, found in ((worker, worker.progress(now_ms)) for worker in self._mirrors)
+        ]
 
     def contacts(self) -> list[Contact]:
         """What is known here of the clusters of these flows."""
@@ -159,7 +164,7 @@ class MirrorMaker:
         except HeliographError as error:
             self._ended[worker] = str(error)
             log.error("%s: its worker has ended, the other flows go on: %s", worker.flow, error)
-            await _put_away(worker)
+            await _in_order(worker, worker.put_away())
 
     def _made(self, flow: Flow) -> FlowWorker:
         return FlowWorker(flow, self._spark, self._leases, None if self._rest is None else self._rest.of_flow(flow))
@@ -180,7 +185,7 @@ class MirrorMaker:
                 ours = isinstance(error, HeliographError)
                 log.error("%s: no heartbeats: %s", worker.flow, error, exc_info=None if ours else error)
                 return
-            await _put_away(worker)
+            await _in_order(worker, worker.stop())
             await asyncio.sleep(delay_s)
             self._workers[index] = self._made(worker.flow)
             if self._rest is not None:
@@ -199,8 +204,8 @@ class MirrorMaker:
             raise self._config.located(error, [error.key or ""]) from None
 
 
-async def _put_away(worker: FlowWorker) -> None:
-    (error,) = await asyncio.gather(worker.stop(), return_exceptions=True)
+async def _in_order(worker: FlowWorker, stopping: Coroutine[None, None, None]) -> None:
+    (error,) = await asyncio.gather(stopping, return_exceptions=True)
     if error is not None:
         log.warning("%s did not stop in order: %s", worker.flow, error)
 

@@ -25,10 +25,11 @@ from connect.cli.console import (
     EXIT_OK,
     configure_logging,
     describe,
+    imported,
     run_command,
     stop_signals,
 )
-from connect.cli.rates import RateMeter, flow_line, idle_text
+from connect.cli.rates import RateMeter, idle_text, status_line
 from connect.cli.version import ShowVersion
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import Scope, unless
@@ -191,19 +192,19 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) ->
         engines = [_spark(flows)]
         _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
-            engines[0].begin()
-            # Let its process be forked before the imports below hold this loop: Spark takes longer than all the rest.
-            await asyncio.sleep(0)
-
-        from connect.cli.maker import MirrorMaker
+            engines[0].begin()  # before the imports, since Spark takes longer than all the rest
 
         def make() -> MirrorMaker:
+            from connect.cli.maker import MirrorMaker
+
             if engines[-1] is not None and engines[-1].is_stopped:
                 engines.append(_spark(flows))
             return MirrorMaker(config, flows, engines[-1])
 
+        rest = ["connect.cli.node_rest"] if config.public_rest or config.internal_rest else []
         try:
-            await run(make, stop, watch=_log_summaries)
+            if await imported(stop, "connect.cli.maker", *rest):
+                await run(make, stop, watch=_log_summaries)
         finally:
             # Also where nothing could be made of it.
             if engines[-1] is not None:
@@ -286,14 +287,13 @@ async def _stop(maker: MirrorMaker) -> None:
 async def _log_summaries(maker: MirrorMaker) -> None:
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
-    warned_s: dict[str, float] = {}  # by what is said of a flow that copies nothing
+    warned_s: dict[tuple[str, str], float] = {}  # by flow, and why it copies nothing
     while True:
         for rates in await meter.observe(clock(), maker.progress()):
-            idle, line = idle_text(rates), flow_line(rates)
-            is_new = idle is not None and clock() - warned_s.get(line, float("-inf")) >= IDLE_WARNING_S
-            if is_new:
-                warned_s[line] = clock()
-            logger.log(logging.WARNING if is_new else logging.INFO, "%s", line)
+            said, level = (rates.flow, idle_text(rates) or ""), logging.INFO
+            if said[1] and clock() - warned_s.get(said, float("-inf")) >= IDLE_WARNING_S:
+                warned_s[said], level = clock(), logging.WARNING
+            logger.log(level, "%s", status_line(rates))
         await until_next_summary(maker.contacts)
 
 

@@ -80,7 +80,7 @@ class WorkerNode:
             engine=self._spark,
         )
         self._server.serve(self._worker.herder)
-        self._lag = LagWatch(self.host, partial(self._worker.tasks_here, self._spark.is_for))
+        self._lag = LagWatch(self.host, partial(self._worker.connectors_here, self._spark.is_for))
         await self._worker.start()
         self._lag.start()
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from connect.cli.console import counted
 from connect.kafka.concurrency import in_turns
-from connectors.contact import NOTHING_KNOWN, Contact, since_text
+from connectors.contact import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
 
 if TYPE_CHECKING:
     from connectors.source.progress import FlowProgress, PartitionView
 
 #: State of a flow whose connector has found nothing to copy.
 NO_TOPICS: Final = "without topics"
+#: State of a flow whose worker has ended by itself.
+ENDED: Final = "ended"
 BATCH_KINDS: Final = ("shallow", "merged", "rebuilt", "dropped")
 #: So many partitions are looked at before others of the loop have their turn; each takes some 10 us.
 _AT_ONCE: Final = 500
@@ -53,6 +55,8 @@ class FlowRates:
     spark_epoch: int
     topics: tuple[TopicRates, ...]
     contact: Contact = NOTHING_KNOWN
+    #: When the picture was taken, in milliseconds since 1970.
+    at_ms: int = UNKNOWN
 
     @property
     def records(self) -> int:
@@ -139,6 +143,7 @@ class RateMeter:
                 flow.spark_epoch,
                 tuple(self._topic(flow.flow, topic, topics[topic]) for topic in sorted(topics)),
                 flow.contact,
+                flow.at_ms,
             )
             for flow, topics in summed
         ]
@@ -170,7 +175,7 @@ def flow_line(rates: FlowRates) -> str:
     Like ``us->eu running: 5 topics, 20 partitions, 1,200 records/s, 1.2 MB/s, 35 records and 12 ms behind``.
     """
     if (idle := idle_text(rates)) is not None:
-        return f"{rates.flow}: {idle}"
+        return f"{rates.flow}: {idle}{_silent_text(rates, SOURCE, TARGET)}"
     return (
         f"{rates.flow} {rates.state}: {counted(len(rates.topics), 'topic')}, "
         f"{counted(sum(topic.partitions for topic in rates.topics), 'partition')}, "
@@ -181,8 +186,24 @@ def flow_line(rates: FlowRates) -> str:
     )
 
 
+def status_line(rates: FlowRates) -> str:
+    """The same with the ages of the last fetch and the last produce."""
+    return ", ".join([flow_line(rates), *moved_texts(rates.contact.to_json(rates.at_ms))])
+
+
+def moved_texts(contact: Mapping[str, Any]) -> list[str]:
+    """Like ``last fetch 1.2 s ago``, of what has been; ``contact`` as its JSON."""
+    return [
+        f"last {what} {age_text(contact[f'last_{what}_age_ms'])} ago"
+        for what in ("fetch", "produce")
+        if contact[f"last_{what}_age_ms"] is not None
+    ]
+
+
 def idle_text(rates: FlowRates) -> str | None:
-    """Why a flow copies nothing, if its connector is the reason."""
+    """Why a flow copies nothing, if its connector or its worker is the reason."""
+    if rates.state == ENDED:
+        return "its worker has ended, as the log says, so nothing is copied; start this node again"
     if rates.state == NO_TOPICS:
         return "no topic of the source is selected, so nothing is copied; see the flow's topics and topics.exclude"
     if rates.state in ("STOPPED", "PAUSED"):
@@ -206,10 +227,29 @@ def lag_text(rates: FlowRates) -> str:
 def troubles(rates: FlowRates) -> str:
     """What is not as it should be, behind a comma; nothing where all is well."""
     stopped = f", {counted(rates.stopped, 'partition')} stopped" if rates.stopped else ""
-    target = rates.contact.target
-    if target.answers is False:
-        stopped += f", the target does not answer {since_text(target.answered_ms)}"
-    return stopped + (f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else "")
+    skipped = f", {counted(rates.skipped, 'record')} skipped" if rates.skipped else ""
+    return stopped + _silent_text(rates, TARGET) + skipped
+
+
+def _silent_text(rates: FlowRates, *sides: str) -> str:
+    known = {SOURCE: rates.contact.source, TARGET: rates.contact.target}
+    return "".join(
+        f", the {side} does not answer {since_text(known[side].answered_ms)}"
+        for side in sides
+        if known[side].answers is False
+    )
+
+
+def age_text(ms: int) -> str:
+    """Seconds, or the two largest units of longer times; a negative age is unknown."""
+    if ms < 0:
+        return "unknown"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {ms // 1000 % 60} s"
 
 
 def bytes_text(count: float) -> str:

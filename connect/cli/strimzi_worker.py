@@ -13,7 +13,7 @@ from connect.cli.console import stop_signals
 from connect.cli.distributed import EXIT_WITHIN_S
 from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStarted, until_next_summary
 from connect.cli.node import WorkerNode
-from connect.cli.rates import RateMeter, flow_line
+from connect.cli.rates import RateMeter, status_line
 from connect.core.errors import ConfigError, HeliographError, PermanentError, RetriableError
 from connect.core.model import TargetState
 from connect.core.worker_config import WorkerConfig
@@ -138,7 +138,7 @@ class _ResourceNode:
             now_ms = int(time.time() * 1000)
             progress = [self._node.host.progress(name, name.removesuffix(_SOURCE), now_ms) for name in names]
             for rates in await meter.observe(clock(), progress):
-                log.info("%s", flow_line(rates))
+                log.info("%s", status_line(rates))
             await until_next_summary(lambda: [self._node.host.contact(name) for name in names])
 
 

@@ -34,6 +34,11 @@ class Cause:
     addresses: frozenset[str] = frozenset()
 
 
+def because(text: str) -> dict[str, Cause]:
+    """Return the ``extra`` of a warning that shows no error, and whose cause is ``text``."""
+    return {CAUSE: Cause(text)}
+
+
 class _HasAddresses(Protocol):
     @property
     def addresses(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,10 @@ class Instance:
     tasks_max_enforced: bool
 
 
+class _Interrupted(Exception):
+    """A start was cancelled, because its connector is to stop."""
+
+
 #: Makes the instance; what it finds out on the way goes into the argument.
 Make = Callable[[Known], Awaitable[Instance]]
 
@@ -71,6 +76,8 @@ class ConnectorRunner:
         self._abandoned = False
         self._changed = asyncio.Event()
         self._changed.set()
+        #: Its start, where that is a coroutine that runs now.
+        self._starting: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[Sequence[Props]]] = set()
         self._present: Sequence[Props] = ()
         self._scope = Scope(f"connector {name}")
@@ -95,10 +102,12 @@ class ConnectorRunner:
             self._changed.set()
 
     def stop(self) -> None:
-        """Wind up; the task of :meth:`begin` ends with it."""
+        """Wind up; the task of :meth:`begin` ends with it. A start that waits for something is cancelled."""
         self._stopping = True
         self._changed.set()
         self._stop_asking()
+        if self._starting is not None:
+            self._starting.cancel()
 
     def abandon(self) -> None:
         """It was given time enough: it is UNASSIGNED as far as anybody is told, and nothing more is told of it."""
@@ -221,6 +230,8 @@ class ConnectorRunner:
     async def _take(self, step: Step) -> None:
         try:
             await self._call(step)
+        except _Interrupted:
+            return
         except Exception as error:
             if step.phase_on_error is Phase.FAILED:
                 self._failed(error)
@@ -234,12 +245,30 @@ class ConnectorRunner:
 
     async def _call(self, step: Step) -> None:
         if step.call == "start":
-            assert self._instance is not None
-            self._begun = True
-            with plugin_call("its start"):
-                await self._thread.call(self._instance.connector.start, self._instance.props)
+            await self._start_connector()
         elif step.call == "stop":
             await self._stop_connector()
+
+    async def _start_connector(self) -> None:
+        """Raises _Interrupted if it is to stop meanwhile; what it has begun its stop ends."""
+        assert self._instance is not None
+        self._begun = True
+        starting = self._scope.spawn(self._call_start(self._instance), f"start of {self.name}")
+        if inspect.iscoroutinefunction(self._instance.connector.start):  # a plain one cannot be cancelled
+            self._starting = starting
+        try:
+            await starting
+        except asyncio.CancelledError:
+            ours = asyncio.current_task()
+            if ours is None or ours.cancelling():
+                raise
+            raise _Interrupted from None
+        finally:
+            self._starting = None
+
+    async def _call_start(self, instance: Instance) -> None:
+        with plugin_call("its start"):
+            await self._thread.call(instance.connector.start, instance.props)
 
     async def _stop_connector(self) -> None:
         if self._begun:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from connect.api.plugins import KAFKA_VERSION
-from connect.api.source import TaskReport
+from connect.api.source import ConnectorHere, TaskReport
 from connect.core import events
 from connect.core.configlog import ConfigLog, config_removal_record
 from connect.core.errors import RetriableError
@@ -166,23 +166,27 @@ class DistributedWorker:
     def rebalances(self) -> Rebalances:
         return self._driver.rebalances
 
-    def tasks_here(self, is_of: Callable[[str], bool]) -> dict[str, Callable[[], list[TaskReport]]]:
-        """By connector, for classes that ``is_of`` takes: what gives its tasks that this worker has, running or not,
-        with their configs, references resolved (which may raise ConfigError)."""
-        names = {task.connector for task in self.worker.tasks}
+    def connectors_here(
+        self, is_of: Callable[[str], bool], always: Collection[str] = ()
+    ) -> dict[str, Callable[[], ConnectorHere]]:
+        """By name, of classes that ``is_of`` takes: what gives a connector of which this worker runs the connector or
+        tasks, or which is ``always`` of interest to it. It raises ConfigError if a reference cannot be resolved."""
+        names = {*always, *self.worker.connectors, *(task.connector for task in self.worker.tasks)}
         configs = {name: self.core.snapshot.connector_config(name) or {} for name in sorted(names)}
         return {
-            name: partial(self._tasks_of, name)
+            name: partial(self._connector_here, name, config)
             for name, config in configs.items()
             if is_of(config.get("connector.class", ""))
         }
 
-    def _tasks_of(self, name: str) -> list[TaskReport]:
-        return [
-            TaskReport(task.task, runner.state.value, "", self.config.transformer.transform(raw))
+    def _connector_here(self, name: str, config: Mapping[str, str]) -> ConnectorHere:
+        transform = self.config.transformer.transform
+        tasks = [
+            TaskReport(task.task, runner.state.value, "", transform(raw))
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
             if task.connector == name and (raw := self.core.snapshot.task_config(task)) is not None
         ]
+        return ConnectorHere(transform(config), tasks)
 
     async def start(self) -> None:
         """Read the internal topics and begin to join; the group is joined in the background.

@@ -12,8 +12,10 @@ import gc
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
@@ -23,6 +25,14 @@ from connect.kafka.lease_thread import BEAT_S, STILL_S, LeaseThread
 log = logging.getLogger(__name__)
 
 _FRAMES: Final = 12
+#: How often is looked, and how late the loop is when it is looked what holds it up.
+_LOOK_S: Final = BEAT_S / 2
+_LATE_S: Final = 0.1
+#: A loop that came as late as that is told of, if it never was that late before: so many lines say what a worker's
+#: latest moments were.
+_TOLD_S: Final = 0.25
+#: Of a stack in one line.
+_PLACES: Final = 6
 #: Code that calls plugins and is none.
 _FRAMEWORK: Final = ("connect.runtime", "connect.cli", "connect.kafka", "connect.core")
 
@@ -42,7 +52,8 @@ def collect_rarely() -> None:
 class LoopWatch:
     """Looks from the lease thread whether the main loop turns.
 
-    ``stalls`` and ``stalled_s`` count since the start. What freezes the whole process is no stall.
+    ``stalls`` and ``stalled_s`` count since the start. What freezes the whole process is no stall. Each time that the
+    loop comes later than ever, the log says what it did meanwhile, and how much of the time it had the processor.
     """
 
     def __init__(self, leases: LeaseThread) -> None:
@@ -61,9 +72,20 @@ class LoopWatch:
 
     async def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         told_of_s: float | None = None  # when it had turned last, where it was told that it stands still
+        seen: _Seen | None = None
+        told_late_s, cpu_clock = _TOLD_S, time.pthread_getcpuclockid(thread)
+        cpu_s = time.clock_gettime(cpu_clock)
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(_LOOK_S)
             moved_s, still_s = self.leases.moved_s, self.leases.still_s
+            if self.leases.longest_stall_s > told_late_s:
+                told_late_s = self.leases.longest_stall_s
+                _tell_late(told_late_s, time.clock_gettime(cpu_clock) - cpu_s, seen)
+            if still_s > BEAT_S + _LATE_S:
+                if seen is None and (frame := sys._current_frames().get(thread)) is not None:
+                    seen = _Seen(_task_name(loop), [place for _, place in _outwards(frame)])
+            else:
+                seen, cpu_s = None, time.clock_gettime(cpu_clock)
             if told_of_s is not None and moved_s != told_of_s:
                 self.stalled_s += moved_s - told_of_s
                 log.warning("the worker's loop runs again after %.1f s", moved_s - told_of_s)
@@ -78,15 +100,37 @@ def _tell(loop: asyncio.AbstractEventLoop, thread: int, still_s: float) -> None:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return
-    task = asyncio.current_task(loop)
+    name = _task_name(loop)  # first of all: it may be over in a moment
     stack = traceback.extract_stack(frame)[-_FRAMES:]
     log.warning(
         "the worker's loop has stood still for %.1f s: %s holds it up in %s; whatever blocks belongs into a thread\n%s",
         still_s,
-        "something" if task is None else task.get_name(),
+        name,
         culprit(_outwards(frame)),
         "".join(traceback.format_list(stack)).rstrip(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the loop was busy with: a task, and places in code, the innermost first."""
+
+    task: str
+    places: Sequence[str]
+
+
+def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
+    log.info(
+        "the worker's loop came %.0f ms late, later than ever since the start, and had the processor for %.0f ms; %s",
+        late_s * 1000,
+        used_s * 1000,
+        "nobody saw where" if seen is None else f"{seen.task} was in {' < '.join(seen.places[:_PLACES])}",
+    )
+
+
+def _task_name(loop: asyncio.AbstractEventLoop) -> str:
+    task = asyncio.current_task(loop)
+    return "something" if task is None else task.get_name()
 
 
 def culprit(frames: Sequence[tuple[str, str]]) -> str:

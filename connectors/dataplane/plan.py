@@ -191,6 +191,14 @@ class SliceSettings:
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
 
+    @property
+    def source_alias(self) -> str:
+        return self.flow.partition("->")[0]
+
+    @property
+    def target_alias(self) -> str:
+        return self.flow.rpartition("->")[2]
+
     def partition_held_bytes(self, partitions: int) -> int:
         """One of so many partitions is fetched again as long as it holds less.
 

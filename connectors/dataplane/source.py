@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from typing import Final, cast
 
 from connect.core.errors import RetriableError
+from connect.kafka.causes import because
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection
@@ -56,6 +57,8 @@ _FAR_ANSWERS: Final = 5
 _FAR_LOOPS: Final = 4
 #: A leader may refuse an offset that is there when it has just moved; one that goes on to has another log.
 _REFUSED_TRIES: Final = 3
+#: So many partitions or topics are named in a line of the log.
+_MOST_NAMED: Final = 3
 
 
 class FetchLoop:
@@ -333,7 +336,9 @@ class FetchLoop:
             self._found_corrupt(copier, CorruptBatch(copier.fetch_offset, _DAMAGED))
         elif row.error_code == codes.UNKNOWN_SERVER_ERROR:
             # A broker on its way down says so of all that it has no code for; Java's consumer fetches again too.
-            log.warning("%s: %s: %s; trying again", self._settings.flow, source, codes.name(row.error_code))
+            name = codes.name(row.error_code)
+            cause = because(f"{self._settings.source_alias}: {name}")
+            log.warning("%s: %s: %s; trying again", self._settings.flow, source, name, extra=cause)
             self._leave(copier)
         elif row.error_code in codes.RETRIABLE:
             self._leave(copier)
@@ -517,9 +522,13 @@ class SourceReader:
         self._unplaced = {copier for copier in self._unplaced if copier.is_read}
         waiting &= self._unplaced
         if gone := sorted({copier.plan.source.topic for copier in waiting} & self._gone_since.keys()):
-            log.warning("%s: source topic %s does not exist; trying again", self._settings.flow, ", ".join(gone[:3]))
-        elif leaderless := [str(copier.plan.source) for copier in waiting]:
-            log.warning("%s: no leader for source %s; trying again", self._settings.flow, ", ".join(leaderless[:3]))
+            names = ", ".join(gone[:_MOST_NAMED])
+            cause = because(f"{self._settings.source_alias}: no topic {names}")
+            log.warning("%s: source topic %s does not exist; trying again", self._settings.flow, names, extra=cause)
+        elif waiting:
+            names = ", ".join(sorted(str(copier.plan.source) for copier in waiting)[:_MOST_NAMED])
+            cause = because(f"{self._settings.source_alias}: no leader")  # whichever partitions lack one at a time
+            log.warning("%s: no leader for source %s; trying again", self._settings.flow, names, extra=cause)
 
     def _is_certain(self, name: str, topic: TopicMetadata | None) -> bool:
         """Whether a topic is there, or has been missing for long enough."""

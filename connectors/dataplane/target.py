@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from connect.kafka.causes import because
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
 from connect.kafka.connection import Connection, RequestTimedOut
@@ -161,7 +162,9 @@ class TargetWriter:
                 )
                 return
             if copier not in self._recoveries:
-                log.warning("%s: target %s: %s; trying again", self._settings.flow, target, codes.name(row.error_code))
+                name = codes.name(row.error_code)
+                cause = because(f"{self._settings.target_alias}: {name}")
+                log.warning("%s: target %s: %s; trying again", self._settings.flow, target, name, extra=cause)
         self._recover(copier)
 
     def _recover(self, copier: PartitionCopier, truncated: TargetTruncated | None = None) -> None:

@@ -29,7 +29,7 @@ class ContactWatch:
     """
 
     def __init__(self, flow: str, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
-        self._flow = flow
+        self.flow = flow
         self._causes = causes
         self._clusters = {SOURCE: source, TARGET: target}
         self._sides = {SOURCE: Side(), TARGET: Side()}
@@ -63,7 +63,7 @@ class ContactWatch:
                 self._say(side, found)
             elif found.answers and before.answers is False:
                 self._causes.over(name)
-                log.info("%s: %s cluster %s answers again", self._flow, side, name)
+                log.info("%s: %s cluster %s answers again", self.flow, side, name)
             await asyncio.sleep(_EVERY_S)
 
     async def _asked(self, side: str, before: Side) -> Side:
@@ -79,7 +79,7 @@ class ContactWatch:
     def _say(self, side: str, found: Side) -> None:
         log.warning(
             "%s: %s cluster %s does not answer %s%s: %s",
-            self._flow,
+            self.flow,
             side,
             self._clusters[side].name,
             since_text(found.answered_ms),

@@ -117,6 +117,9 @@ class MirrorHost:
     seen: dict[str, Seen] = field(default_factory=dict)
     #: Whether the clusters of each connector's flow answer.
     watches: dict[str, ContactWatch] = field(default_factory=dict)
+    #: When a slice of each connector last got an answer, of a fetch and of a produce request, as its tasks here said
+    #: at their ends.
+    _moved_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     _lags: dict[str, SharedLag] = field(default_factory=dict)
     written: Written = field(default_factory=Written)
     #: The topics of positions, which every task reads at its start.
@@ -151,16 +154,22 @@ class MirrorHost:
             spark_epoch=max((task.epoch for task in tasks), default=0),
             partitions=Views(tasks, now_ms),
             contact=self.contact(name),
+            at_ms=now_ms,
         )
 
     def contact(self, name: str) -> Contact:
         """What is known here of the clusters of the connector ``name``."""
-        tasks = [task for (connector, _), task in self.running.items() if connector == name]
         found = self.watches[name].contact if name in self.watches else NOTHING_KNOWN
+        fetched_ms, produced_ms = self._moved_ms.get(name, (UNKNOWN, UNKNOWN))
+        meters = [task.meters for (connector, _), task in self.running.items() if connector == name]
         return found.moved(
-            max((task.meters.fetched_ms for task in tasks), default=UNKNOWN),
-            max((task.meters.produced_ms for task in tasks), default=UNKNOWN),
+            max([fetched_ms, *(one.fetched_ms for one in meters)]),
+            max([produced_ms, *(one.produced_ms for one in meters)]),
         )
+
+    def forget_contact(self, name: str) -> None:
+        """The connector ``name`` is no matter of this worker any more."""
+        self._moved_ms.pop(name, None)
 
     def lag_of(self, name: str) -> SharedLag:
         """Of the connector ``name``, for all who ask for it at a time."""
@@ -173,6 +182,8 @@ class MirrorHost:
         try:
             yield
         finally:
+            contact = self.contact(name)
+            self._moved_ms[name] = contact.source.moved_ms, contact.target.moved_ms
             if self.running.get((name, index)) is task:
                 del self.running[name, index]
 

@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from connect.api.source import TaskReport
+from connect.api.connector import Props
+from connect.api.source import ConnectorHere, TaskReport
 from connect.core.errors import HeliographError
 from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns
@@ -34,8 +35,8 @@ from connectors.source.topology import assigned_before
 
 log = logging.getLogger(__name__)
 
-#: By the name of each mirror that has tasks here, what gives these with their configs, references resolved.
-TasksHere = Callable[[], Mapping[str, Callable[[], Sequence[TaskReport]]]]
+#: By name, what gives each mirror that is a matter of this worker, whether it has tasks here or not.
+ConnectorsHere = Callable[[], Mapping[str, Callable[[], ConnectorHere]]]
 _TICK_S: Final = 1.0
 _AFTER_ERROR_S: Final = 10.0
 #: Looks take at most this share of the time: where one takes long, the next is put off.
@@ -67,9 +68,9 @@ class _Watched:
 class LagWatch:
     """Of one worker. What it sees stands in ``host.seen``."""
 
-    def __init__(self, host: MirrorHost, tasks_here: TasksHere) -> None:
+    def __init__(self, host: MirrorHost, here: ConnectorsHere) -> None:
         self._host = host
-        self._tasks_here = tasks_here
+        self._here = here
         self._watched: dict[str, _Watched] = {}
         self._due_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -77,7 +78,7 @@ class LagWatch:
         self._ran: dict[str, frozenset[tuple[str, int]]] = {}
         #: Since when connectors have tasks that are about to copy.
         self._starting_s: dict[str, float] = {}
-        #: Since when connectors that were watched have no tasks here.
+        #: Since when connectors that were watched are no longer here.
         self._absent_s: dict[str, float] = {}
         self._scope = Scope("lag of mirrors")
 
@@ -92,23 +93,24 @@ class LagWatch:
 
     async def _forever(self) -> None:
         while True:
-            here = self._tasks_here()
+            here = self._here()
             for name in (self._watched.keys() | self._due_s.keys()) - here.keys():
                 if self._is_over(name):
                     await self._forget(name)
+                    self._host.forget_contact(name)
             self._absent_s = {name: since_s for name, since_s in self._absent_s.items() if name not in here}
-            for name, tasks in here.items():
+            for name, connector in here.items():
                 running = frozenset(
                     key for key, task in self._host.running.items() if key[0] == name and task.state != STARTING
                 )
                 if time.monotonic() >= self._due_s.get(name, 0.0) or running != self._ran.get(name):
-                    await self._look(name, tasks)
+                    await self._look(name, connector)
                     self._ran[name] = running
             await asyncio.sleep(_TICK_S)
 
     def _is_over(self, name: str) -> bool:
-        """Whether a connector without tasks here is no matter of this worker any more: not if the worker has lost its
-        tasks because a cluster does not answer, which has to be seen as long as that lasts."""
+        """Whether a connector that is not here is no matter of this worker any more: not if the worker has lost it
+        because a cluster does not answer, which has to be seen as long as that lasts."""
         absent_s = time.monotonic() - self._absent_s.setdefault(name, time.monotonic())
         watched = self._watched.get(name)
         if watched is None:
@@ -116,17 +118,17 @@ class LagWatch:
         contact = watched.watch.contact
         return absent_s > NOTICED_WITHIN_S and False not in (contact.source.answers, contact.target.answers)
 
-    async def _look(self, name: str, tasks: Callable[[], Sequence[TaskReport]]) -> None:
+    async def _look(self, name: str, connector: Callable[[], ConnectorHere]) -> None:
         interval_s, began_s = _AFTER_ERROR_S, time.monotonic()
         try:
-            found = tasks()
-            watched = await self._watch(name, found)
+            here = connector()
+            watched = await self._watch(name, here.config)
             began_s = time.monotonic()
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
             if not watched.watch.contact.knows_lag:
                 interval_s = _TICK_S  # the watch has said why; once the source answers, the next look is due
             elif interval_s < float("inf"):
-                await self._look_at(name, watched, found)
+                await self._look_at(name, watched, here.tasks)
             self._said.pop(name, None)
         except HeliographError as error:
             if self._said.get(name) != str(error):
@@ -178,8 +180,8 @@ class LagWatch:
             watched.stored, watched.stored_s = await watched.reader.stored(partitions), now_s
         return {one: watched.stored[one] for one in partitions if one in watched.stored}
 
-    async def _watch(self, name: str, tasks: Sequence[TaskReport]) -> _Watched:
-        settings, clients = settings_of(tasks[0].config, self._host)
+    async def _watch(self, name: str, config: Props) -> _Watched:
+        settings, clients = settings_of(config, self._host)
         known = self._watched.get(name)
         if known is not None and known.clients == clients:
             known.settings = settings

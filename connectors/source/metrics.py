@@ -112,6 +112,9 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             lags.setdefault((source, target), []).append(lag)
 
     for host in hosts:
+        for connector, watch in host.watches.items():
+            source, _, target = watch.flow.partition("->")
+            contacts[source, target] = host.contact(connector)
         for (connector, _), task in list(host.running.items()):
             source, _, target = task.flow.partition("->")
             contacts[source, target] = host.contact(connector)

@@ -73,7 +73,8 @@ class Views:
 class FlowProgress:
     """One flow: ``state`` is ``starting``, ``running``, ``recovering``, ``stopped`` or ``failed``.
 
-    ``partitions`` may be looked at again and again; each view is made when it is asked for.
+    ``partitions`` may be looked at again and again; each view is made when it is asked for. ``at_ms``: when the picture
+    was taken, since 1970.
     """
 
     flow: str
@@ -81,6 +82,7 @@ class FlowProgress:
     spark_epoch: int
     partitions: Iterable[PartitionView]
     contact: Contact = NOTHING_KNOWN
+    at_ms: int = UNKNOWN
 
     @property
     def records(self) -> int:

@@ -137,7 +137,7 @@ class MirrorSourceTask:
             for task in done:
                 task.result()
             if self._has_ended:
-                self._ledger.hand_over()
+                await self._ledger.hand_over()
             await self._commit_rest()
             self.state = "stopped"
         except BaseException:
@@ -218,14 +218,14 @@ class MirrorSourceTask:
             producer, marked = await self._before_stop(self._prepare(handle, opening))
             claimed_s = time.monotonic()
             while True:
-                self._ledger.leave(self._changes.wanted)
+                await self._ledger.leave(self._changes.wanted)
                 await self._go(handle, producer, self._ledger.plans(marked))
                 self._changes.began(producer)
                 self.epoch, self.state, self._has_ended = handle.epoch, "running", False
                 following = await self._epoch(handle, scope)
                 await self._end_epoch(handle)
                 self._has_ended = True
-                self._ledger.leave(self._changes.wanted)  # before a takeover could take them for our own
+                await self._ledger.leave(self._changes.wanted)  # before a takeover could take them for our own
                 self._defects.forget()
                 if following is not None:
                     await asyncio.wait({following, self._stopping}, return_when="FIRST_COMPLETED")
@@ -329,7 +329,7 @@ class MirrorSourceTask:
             await self._commit()  # the map as far as the positions, should one be cut
             starts = {
                 source: self._waiting.starts.get(source) or start_of(entry, has_ended=self._has_ended)
-                for source, entry in known.items()
+                async for source, entry in in_turns(known.items(), _AT_ONCE)
             }
         return await self._plan(self._ledger, starts), starts
 

@@ -209,6 +209,8 @@ class SparkEngine:
         if self._jobs:
             # The jobs of slices that just said «done» are about to end.
             await asyncio.wait([job.finished for job in self._jobs.values()], timeout=_LAST_ROWS_S)
+        if self._ready is not None and not self._ready.done():
+            _kill_group(process.pid)  # it listens to nobody while it starts, and has no session to end in order
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -251,20 +253,31 @@ class SparkEngine:
             raise EngineLost(f"Spark was not ready within {_START_TIMEOUT_S:.0f} s") from error
 
     async def _launch(self) -> None:
-        if removed := await asyncio.to_thread(remove_left_behind):
-            log.info("removed scratch files of %d Sparks whose workers were killed", removed)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "connectors.spark.driver",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=self._settings.environment(str(self._scratch.path)),
-            limit=_MAX_EVENT_BYTES,
-            # A group of its own: a terminal's Ctrl-C is for the worker, which then ends Spark in order.
-            start_new_session=True,
+        # A pipe of our own: asyncio takes a process for ended only when its pipes are, and a Python worker that hangs,
+        # in a process group of its own, holds this one.
+        printed, printing_end = os.pipe()
+        output = asyncio.StreamReader()
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(printed, "rb", 0)
         )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "connectors.spark.driver",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=printing_end,
+                env=self._settings.environment(str(self._scratch.path)),
+                limit=_MAX_EVENT_BYTES,
+                # A group of its own: a terminal's Ctrl-C is for the worker, which then ends Spark in order.
+                start_new_session=True,
+            )
+        except BaseException:
+            pipe.close()
+            raise
+        finally:
+            os.close(printing_end)
         # Not before: what waits for it while no process comes up would wait for ever.
         self._ready = asyncio.get_running_loop().create_future()
         self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -276,11 +289,10 @@ class SparkEngine:
         archive = "" if self._archive is None else str(self._archive)
         self._tell({"conf": conf, "archive": archive, "close_timeout_s": self._settings.closing_s})
         self._printed.clear()
-        printing = self._scope.spawn(self._read_printed(process), "output of Spark")
-        self._readers = [
-            self._scope.spawn(self._read(process, printing), "events of Spark"),
-            printing,
-        ]
+        printing = self._scope.spawn(self._read_printed(output), "output of Spark")
+        printing.add_done_callback(lambda _: pipe.close())
+        self._readers = [self._scope.spawn(self._read(process, printing), "events of Spark")]
+        self._scope.spawn(_clear_up(), "scratch files of other Sparks")
 
     def _tell(self, command: Mapping[str, Any]) -> None:
         process = self._process
@@ -303,10 +315,13 @@ class SparkEngine:
                 else:
                     self._happened(event)
             await process.wait()
+            _kill_group(process.pid)
+            await asyncio.wait({printing}, timeout=_LAST_ROWS_S)
         except Exception as error:
             log.error("Spark's driver process said what nobody understands; it is started anew", exc_info=error)
         finally:
             _kill_group(process.pid)
+            printing.cancel()
             if process.stdin is not None:
                 process.stdin.close()
             self._lost(end or self._ended_silently())
@@ -329,12 +344,11 @@ class SparkEngine:
     def _last_words(self) -> str:
         return "it last printed: " + (" | ".join(self._printed) or "nothing")
 
-    async def _read_printed(self, process: asyncio.subprocess.Process) -> None:
+    async def _read_printed(self, output: asyncio.StreamReader) -> None:
         """What Spark, its JVM and its Python workers print: for who looks closer, and for the message of an end."""
-        assert process.stderr is not None
         while True:
             try:
-                line = await process.stderr.readline()
+                line = await output.readline()
             except ValueError:  # a line over the bound: its head is dropped
                 continue
             if not line:
@@ -398,6 +412,11 @@ def _kill_group(pid: int) -> None:
     """End the child's whole group, JVM and Python workers included; nothing of Spark outlives its driver."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+async def _clear_up() -> None:
+    if removed := await asyncio.to_thread(remove_left_behind):
+        log.info("removed scratch files of %d Sparks whose workers were killed", removed)
 
 
 class Scratch:

@@ -25,6 +25,8 @@ _TOPIC: Final = "still-numbers"
 _DEADLINE_S: Final = 90.0
 #: Ten are promised; a machine may be busy.
 _SOON_S: Final = 20.0
+#: What a worker shows of a connector that is on another one is gone by then.
+_FORGOTTEN_MS: Final = 12_000
 
 #: What each of them does to a decoder: too many levels, bytes of no form, the front of a right record and then nothing.
 _POISON: Final = (b"[" * 100_000, b"\xff\xfe", b"\x01\x01")
@@ -166,6 +168,12 @@ def _connector_is_stopped(seen: _Seen) -> None:
     begin = seen.mirror.log_end()
     seen.ask("/still/eu/connectors/MirrorSourceConnector/stop", "PUT")
     seen.mirror.await_line(begin, ["WARNING", "still->eu: its connector MirrorSourceConnector is STOPPED"], _DEADLINE_S)
+    # It fetches nothing any more, and the age of its last fetch says so as long as that lasts.
+    age_ms = seen.metric("last_fetch_age_ms")
+    seen.until(lambda: seen.metric("last_fetch_age_ms") > max(age_ms, _FORGOTTEN_MS), "the age grows")
+    assert (seen.metric("source_answers"), seen.metric("target_answers")) == (1, 1)
+    assert seen.ask("/still/eu/connectors/MirrorSourceConnector/lag")["last_produce_age_ms"] > _FORGOTTEN_MS
+    seen.mirror.await_line(begin, ["is STOPPED", "last fetch", "last produce"], _SOON_S)
     for more in ((), ("--rest", f"{seen.url}/still/eu")):
         code, text = seen.lag(*more)
         assert code == 1 and "connector MirrorSourceConnector is STOPPED and copies nothing; resume it" in text

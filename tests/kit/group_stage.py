@@ -143,7 +143,7 @@ class GroupStage:
 
     def look_how_late(self, name: str) -> None:
         """Ask a worker how late it was in its life, which is about to end."""
-        self.lateness.look(self.workers[name].url)
+        self.lateness.look(self.workers[name].url, self.workers[name].log)
 
     def kill(self, names: Collection[str]) -> float:
         """SIGKILL, all at the same time; when that was, in seconds since 1970."""

@@ -193,7 +193,7 @@ class Lives:
 
     def _look(self, what: str, log_start: int) -> None:
         of_life = Lateness()
-        of_life.look(self._seen.url)
+        of_life.look(self._seen.url, self._scene.mirror.log_file)
         print(f"{what}: {of_life}", flush=True)
         self.lateness.add(of_life)
         if of_life.unanswered:

@@ -1,16 +1,19 @@
 """How late the workers of a run were, by what each tells of itself: the longest time between two turns of its lease
-thread, and the longest stall of its main loop."""
+thread, the longest stall of its main loop, and what the loop did meanwhile."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from tests.kit.seen import process_metric
 
 GOAL_BEAT_S: Final = 1.0
 GOAL_STALL_S: Final = 0.25
+#: How a worker's log tells of a new longest stall.
+_TOLD: Final = "the worker's loop came "
 
 
 @dataclass(slots=True)
@@ -23,9 +26,11 @@ class Lateness:
     beats_s: list[float] = field(default_factory=list)
     stalls_s: list[float] = field(default_factory=list)
     unanswered: int = 0
+    #: What the logs say of the longest stalls that missed the goal, by the stall.
+    told: dict[float, str] = field(default_factory=dict)
 
-    def look(self, url: str) -> None:
-        """Ask the worker whose REST is at ``url``."""
+    def look(self, url: str, log: Path) -> None:
+        """Ask the worker whose REST is at ``url``; its life's ``log`` says what it did."""
         try:
             beat_s = process_metric(url, "heliograph_lease_longest_beat_seconds")
             stall_s = process_metric(url, "heliograph_loop_longest_stall_seconds")
@@ -35,12 +40,17 @@ class Lateness:
         if not math.isnan(beat_s + stall_s):
             self.beats_s.append(beat_s)
             self.stalls_s.append(stall_s)
+            if stall_s > GOAL_STALL_S:
+                said = f"{_TOLD}{stall_s * 1000:.0f} ms late"  # the log may be of earlier lives, too
+                lines = log.read_text(errors="replace").splitlines()
+                self.told[stall_s] = next((line for line in reversed(lines) if said in line), "")
 
     def add(self, other: Lateness) -> None:
         """Take in what another has found."""
         self.beats_s += other.beats_s
         self.stalls_s += other.stalls_s
         self.unanswered += other.unanswered
+        self.told |= other.told
 
     @property
     def is_missed(self) -> bool:
@@ -56,4 +66,7 @@ class Lateness:
             f"{len(self.beats_s)} looks"
         )
         text += f", {self.unanswered} unanswered" if self.unanswered else ""
-        return f"{text}: late" if self.is_missed else text
+        if not self.is_missed:
+            return text
+        said = self.told.get(max(self.stalls_s), "")
+        return f"{text}: late{f' ({said[said.find(_TOLD) :]})' if said else ''}"

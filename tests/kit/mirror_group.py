@@ -178,7 +178,7 @@ class MirrorGroup:
         (heir,) = self.workers.keys() - {victim}
         ends = self._log_ends()
         doomed = tree(self.workers[victim].pid)
-        self.lateness.look(self.workers[victim].url)
+        self.lateness.look(self.workers[victim].url, self.workers[victim].log)
         at_s = time.monotonic()
         self.workers[victim].kill()
         wait_until(
@@ -198,7 +198,7 @@ class MirrorGroup:
     def turn(self, name: str, what: str, programs: Path) -> Turn:
         """SIGTERM to one worker, and its start from ``programs``; until each has its share and all has caught up."""
         worker, ends = self.workers[name], self._log_ends()
-        self.lateness.look(worker.url)
+        self.lateness.look(worker.url, worker.log)
         began_s = time.time()
         faults = []
         if code := worker.stop():
@@ -248,7 +248,7 @@ class MirrorGroup:
         running = {name: worker for name, worker in self.workers.items() if worker.is_running}
         processes = [member for worker in running.values() for member in tree(worker.pid)]
         for name, worker in running.items():
-            self.lateness.look(worker.url)
+            self.lateness.look(worker.url, worker.log)
             if code := worker.stop():
                 faults.append(f"worker {name} ended with exit code {code} after SIGTERM")
         wait_until(lambda: not survivors(processes), DEADLINE_S, "nothing is left of the workers", _POLL_S)

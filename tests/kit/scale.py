@@ -343,7 +343,7 @@ async def measure(
     await scene.made()
 
     def look() -> None:
-        found.lateness.look(scene.properties["listeners"])
+        found.lateness.look(scene.properties["listeners"], mirror.log_file)
 
     async def started(what: str, begin: Callable[[], None]) -> None:
         log_start, began_s, pid = mirror.log_end(), time.monotonic(), mirror.pid

@@ -177,7 +177,7 @@ class Stage:
     def look_how_late(self) -> None:
         """Ask the mirror how late it was in its present life, if it has a REST API."""
         if url := self._properties.get("listeners"):
-            self.lateness.look(url)
+            self.lateness.look(url, self.mirror.log_file)
 
     def wind_up(self) -> Ending:
         """Stop the load and the mirror, see that nothing is left of it, compare a last time."""

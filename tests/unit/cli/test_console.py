@@ -20,10 +20,12 @@ from connect.cli.console import (
     OneLineFormatter,
     configure_logging,
     describe,
+    imported,
     run_command,
     stop_signals,
 )
 from connect.core.errors import ConfigError, PermanentError
+from tests.kit.members import until
 
 
 @pytest.fixture
@@ -148,3 +150,15 @@ asyncio.run(main())
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert words in ended.stderr
+
+
+async def test_a_stop_does_not_wait_for_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import threading\ngoes_on = threading.Event()\ngoes_on.wait()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    stop = asyncio.Event()
+    assert await imported(stop, "json", "connect.cli.console")
+    importing = asyncio.ensure_future(imported(stop, "slow_to_import"))
+    await until(lambda: hasattr(sys.modules.get("slow_to_import"), "goes_on"), "that it imports")
+    stop.set()
+    assert not await asyncio.wait_for(importing, 60)
+    sys.modules["slow_to_import"].goes_on.set()

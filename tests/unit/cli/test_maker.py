@@ -12,9 +12,11 @@ import pytest
 
 from connect.cli import maker
 from connect.cli.maker import FlowsFailed, MirrorMaker, StopFailed
+from connect.cli.rates import ENDED
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.runtime.driver import WorkerFailed
 from connectors.flows import MirrorMakerConfig, load
+from connectors.source.progress import FlowProgress
 
 
 class Worker:
@@ -42,6 +44,12 @@ class Worker:
 
     def failure(self) -> None: ...
 
+    def progress(self, _: int) -> FlowProgress:
+        return FlowProgress(str(self.flow), "running", 0, ())
+
+    async def put_away(self) -> None:
+        self.flow.leaves.set()
+
     async def stop(self) -> None:
         self.flow.stops.set()
         if self.flow.raises_in_stopping is not None:
@@ -68,7 +76,7 @@ class Flow(SimpleNamespace):
 
 def a_flow(name: str, *, listener: str = "127.0.0.1:0", enabled: bool = True, **raises: Any) -> Flow:
     defaults: dict[str, Any] = {"raises_in_starting": [], "raises_in_stopping": None, "workers": []}
-    events = {"starts": asyncio.Event(), "stops": asyncio.Event()}
+    events = {what: asyncio.Event() for what in ("starts", "leaves", "stops")}
     return Flow(name=name, enabled=enabled, listener=listener, **{**defaults, **events, **raises})
 
 
@@ -110,8 +118,10 @@ async def test_a_flow_whose_worker_has_failed_leaves_its_group_and_the_others_go
     running = asyncio.create_task(mirrors.run_until(stop))
     await asyncio.sleep(0)
     one.workers[0].fail("its topic is gone")
-    await one.stops.wait()
-    assert not other.stops.is_set()
+    await one.leaves.wait()
+    assert not one.stops.is_set(), "whether its clusters answer is still watched"
+    assert [each.state for each in mirrors.progress()] == [ENDED, "running"]
+    assert not other.leaves.is_set()
     assert not running.done()
     assert "us->eu: its worker has ended, the other flows go on: its topic is gone" in caplog.text
     other.workers[0].fail("and this one")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connect.cli.rates import NO_TOPICS, RateMeter, bytes_text, flow_line, idle_text
+from connect.cli.rates import ENDED, NO_TOPICS, RateMeter, bytes_text, flow_line, idle_text, status_line
 from connectors.contact import Contact, Side
 from connectors.source.progress import FlowProgress, PartitionView
 
@@ -122,10 +122,27 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
         ),
         ("PAUSED", "us->eu: its connector MirrorSourceConnector is PAUSED, so"),
         (NO_TOPICS, "us->eu: no topic of the source is selected, so nothing is copied"),
+        (ENDED, "us->eu: its worker has ended, as the log says, so nothing is copied"),
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
     (rates,) = asyncio.run(RateMeter().observe(0.0, [FlowProgress("us->eu", state, 0, ())]))
     assert flow_line(rates).startswith(said)
-    assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is (state != NO_TOPICS)
+    can_resume = state in ("STOPPED", "PAUSED")
+    assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is can_resume
     assert idle_text(rates) is not None
+
+
+@pytest.mark.parametrize("state", ["running", "STOPPED", ENDED])
+def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(state: str) -> None:
+    source = Side(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
+    contact = Contact(source, Side(answers=True, moved_ms=1_767_276_122_000))
+    told = FlowProgress("us->eu", state, 0, (), contact, at_ms=1_767_276_183_500)
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [told]))
+    assert "the source does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)
+    assert status_line(rates).endswith(", last fetch 2.5 s ago, last produce 1 min 1 s ago")
+
+
+def test_a_status_line_says_nothing_of_records_that_never_moved() -> None:
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [flow(partition(0, 0))]))
+    assert status_line(rates) == flow_line(rates)

@@ -20,6 +20,7 @@ from connectors.failover.journal import StartBefore
 from connectors.lag import FlowLag, lag_of
 from connectors.lag_reader import LagReader, SharedLag
 from connectors.positions import Position, StoredPosition
+from tests.kit.turns import turns_during
 
 ORDERS = TopicPartition("orders", 0)
 FULL = Position("orders", 0, None, 10, 1, "us.orders", 0, None, 10, "txn", 7, 0, 10)
@@ -69,6 +70,25 @@ async def test_what_is_stored_between_the_two_readings_is_not_taken_for_an_alter
     settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
     target = cast(Cluster, None)
     assert await LagReader(settings, target, target).stored([ORDERS]) == {ORDERS: 90}
+
+
+async def test_others_of_the_loop_have_their_turn_while_positions_of_thousands_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def offsets(*_: object) -> offsetlog.SourceOffsets:
+        return _java(9)
+
+    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
+        return {one: StoredPosition(NEWEST, FULL) for one in partitions}
+
+    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
+    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
+    settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
+    target, partitions = cast(Cluster, None), [TopicPartition("orders", index) for index in range(3000)]
+    turns, found = await turns_during(LagReader(settings, target, target).stored(partitions))
+    # Of all others Java's offset is gone: an operator has reset it.
+    assert found == {ORDERS: 90}
+    assert turns >= 2 * len(partitions) // 500
 
 
 async def test_a_flow_back_that_has_copied_since_is_not_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

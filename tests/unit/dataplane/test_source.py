@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
+from connect.kafka.causes import Causes, cause_of
 from connect.kafka.cluster import Cluster, ClusterMetadata, PartitionMetadata, TopicMetadata
 from connect.kafka.connection import Connection
 from connect.kafka.leader_epochs import LeaderEpochs
@@ -22,6 +23,7 @@ from connectors.dataplane.leaders import Leaders
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, SliceSettings, TopicPartition
 from connectors.dataplane.source import FetchLoop, SourceReader
 from tests.kit.logs import source_batch
+from tests.kit.members import until
 
 SETTINGS = SliceSettings("us->eu", 0, {"password": "s3cret"}, {"password": "s3cret"})
 LIMITS = reading.FetchLimits(0, 1, 1024, 1024, reading.READ_UNCOMMITTED)
@@ -469,3 +471,30 @@ def test_nothing_is_fetched_while_the_worker_cannot_store_positions() -> None:
     assert not reader.has_room()
     reader.hold(is_held=False)
     assert reader.has_room()
+
+
+async def test_partitions_without_a_leader_are_one_cause_for_all_slices(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("connectors.dataplane.source._RETRY_S", 0.001)
+    topic = TopicMetadata("t", None, 0, {index: PartitionMetadata(-1, 0, (), 5) for index in range(5)})
+
+    class Leaderless:
+        leader_epochs = LeaderEpochs("cluster")
+
+        async def metadata(self, _: object) -> ClusterMetadata:
+            return ClusterMetadata(None, -1, {}, {"t": topic})
+
+    readers = [
+        SourceReader(cast(Cluster, Leaderless()), SliceSettings(flow, 0, {}, {}), lambda _: None, unexpected)
+        for flow in ("us->eu", "us->asia")
+    ]
+    causes = Causes()
+    for number, reader in enumerate(readers):
+        reader.start([copier(partition) for partition in range(number, 5)], Leaders(ClusterMetadata(None, -1, {}, {})))
+    await until(lambda: len(caplog.records) >= 6, "six warnings")
+    for reader in readers:
+        await reader.stop()
+    assert "no leader for source t-0, t-1, t-2; trying again" in caplog.text
+    found = [cause_of(record) for record in caplog.records]
+    assert [causes.needs_warning(cause) for cause in found if cause is not None] == [True] + [False] * (len(found) - 1)

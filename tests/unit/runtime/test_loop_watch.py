@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 
@@ -41,6 +42,35 @@ async def test_who_holds_up_the_loop_is_named_once(caplog: pytest.LogCaptureFixt
     assert "task lines-0 holds it up in" in told[0]
     assert "block_until_told" in told[0].splitlines()[0]
     await until(lambda: "leases" not in [each.name for each in threading.enumerate()], "its thread has ended")
+
+
+async def test_what_the_loop_did_is_told_each_time_that_it_is_later_than_ever(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    leases = LeaseThread(30.0)
+    leases.start()
+    LoopWatch(leases).start()
+
+    def told() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "later than ever" in each.getMessage()]
+
+    try:
+        await asyncio.create_task(busy_for(0.9), name="task lines-0")
+        await until(told, "that it was late")
+        count = len(told())
+        await busy_for(0.6)
+        await asyncio.sleep(0.6)
+    finally:
+        await leases.stop()
+    assert "task lines-0 was in " in told()[0] and "busy_for" in told()[0]
+    late_ms, used_ms = (int(found) for found in re.findall(r"(\d+) ms", told()[0]))
+    assert late_ms > 400 and used_ms > 0
+    assert len(told()) == count or leases.longest_stall_s > 0.9, "it was no later than before"
+
+
+async def busy_for(seconds: float) -> None:
+    deadline_s = time.monotonic() + seconds
+    while time.monotonic() < deadline_s:
+        pass
 
 
 def test_the_innermost_frame_of_a_plugin_is_the_culprit() -> None:

@@ -229,15 +229,27 @@ def test_a_connector_may_fail_itself_and_be_failed() -> None:
     on_worker(main())
 
 
-@pytest.mark.parametrize("hanging", ["start", "stop"])
-def test_a_connector_that_hangs_does_not_hold_the_worker(hanging: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_that_waits_is_cancelled_once_its_connector_is_to_stop() -> None:
     async def main() -> None:
         kind = noting()
-        kind.trouble[hanging] = 1000.0
+        kind.trouble["start"] = 1000.0
+        here = Here(kind)
+        await here.start()
+        assert await here.stop() < 1
+        # It may run parts of itself by then.
+        assert kind.log == ["start", "stop"]
+        assert here.heard.of("c") == [State.UNASSIGNED]
+
+    on_worker(main())
+
+
+def test_a_connector_that_hangs_does_not_hold_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        kind = noting()
+        kind.trouble["stop"] = 1000.0
         here = Here(kind)
         await here.start()
         assert 5 <= await here.stop() < 6.5
-        # Also where its start was cancelled: it may run parts of itself by then.
         assert kind.log == ["start", "stop"]
         assert here.heard.last("c") is State.UNASSIGNED
         heard = len(here.heard.states)

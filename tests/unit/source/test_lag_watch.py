@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from connect.api.source import TaskReport
+from connect.api.source import ConnectorHere, TaskReport
+from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
 from connectors.lag import FlowLag, lag_of
 from connectors.settings import source_settings
 from connectors.source import lag_watch
 from connectors.source.host import MirrorHost
 from connectors.source.lag_watch import LagWatch
+from tests.kit.members import until
 
 PROPS = {"name": "us-eu", "connector.class": "x", "source.cluster.alias": "us", "target.cluster.alias": "eu"}
 A, B, C = (TopicPartition(name, 0) for name in "abc")
@@ -99,3 +103,50 @@ async def test_what_a_running_task_does_not_tell_is_read(worker: Worker) -> None
     worker.runs(0, "running")
     worker.runs(1, "recovering", B)
     assert await worker.look() == ({A: 5, B: 7, C: 5}, [2])
+
+
+async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks have ended, or it is STOPPED: whether its clusters answer is still of interest."""
+    host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
+    here = {"us-eu": lambda: ConnectorHere(PROPS, [])}
+    watch = LagWatch(host, lambda: here)
+    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(lag_watch, "ContactWatch", Contacts)
+    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
+    monkeypatch.setattr(lag_watch, "_TICK_S", 0.0)
+    watch.start()
+    await until(lambda: "us-eu" in host.seen, "that it is watched")
+    with host.shown("us-eu", 0, cast(Any, SimpleNamespace(meters=SimpleNamespace(fetched_ms=3, produced_ms=4)))):
+        pass
+    worker.now_s += 1000
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (host.contact("us-eu").source.answers, host.contact("us-eu").source.moved_ms) == (True, 3)
+    here.clear()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert host.watches, "it may be about to come back"
+    worker.now_s += 1000
+    await until(lambda: not host.watches, "that it is not watched")
+    assert host.contact("us-eu") == NOTHING_KNOWN
+    await watch.stop()
+
+
+class Contacts:
+    """Of clusters that both answer."""
+
+    contact = Contact(Side(answers=True), Side(answers=True))
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def _no_parts(*_: object) -> AsyncIterator[Any]:
+    yield SimpleNamespace(clusters=SimpleNamespace(source=None), store=None)

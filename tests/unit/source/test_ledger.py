@@ -18,6 +18,7 @@ from connectors.dataplane.plan import (
 from connectors.positions import Position
 from connectors.source.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger, Pair, plan_of, position_of
 from connectors.source.store import Scope
+from tests.kit.turns import turns_during
 
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -88,12 +89,12 @@ def plan_position(made: Ledger) -> Position:
 
 
 @pytest.mark.parametrize("state", [STOPPED, QUARANTINED])
-def test_a_partition_that_stopped_is_neither_planned_nor_handed_over_and_says_why(state: str) -> None:
+async def test_a_partition_that_stopped_is_neither_planned_nor_handed_over_and_says_why(state: str) -> None:
     made = ledger()
     assert made.apply(report(state=state, reason="refused")) == "refused"
     assert made.apply(report(state=state, reason="refused")) == ""
     assert [plan.source for plan in made.plans()] == [OTHER]
-    made.hand_over()
+    await made.hand_over()
     handed_over = {source: entry.position.is_handed_over for source, entry in made.entries.items() if entry.position}
     assert handed_over == {SOURCE: False, OTHER: True}
     view = made.entries[SOURCE].view(10)
@@ -197,41 +198,41 @@ def test_whoever_continues_finds_everything() -> None:
     assert clock.ledger.take_commits() == []
 
 
-def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their_position() -> None:
+async def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their_position() -> None:
     made = ledger()
     made.apply(report(state=STOPPED, reason="refused"))
-    made.leave([])
+    await made.leave([])
     assert (made.leaving(), list(made.plans())) == ([SOURCE, OTHER], [])
     stored = {one.position.source_partition: one.position.is_handed_over for one in made.take_commits()}
     assert stored == {0: False, 1: True}
 
 
-def test_of_a_partition_that_leaves_and_was_never_copied_here_nothing_is_stored() -> None:
+async def test_of_a_partition_that_leaves_and_was_never_copied_here_nothing_is_stored() -> None:
     made = ledger()
     made.entries[SOURCE].was_copied = False
-    made.leave([])
+    await made.leave([])
     assert [one.position.source_partition for one in made.take_commits()] == [OTHER.partition]
     assert made.leaving() == [SOURCE, OTHER]
 
 
-def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:
+async def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:
     made = ledger()
     made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
     commits = made.take_commits()
-    made.leave([OTHER])
+    await made.leave([OTHER])
     made.give_back(commits)
     (commit,) = [one for one in made.take_commits() if one.position.source_partition == SOURCE.partition]
     assert (commit.position.is_handed_over, list(commit.runs)) == (True, [(0, 0, 9)])
 
 
 @pytest.mark.parametrize("rests_s", [20, 70])
-def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
+async def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
     clock = Clock()
     clock.tick(100)
     clock.ledger.apply(report(next_source_offset=2, state=STOPPED, reason="refused"))
     for _ in range(rests_s):
         clock.tick()
-    clock.ledger.hand_over()
+    await clock.ledger.hand_over()
     commits = {one.position.source_partition: one for one in clock.ledger.take_commits()}
     assert (commits[0].scope, commits[0].position.is_handed_over) == (Scope.ALL, False)
     clock.ledger.commit_succeeded(commits.values())
@@ -275,3 +276,16 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
     made.apply(report(source=OTHER, bytes=MAX_UNSTORED_BYTES))
     made.clear()
     assert not made.must_wait()
+
+
+async def test_others_of_the_loop_have_their_turn_while_thousands_are_handed_over() -> None:
+    sources = [TopicPartition("orders", index) for index in range(5000)]
+    made = Ledger(Pair(source, None, TopicPartition("us.orders", source.partition), None) for source in sources)
+    for entry in made.entries.values():
+        made.begin(entry.pair.source, position_of(_plan(entry.pair), "txn", ProducerIdentity(7, 0)))
+        entry.was_copied = True
+    for work in (made.hand_over, made.committed_with_records, lambda: made.leave([])):
+        turns, _ = await turns_during(work())
+        assert turns >= len(sources) // 1000
+    assert made.leaving() == sources
+    assert all(commit.position.is_handed_over and commit.position.is_atomic for commit in made.take_commits())

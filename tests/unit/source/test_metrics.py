@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from connectors.contact import NOTHING_KNOWN
+from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
+from connectors.source.host import MirrorHost
 from connectors.source.metrics import mirror_metrics
-from connectors.source.progress import PartitionMeter
+from connectors.source.progress import Meters, PartitionMeter
 
 PARTITIONS = 1_000
 
@@ -22,7 +23,7 @@ def host() -> Any:
         target_topic=lambda source: f"us.{source.topic}",
         view=lambda _: [],
     )
-    return SimpleNamespace(running={("mirror", 0): task}, contact=lambda _: NOTHING_KNOWN, seen={})
+    return SimpleNamespace(running={("mirror", 0): task}, contact=lambda _: NOTHING_KNOWN, seen={}, watches={})
 
 
 async def test_others_have_their_turn_while_many_partitions_are_looked_at() -> None:
@@ -44,3 +45,38 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at() -> N
     counts = families["kafka_connect_mirror_MirrorSourceConnector_record_count"].samples
     assert sum(sample.value for sample in counts) == PARTITIONS * (PARTITIONS - 1) / 2
     assert turns >= PARTITIONS // 100
+
+
+async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> None:
+    mirror, task = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), _task()
+    watch = SimpleNamespace(flow="us->eu", contact=Contact(Side(answers=False, answered_ms=4_000), Side(answers=True)))
+    mirror.watches["mirror"] = cast(Any, watch)
+    with mirror.shown("mirror", 0, task):
+        task.meters.fetched_ms, task.meters.produced_ms = 3_000, 2_000
+        assert (await _contact_of(mirror, 5_000))["last_fetch_age_ms"] == 2_000
+    assert not mirror.running
+    for now_ms in (6_000, 9_000):
+        assert await _contact_of(mirror, now_ms) == {
+            "source_answers": 0,
+            "target_answers": 1,
+            "last_fetch_age_ms": now_ms - 3_000,
+            "last_produce_age_ms": now_ms - 2_000,
+            "lag_unknown_ms": now_ms - 4_000,
+        }
+    with mirror.shown("mirror", 0, _task()):
+        assert mirror.contact("mirror").source.moved_ms == 3_000, "a task that starts has fetched nothing yet"
+
+
+def _task() -> Any:
+    return SimpleNamespace(flow="us->eu", state="running", meters=Meters(), view=lambda _: [])
+
+
+async def _contact_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
+    families = await mirror_metrics([mirror], now_ms)
+    prefix = "kafka_connect_mirror_MirrorSourceConnector_"
+    return {
+        family.name.removeprefix(prefix): sample.value
+        for family in families
+        for sample in family.samples
+        if set(sample.labels) == {"source", "target"}
+    }

@@ -95,9 +95,9 @@ class World:
         """One epoch."""
         return asyncio.create_task(self.changes.until_due(cast(SliceHandle, self), length_s))
 
-    def leave(self, *wanted: TopicPartition) -> None:
+    async def leave(self, *wanted: TopicPartition) -> None:
         """As between two slices, and stored."""
-        self.ledger.leave(wanted)
+        await self.ledger.leave(wanted)
         for source in self.ledger.leaving():
             self.ledger.drop(source)
 
@@ -105,7 +105,7 @@ class World:
         """Bring about what is wanted, with the handover that it takes."""
         self.changes.want(wanted)
         await asyncio.wait_for(self.epoch(), 60)
-        self.leave(*wanted)
+        await self.leave(*wanted)
         self.changes.began(PRODUCER)
 
 
@@ -179,7 +179,7 @@ async def test_another_task_is_waited_for_until_it_has_handed_over(world: World,
     world.changes.want((A, C))
     await asyncio.wait_for(world.epoch(), 60)
     assert "join 2" not in world.said, "B leaves meanwhile"
-    world.leave(A, C)
+    await world.leave(A, C)
     world.changes.began(PRODUCER)
     epoch = world.epoch()
     await until(lambda: world.said.count("load 2") > 3)
@@ -255,7 +255,7 @@ async def test_sequences_that_a_leader_may_know_are_not_used_again(world: World,
     epoch.cancel()
     assert world.ledger.entries[joining].is_waiting
     world.changes.is_fencing = True
-    world.leave(A)
+    await world.leave(A)
     world.changes.began(ProducerIdentity(PRODUCER.producer_id, PRODUCER.epoch + 1))
     await world.change(A, joining)
     assert world.said[-1] == f"join {joining.partition}", "in another epoch sequences begin at 0"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from connectors.spark import engine as engine_module
 from connectors.spark.engine import EngineBroken, EngineLost, SparkEngine
 from connectors.spark.failures import Failure
 from connectors.spark.settings import SparkSettings
+from tests.kit.members import until
 
 READY = 'echo \'{"type": "ready", "spark": "none"}\''
 
@@ -77,6 +80,33 @@ async def test_a_child_that_says_nothing_while_it_starts_is_ended_and_replaced(
     await engine.stop()
 
 
+async def test_a_spark_that_is_starting_is_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = children(tmp_path, "")
+    starting.write_text(f"#!/bin/sh\necho started >> {tmp_path / 'starts'}\nexec sleep 1000\n")
+    monkeypatch.setattr(sys, "executable", str(starting))
+    monkeypatch.setattr(engine_module, "_STOP_MARGIN_S", 1000.0)
+    engine = SparkEngine(SparkSettings(None, {}))
+    engine.begin()
+    await until((tmp_path / "starts").exists, "that it starts")
+    await asyncio.wait_for(engine.stop(), 60)
+
+
+async def test_a_python_worker_that_hangs_does_not_delay_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a process group of its own, and the standard error of its Spark."""
+    hung = tmp_path / "hung"
+    then = f"setsid sh -c 'echo $$ >> {hung}; exec sleep 1000' <&- >&- &\nread -r job"
+    monkeypatch.setattr(sys, "executable", str(children(tmp_path, then)))
+    engine = SparkEngine(SparkSettings(None, {}))
+    await asyncio.wait_for(engine.ready(), 60)
+    await until(lambda: hung.exists() and hung.read_text(), "that it hangs")
+    try:
+        await asyncio.wait_for(engine.stop(), 30)
+    finally:
+        os.kill(int(hung.read_text()), signal.SIGKILL)
+
+
 async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
     engine = SparkEngine(SparkSettings(None, {}))
     engine._ready = asyncio.get_running_loop().create_future()
@@ -86,7 +116,7 @@ async def test_what_a_starting_spark_prints_shows_that_it_is_alive() -> None:
         output.feed_data(line)
         output.feed_eof()
         engine._heard_s = 0.0
-        await engine._read_printed(cast(Any, SimpleNamespace(stderr=output)))
+        await engine._read_printed(output)
 
     await printed(b"downloading a jar\n")
     assert engine._heard_s > 0
