@@ -11,6 +11,7 @@ from ssl import SSLContext
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.core.herding import Herder
@@ -82,6 +83,7 @@ class RestServer:
         self._main: list[_Running] = []
         self._admin: list[_Running] = []
         self._own_host = ""
+        self._apps: dict[Part, FastAPI] = {}
         #: Requests to other workers go through this one; it is closed by :meth:`stop`.
         self.forwarder = Forwarder(None if tls is None else tls.client)
 
@@ -112,13 +114,15 @@ class RestServer:
         if self._admin:
             log.info("loggers are served at %s", _listed(self._admin))
 
+    async def prepare(self, part: Part | None = None) -> None:
+        """Make what is to be served, by default by :meth:`serve`, in a thread: that takes a tenth of a second."""
+        await asyncio.to_thread(self._app, part or self._whole)
+
     def serve(self, herder: Herder) -> None:
         """Serve the whole API of the one herder of this process."""
-        shared = self._settings.admin_listeners is None
-        app = create_app(Part.ALL if shared else Part.WITHOUT_LOGGERS, *self._given)
-        self._front.app = OneHerder(app, herder)
+        self._front.app = OneHerder(self._app(self._whole), herder)
         if self._admin:
-            self._admin_front.app = OneHerder(create_app(Part.LOGGERS, *self._given), herder)
+            self._admin_front.app = OneHerder(self._app(Part.LOGGERS), herder)
 
     def serve_flows(self, flows: Flows, *, public: bool) -> None:
         """Serve the herders of a dedicated mirror, each below ``/{source}/{target}``.
@@ -127,13 +131,18 @@ class RestServer:
             flows: Looked at for every request.
             public: The whole API, with ``/health`` and ``/metrics`` at the top; else what workers ask of each other.
         """
-        app = create_app(Part.ALL if public else Part.INTERNAL, *self._given)
+        app = self._app(Part.ALL if public else Part.INTERNAL)
         top = TopOfFlows(flows, self._metrics, self._limits.health_s) if public else None
         self._front.app = ManyHerders(app, flows, top)
 
     @property
-    def _given(self) -> tuple[RestSettings, Forwarder, Metrics, Limits]:
-        return self._settings, self.forwarder, self._metrics, self._limits
+    def _whole(self) -> Part:
+        return Part.ALL if self._settings.admin_listeners is None else Part.WITHOUT_LOGGERS
+
+    def _app(self, part: Part) -> FastAPI:
+        if part not in self._apps:
+            self._apps[part] = create_app(part, self._settings, self.forwarder, self._metrics, self._limits)
+        return self._apps[part]
 
     @property
     def ports(self) -> Sequence[int]:

@@ -96,7 +96,7 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
 
 async def _work(program: str, config: WorkerConfig) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        if not await imported(stop, "connect.cli.node"):
+        if not await imported(stop, "connect.cli.node", "connect.plugins.builtin"):
             return EXIT_OK
         from connect.cli.node import WorkerNode
 

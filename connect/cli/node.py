@@ -67,6 +67,7 @@ class WorkerNode:
         self._leases.start()
         self._watch.start()
         await self._server.start()
+        await self._server.prepare()
         url = self._server.advertised_url
         self._worker = DistributedWorker(
             self._config,

@@ -12,6 +12,7 @@ from connect.runtime.distributed import DistributedWorker
 from connect.runtime.loop_watch import LoopWatch
 from connectors.flows import Flow
 from connectors.source.host import MirrorHost
+from rest.app import Part
 from rest.forward import InternalClient
 from rest.server import RestServer
 from rest.settings import RestSettings
@@ -46,6 +47,7 @@ class NodeRest:
     async def start(self) -> None:
         """Bind the listeners; raises where an address is not free or not ours."""
         await self._server.start()
+        await self._server.prepare(Part.ALL if self._public else Part.INTERNAL)
 
     def of_flow(self, flow: Flow) -> FlowRest:
         """The way from a flow's worker to those on other nodes."""

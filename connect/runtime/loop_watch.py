@@ -83,7 +83,7 @@ class LoopWatch:
                 _tell_late(told_late_s, time.clock_gettime(cpu_clock) - cpu_s, seen)
             if still_s > BEAT_S + _LATE_S:
                 if seen is None and (frame := sys._current_frames().get(thread)) is not None:
-                    seen = _Seen(_task_name(loop), [place for _, place in _outwards(frame)])
+                    seen = _Seen(_task_name(loop), _told_places(frame))
             else:
                 seen, cpu_s = None, time.clock_gettime(cpu_clock)
             if told_of_s is not None and moved_s != told_of_s:
@@ -124,7 +124,7 @@ def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
         "the worker's loop came %.0f ms late, later than ever since the start, and had the processor for %.0f ms; %s",
         late_s * 1000,
         used_s * 1000,
-        "nobody saw where" if seen is None else f"{seen.task} was in {' < '.join(seen.places[:_PLACES])}",
+        "nobody saw where" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
     )
 
 
@@ -140,6 +140,11 @@ def culprit(frames: Sequence[tuple[str, str]]) -> str:
         if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith(_FRAMEWORK):
             return place
     return frames[0][1]
+
+
+def _told_places(frame: FrameType) -> list[str]:
+    """The innermost ones, without those of an import, of which who wants it is told."""
+    return [place for module, place in _outwards(frame) if not module.startswith("importlib")][:_PLACES]
 
 
 def _outwards(frame: FrameType | None) -> list[tuple[str, str]]:

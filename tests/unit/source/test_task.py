@@ -6,23 +6,33 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from connect.core.errors import PermanentError, RetriableError
-from connectors.dataplane.plan import PartitionPlan, PartitionProgress, ProducerIdentity, SliceSettings, TopicPartition
+from connectors.dataplane.plan import (
+    PartitionPlan,
+    PartitionProgress,
+    ProducerIdentity,
+    Proof,
+    SliceSettings,
+    TopicPartition,
+)
+from connectors.dataplane.resume import Resumed
 from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source import defects, reach, reconfiguring, task
 from connectors.source.defects import TaskDefective
-from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Pair
+from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Ledger, Pair
 from connectors.source.reach import Waiting
-from connectors.source.slice import SliceDefect, SliceLost
+from connectors.source.slice import SliceDefect, SliceHandle, SliceLost
 from connectors.source.store import Commit, PositionStore, Scope, Start
 from connectors.source.takeover import Clusters, Takeover
 from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
+from tests.kit.turns import turns_during
 
 SOURCE = TopicPartition("orders", 0)
 PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
@@ -601,3 +611,21 @@ async def test_a_partition_joins_a_task_that_lost_its_slice_and_whose_others_all
     assert [view.state for view in one.view(0)] == ["waiting", "running"]
     one.stop()
     await asyncio.wait_for(running, 60)
+
+
+async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resumed(world: World) -> None:
+    sources = [TopicPartition("orders", index) for index in range(1000)]
+    world.pairs = [Pair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
+    ledger, writer = Ledger(world.pairs), ProducerIdentity(5, 1)
+    plans = [pair.plan(9, 0, 9, pipelined=True, next_sequence=9) for pair in world.pairs]
+    proven = [replace(plan, proof=Proof(writer, 9, is_fenced=plan.source.partition > 0)) for plan in plans]
+
+    async def resume(_: Sequence[PartitionPlan]) -> list[Resumed]:
+        return [Resumed(plan, ((0, 0, 9),), 9) for plan in plans]
+
+    handle = cast(SliceHandle, SimpleNamespace(resume=resume))
+    turns, _ = await turns_during(world.task()._begin(handle, Takeover(writer, tuple(proven), "mm2-0"), ledger))
+    assert turns >= len(sources) // 100
+    assert [commit.position.next_source_offset for commit in world.commits] == [9] * len(sources)
+    unfenced = [source for source, entry in ledger.entries.items() if entry.unfenced_end is not None]
+    assert unfenced == sources[:1]
