@@ -10,13 +10,13 @@ from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import is_perhaps_true
+from connectors.failover.snapshot import named
 
 #: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 _KEEP_OPEN: Final = (
     "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
 )
-_NAMED: Final = 5
 
 
 def rules(topics: Collection[str]) -> list[AclBinding]:
@@ -58,12 +58,6 @@ def _doubt(source: Cluster, closing: Collection[str]) -> str:
         f"the cluster: if a broker's file says true, the rule that refuses writers of {named(closing)} is the first, "
         f"and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
     )
-
-
-def named(topics: Collection[str]) -> str:
-    """The first few (pure)."""
-    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
-    return f"{', '.join(sorted(topics)[:_NAMED])}{more}"
 
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:

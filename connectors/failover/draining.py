@@ -19,9 +19,9 @@ from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.denying import named
 from connectors.failover.own import Range, merged
 from connectors.failover.site import Site
+from connectors.failover.snapshot import named
 from connectors.lag import FlowLag, PartitionLag, together
 from connectors.lag_reader import LagReader
 from connectors.positions import Position
@@ -30,10 +30,10 @@ from connectors.stored_offsets import read_positions
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+#: Between two looks.
+LOOK_S: Final = 1.0
 #: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
 _HAND_OVER_S: Final = 15.0
-_NOT_HANDED_OVER: Final = "its tasks have not handed their positions over yet"
 #: A flow that copies nothing for so long will not get there.
 STALLED_S: Final = 60.0
 _HEADERS: Final = reading.FetchLimits(500, 1, 1 << 20, 1 << 20, reading.READ_UNCOMMITTED)
@@ -72,20 +72,19 @@ async def drain(
         RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
         HeliographError: as the clusters.
     """
-    look = LagReader(site.flow, site.source, site.target)
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
     least, moved_s, said = -1, clock(), ""
     while True:
         still_ours()
-        now = await behind(site, look, left_out)
+        now = await behind(site, left_out)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
         if hidden := await _hidden(site, unseen):
             raise PermanentError(
-                f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
-                "command and the mirror READ on each, or let writers in with heliograph undo"
+                f"cluster {site.flow.source_alias} does not show {named(sorted(hidden))}, whose writers it refuses: "
+                "grant this command and the mirror READ on each, or let writers in with heliograph undo"
             )
         denied = {*denied} - unseen
         if now.is_copied:
@@ -105,7 +104,7 @@ async def drain(
             )
         if clock() - moved_s > stalled_s:
             raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _hidden(site: Site, unseen: Collection[str]) -> set[str]:
@@ -123,55 +122,50 @@ async def stop_flow(
         await control.stop()
         tell(f"{name}: its workers were told to stop it")
     clock = asyncio.get_running_loop().time
-    give_up_s = clock() + timeout_s
-    told = False
-    while why := await _why_running(site.target, site.flow_workers, await _positions(site), control):
+    began_s, told = clock(), False
+    while True:
         still_ours()
-        if why == _NOT_HANDED_OVER and clock() > give_up_s - timeout_s + _HAND_OVER_S:
-            break  # what it has left behind is found in the log
-        if not told and control is None:
+        why = await why_running(site, control)
+        waited_s = clock() - began_s
+        # What tasks that cannot hand over have left behind is found in the log.
+        if not why and (control is None or waited_s > _HAND_OVER_S or await _is_handed_over(site)):
+            break
+        if why and not told and control is None:
             tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
             told = True
-        if clock() > give_up_s:
-            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why}")
-        await asyncio.sleep(_LOOK_S)
+        if waited_s > timeout_s:
+            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}")
+        await asyncio.sleep(LOOK_S)
     tell(f"{name} is stopped")
 
 
 async def why_running(site: Site, control: FlowControl | None) -> str:
     """Why the flow has to be taken for running; empty where it is not. Raises as the clusters."""
-    why = await _why_running(site.target, site.flow_workers, await _positions(site), control)
-    return "" if why == _NOT_HANDED_OVER else why
+    if control is not None:
+        state = await control.state()
+        return "" if state == "STOPPED" else f"its connector is {state}"
+    if await _positions(site) and await _is_handed_over(site):
+        return ""
+    members = (await group_state(site.target, site.flow_workers)).members
+    if not members:
+        return ""
+    return f"group {site.flow_workers} on cluster {site.target.name} has {len(members)} members, such as {members[0]}"
 
 
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
-    """Why the flow back has to be taken for running; empty where it is not. Raises as the clusters."""
-    positions = await read_positions(site.source, site.back.map_topic, site.back.name)
-    if control is None and not positions and not site.back.enabled:
+    """The same of the flow back."""
+    back = site.turned()
+    if control is None and not back.flow.enabled and not await _positions(back):
         return ""  # who is in the group of its workers emits heartbeats, and no more
-    why = await _why_running(site.source, site.back_workers, positions, control)
-    return "" if why == _NOT_HANDED_OVER else why
+    return await why_running(back, control)
+
+
+async def _is_handed_over(site: Site) -> bool:
+    return all(one.is_handed_over for one in (await _positions(site)).values())
 
 
 async def _positions(site: Site) -> dict[TopicPartition, Position]:
     return await read_positions(site.target, site.flow.map_topic, site.flow.name)
-
-
-async def _why_running(
-    cluster: Cluster, workers: str, positions: Mapping[TopicPartition, Position], control: FlowControl | None
-) -> str:
-    is_handed_over = all(one.is_handed_over for one in positions.values())
-    if control is not None:
-        state = await control.state()
-        if state != "STOPPED":
-            return f"its connector is {state}"
-        return "" if is_handed_over else _NOT_HANDED_OVER
-    if positions and is_handed_over:
-        return ""
-    members = (await group_state(cluster, workers)).members
-    if members:
-        return f"group {workers} on cluster {cluster.name} has {len(members)} members, such as {members[0]}"
-    return ""
 
 
 class CopiedEnd(NamedTuple):
@@ -250,7 +244,7 @@ async def _end_of(target: Cluster, position: Position, known: TopicMetadata | No
     if known is None or index not in known.partitions:
         return CopiedEnd(0)
     if None not in (known.topic_id, position.target_topic_id) and known.topic_id != position.target_topic_id:
-        return CopiedEnd(0)  # made anew: nothing was copied into it yet
+        return CopiedEnd(0)  # recreated: nothing was copied into it yet
     end = CopiedEnd(position.target_end)
     if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
         return end  # what an exactly-once flow had not stored is aborted
@@ -301,9 +295,9 @@ class Behind:
         return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
 
 
-async def behind(site: Site, look: LagReader, left_out: Collection[str] = ()) -> Behind:
+async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
     """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
-    lag = await look.all()
+    lag = await LagReader(site.flow, site.source, site.target).all()
     counted = [
         one
         for one in without_heartbeats(lag.partitions, site.flow.policy)

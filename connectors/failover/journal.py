@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -155,9 +155,14 @@ def decode_runs(entries: Sequence[Mapping[str, Any]]) -> list[Run]:
             runs[run.id] = replace(run, groups=groups)
         elif one["kind"] == "starts":
             runs[run.id] = replace(run, starts=(*run.starts, *(StartBefore(**row) for row in one["rows"])))
-        elif one["kind"] == "begins":
+        else:
             runs[run.id] = replace(run, begins=(*run.begins, *(StartBefore(**row) for row in one["rows"])))
     return sorted(runs.values(), key=lambda run: run.id)
+
+
+def denied_by(runs: Iterable[Run]) -> frozenset[str]:
+    """Topics of the source whose writers any of the runs has refused."""
+    return frozenset(topic for run in runs for topic in run.denied)
 
 
 async def interrupted(site: Site) -> Run | None:
@@ -200,8 +205,8 @@ class Journal:
         denied: Sequence[str] | None = None,
         replaces: bool = False,
     ) -> None:
-        """Before what it says is changed. ``replaces``: ``starts`` and ``begins`` are all that is left of them;
-        else they come to those that are known. Raises as :meth:`Lease.store`."""
+        """Before what it says is changed. ``starts`` and ``begins`` come to those that are known, or with ``replaces``
+        are all that is left of them; ``denied`` none: of earlier runs too. Raises as :meth:`Lease.store`."""
         known = ((), ()) if replaces else (self.run.starts, self.run.begins)
         run = replace(
             self.run,
@@ -217,9 +222,16 @@ class Journal:
         for kind, rows, before in (("starts", run.starts, self.run.starts), ("begins", run.begins, self.run.begins)):
             if rows != before:
                 records += self._parts(run.id, kind, "", [asdict(row) for row in rows], len(before))
-        held = None if denied is None else tuple(denied)
-        await self._lease.store(denied=held, records=[*records, *self._forgotten()])
+        if denied is not None and not denied:
+            self._old = [replace(one, denied=()) for one in self._old]
+            records += [self._record(one.id, "run", "", 0, _head(one)) for one in self._old[-_KEPT:]]
+        await self._lease.store(records=[*records, *self._forgotten()])
         self.run, self._old = run, self._old[-_KEPT:]
+
+    @property
+    def denied(self) -> frozenset[str]:
+        """Topics whose writers are refused now, by this run or one before."""
+        return denied_by([*self._old, self.run])
 
     def of_group(self, group: str, rows: Sequence[GroupBefore]) -> list[OutRecord]:
         """To be written in the transaction that changes the group; none of ``rows``: it was taken back."""
@@ -234,9 +246,7 @@ class Journal:
             del groups[group]
         self.run = replace(self.run, groups=groups)
 
-    def _parts(
-        self, run: str, kind: str, name: str, rows: Sequence[Mapping[str, Any]], known: int = 0
-    ) -> list[OutRecord]:
+    def _parts(self, run: str, kind: str, name: str, rows: Sequence[Mapping[str, Any]], known: int) -> list[OutRecord]:
         parts = [rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS)]
         written = [self._record(run, kind, name, at, {"rows": part}) for at, part in enumerate(parts)]
         emptied = range(len(parts), -(-known // _ROWS))

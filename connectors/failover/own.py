@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Assigned
+from aiokafka.errors import OffsetOutOfRangeError
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
@@ -123,65 +123,35 @@ async def own_ranges(
 
 async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
     """The committed records in ``ranges`` as aiokafka has them, once. Raises RetriableError where the cluster hands
-    out nothing for a minute, or begins anew, and as the cluster."""
+    out nothing for a minute, or the log has lost what was to be read, and as the cluster."""
     if not ranges:
         return
-    place = Assigned(log.topic, log.partition)
+    place, what = Assigned(log.topic, log.partition), f"cluster {cluster.name}: {log}"
+    clock = asyncio.get_running_loop().time
     with reading(cluster, log.topic):
-        async with reader(cluster, read_committed=True, auto_offset_reset="earliest") as consumer:
+        # From another place it would be read twice, or not at all.
+        async with reader(cluster, read_committed=True, auto_offset_reset="none") as consumer:
             consumer.assign([place])
             stable = (await consumer.end_offsets([place]))[place]
             for some in stretches(ranges, stable):
-                begins, end = [first for first, _ in some], some[-1][1]
-                consumer.seek(place, some[0][0])
-                pace = _Pace(cluster, log)
-                while (at := await pace.at(consumer, place)) < end:
-                    fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
-                    if fetched and fetched[0].offset < at:
-                        raise pace.went_back(at)
+                begins, end, at, give_up_s = [first for first, _ in some], some[-1][1], some[0][0], clock() + _STALLED_S
+                consumer.seek(place, at)
+                while at < end:
+                    try:
+                        fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
+                    except OffsetOutOfRangeError as error:
+                        raise RetriableError(
+                            f"{what} has lost offset {at} while it was read: run this again"
+                        ) from error
                     for record in inside(fetched, some, begins):
                         yield record
-
-
-class _Pace:
-    """Sees to it that a reader gets on: brokers that are gone, or a log that was cut, are waited for without an end."""
-
-    def __init__(self, cluster: Cluster, log: TopicPartition) -> None:
-        self._cluster = cluster
-        self._log = log
-        self._clock = asyncio.get_running_loop().time
-        self._at = -1
-        self._since_s = self._clock()
-
-    async def at(self, consumer: AIOKafkaConsumer, place: Assigned) -> int:
-        """Its position. Raises RetriableError where that goes back or stays for too long, or there is none."""
-        try:
-            async with asyncio.timeout(_STALLED_S):
-                at = int(await consumer.position(place))
-        except TimeoutError:
-            raise self._stalled("from where it was cut") from None
-        now_s = self._clock()
-        if at < self._at:
-            raise self.went_back(self._at)
-        if at != self._at:
-            self._at, self._since_s = at, now_s
-        elif now_s - self._since_s > _STALLED_S:
-            raise self._stalled(f"from offset {at} on")
-        return at
-
-    def went_back(self, at: int) -> RetriableError:
-        """For a log that ends before the place by now: aiokafka reads it from the beginning on (``auto_offset_reset``),
-        and what was read would come a second time."""
-        return RetriableError(
-            f"cluster {self._cluster.name}: {self._log} has lost its end while it was read, and has no offset {at} any "
-            "more: run this again, which looks at what is left of it"
-        )
-
-    def _stalled(self, where: str) -> RetriableError:
-        return RetriableError(
-            f"cluster {self._cluster.name}: {self._log} could not be read {where} for {_STALLED_S:g} s: see whether "
-            "its brokers answer, and whether its log has lost its end; then run this again"
-        )
+                    if (now := int(await consumer.position(place))) != at:
+                        at, give_up_s = now, clock() + _STALLED_S
+                    elif clock() > give_up_s:
+                        raise RetriableError(
+                            f"{what} could not be read from offset {at} on for {_STALLED_S:g} s: see whether its "
+                            "brokers answer; then run this again"
+                        )
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
@@ -197,7 +167,7 @@ async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) 
 
 class Fate(StrEnum):
     SAME = "same"
-    ANEW = "made anew"
+    RECREATED = "recreated"
     CUT = "truncated"
     GONE = "gone"
 
@@ -226,7 +196,7 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
     ``epoch_end``: where the leader epoch of the last batch copied ends now; -1 where nobody knows.
     """
     if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
-        return Log(Fate.ANEW, topic_id, begin, end)
+        return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
     same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)
     return Log(Fate.CUT if same_to < copied else Fate.SAME, topic_id, begin, end, same_to)

@@ -126,6 +126,7 @@ ACCEPTABLE: Final[Mapping[str, Rule]] = {
     "checkpoints": Rule.STALE_CHECKPOINT,
     "deleted": Rule.DELETED,
     "copy-time": Rule.COPY_TIME,
+    "diverged": Rule.DIVERGED,
 }
 _WORDS: Final[Mapping[Rule, Rule]] = {Rule.NOT_COPIED: Rule.DELETED}
 _RUN_AGAIN: Final = "run the command again"
@@ -142,6 +143,10 @@ _REMEDIES: Final[Mapping[Rule, str]] = {
         "skip them: --accept deleted={group}"
     ),
     Rule.DELETED: "let it read these records at the source first; to skip them: --accept deleted={group}",
+    Rule.DIVERGED: (
+        "export these records and compare (heliograph unreplicated --export DIR); to move it in spite of them: "
+        "--accept diverged={group}"
+    ),
     Rule.STALE_CHECKPOINT: (
         "if its consumers were ahead of the copy: --accept checkpoints={group}; else set it by time: --at TIME --group "
         "{group}"

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, told_offsets
-from connect.kafka.topic_configs import describe
+from connect.kafka.topic_configs import perhaps_compacted
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
 from connectors.failover.site import Site
@@ -66,8 +65,8 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
 
 async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[GroupMove]) -> list[str]:
     """Why each move cannot be compared; empty if it can."""
-    compacted_there = await compacted(target, {one.target[0] for one in moves})
-    compacted_here = await compacted(source, {one.source[0] for one in moves}, in_doubt=False)
+    compacted_there = await perhaps_compacted(target, {one.target[0] for one in moves})
+    compacted_here = await perhaps_compacted(source, {one.source[0] for one in moves}, in_doubt=False)
     begins, _ = await told_offsets(source, {one.source for one in moves}, EARLIEST)
 
     def why(one: GroupMove) -> str:
@@ -165,27 +164,18 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
     return [some for _, _, some in rounds]
 
 
-async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
-    """Return the topics that are compacted and, ``in_doubt``, those whose ``cleanup.policy`` cannot be read. Raises as
-    the cluster."""
-    found = set()
-    for topic, configs in (await describe(cluster, topics)).items():
-        policy = None if isinstance(configs, HeliographError) else configs.get("cleanup.policy")
-        if in_doubt if policy is None or policy.value is None else "compact" in policy.value:
-            found.add(topic)
-    return found
-
-
-async def first_records(cluster: Cluster, places: Mapping[Partition, int], count: int) -> dict[Partition, list[Any]]:
-    """The next ``count`` records of each partition, as a consumer of committed records gets them; without partitions
-    that could not be read in time. Raises as the cluster."""
-    return await _next_records(cluster, places, count, True) if places else {}
+async def first_records(
+    cluster: Cluster, places: Mapping[Partition, int], count: int, group: str
+) -> dict[Partition, list[Any]]:
+    """The next ``count`` records of each partition, as a consumer of ``group`` gets them that commits nothing; without
+    partitions that could not be read in time. Raises as the cluster."""
+    return await _next_records(cluster, places, count, True, group_id=group) if places else {}
 
 
 async def _next_records(
-    cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool
+    cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Without those that could not be read in time."""
+    """Without those that could not be read in time; ``more`` is for the consumer."""
     found: dict[Partition, list[Any]] = {one: [] for one in places}
     with reading(cluster, ", ".join(sorted({topic for topic, _ in places}))):
         async with reader(
@@ -193,6 +183,7 @@ async def _next_records(
             read_committed=read_committed,
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=_FETCH_BYTES,
+            **more,
         ) as consumer:
             partitions = {TopicPartition(*one): one for one in places}
             consumer.assign(list(partitions))

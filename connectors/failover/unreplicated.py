@@ -1,10 +1,11 @@
-"""Records that only the old primary holds, after a failover that nobody had planned: found."""
+"""Records that only the old primary holds, after a failover that was not planned: found, exported, and which of them
+were appended to the new one."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,24 +17,76 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appender import Mark, copied_to, read_marks
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
+from connectors.failover.lease import decode_object, encode_key, stored
 from connectors.failover.own import Fate, Own, Range, count, logs_now, own_ranges, read_ranges, without
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
-from connectors.positions import Position
+from connectors.positions import Position, text
 from connectors.source.reach import target_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied, read_positions
 
 _CREATE_TIME: Final = 0
+#: Behind the key of the lease.
+_APPENDED: Final = text("appended")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The unreplicated records of ``source`` up to the offset ``appended`` are on ``target``; -1 for none.
+
+    The ids name the topics, None on brokers that have none. ``copied``: up to which offset the flow had copied the
+    source then; -1 without a position.
+    """
+
+    source: TopicPartition
+    source_id: UUID | None
+    target: TopicPartition
+    target_id: UUID | None
+    copied: int
+    appended: int = -1
+
+    def is_of(self, other: Mark) -> bool:
+        """Whether it is of the same topics, as far as ids tell."""
+        ids = (self.source_id, other.source_id), (self.target_id, other.target_id)
+        same = all(None in pair or pair[0] == pair[1] for pair in ids)
+        return same and (self.source, self.target) == (other.source, other.target)
+
+
+def encode_mark(flow: str, mark: Mark) -> tuple[bytes, bytes]:
+    """Return key and value."""
+    ids = [None if one is None else str(one) for one in (mark.source_id, mark.target_id)]
+    row = [mark.source, ids[0], mark.target, ids[1], mark.copied, mark.appended]
+    return encode_key(flow) + _APPENDED + text(str(mark.source)), json.dumps({"format": 2, "mark": row}).encode()
+
+
+def _decode_mark(value: bytes) -> Mark:
+    found = decode_object(value)
+    if found["format"] != 2:
+        raise PermanentError("another version of Heliograph has appended records of this flow: use that one")
+    source, source_id, target, target_id, copied, appended = found["mark"]
+    ids = [None if one is None else UUID(one) for one in (source_id, target_id)]
+    return Mark(TopicPartition(*source), ids[0], TopicPartition(*target), ids[1], copied, appended)
+
+
+async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
+    """By source partition. Raises as :func:`connectors.failover.lease.stored`."""
+    front = encode_key(site.flow.flow) + _APPENDED
+    kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
+    marks = [_decode_mark(value) for key, value in kept.items() if key.startswith(front)]
+    return {one.source: one for one in marks}
+
+
+def _copied(position: Position | None) -> int:
+    return -1 if position is None else position.next_source_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
     """Of one partition of the source, what was not appended.
 
-    ``mark`` says how far it was; ``doubt``: why some of these may be on the target already, empty if none is.
+    ``mark`` has what was; ``doubt``: why some of these may be on the target already, empty if none is.
     ``is_missing``: the target does not have the partition.
     """
 
@@ -65,15 +118,20 @@ class _Extent(NamedTuple):
     may_have_arrived: bool = False
 
 
-async def find(site: Site) -> list[Unreplicated]:
-    """Of every partition that the flow has copied some of, or takes. Raises as the clusters."""
-    stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    # The worker of the flow back goes on with heartbeats there, which are nobody's records.
-    positions = {one: each for one, each in stored.items() if not site.flow.policy.is_heartbeats_topic(one.topic)}
+async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
+    """Of every partition that the flow has copied some of, or takes; or ``until`` these offsets of partitions, whether
+    it takes them or not. Raises as the clusters."""
+    known = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    # The worker of the flow back goes on with heartbeats there, which no reader misses.
+    positions = {
+        one: each
+        for one, each in known.items()
+        if not site.flow.policy.is_heartbeats_topic(one.topic) and (until is None or one in until)
+    }
     logs = await logs_now(site.source, positions)
     there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
     ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
-    new = await _extents(site, positions)
+    new = await _extents(site, positions, until)
     # In this order: what the flow back stores meanwhile is in its map too.
     brought = await _brought(site, {*there, *new})
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
@@ -87,20 +145,25 @@ async def find(site: Site) -> list[Unreplicated]:
 
     async def look_at(one: TopicPartition) -> Unreplicated | None:
         target, surplus, since = targets[one], CopiedEnd(0), 0
-        known = topics.get(target.topic)
+        topic = topics.get(target.topic)
         if one in new:
             extent = new[one]
         else:
             log = logs[one]
-            since = log.same_to if is_kept(positions[one], known) else 0
+            since = log.same_to if is_kept(positions[one], topic) else 0
             extent, surplus = _Extent(log.topic_id, max(log.begin, since), ends[one]), written[one]
-        is_missing = known is None or target.partition not in known.partitions
-        mark = Mark(
-            one, extent.topic_id, target, None if known is None else known.topic_id, copied_to(positions.get(one))
+        extent = extent._replace(end=min(extent.end, (until or {}).get(one, extent.end)))
+        is_missing = topic is None or target.partition not in topic.partitions
+        mark = Mark(one, extent.topic_id, target, topic.topic_id if topic else None, _copied(positions.get(one)))
+        before = marks.get(one)
+        if is_missing or before is None or not before.is_of(mark):
+            before = mark
+        elif before.copied == mark.copied:
+            mark = before
+        ranges = without(
+            await own_ranges(copies, one, extent.topic_id, max(extent.begin, mark.appended + 1), extent.end),
+            brought.get(one, ()),
         )
-        mark = mark if is_missing else marks.of(mark)
-        begin = max(extent.begin, mark.appended + 1)
-        ranges = without(await own_ranges(copies, one, extent.topic_id, begin, extent.end), brought.get(one, ()))
         doubt = ""
         if surplus.surplus and mark.appended < since:  # else they were told apart before any was appended
             arrived = await _arrived(site, one, ranges, target, surplus)
@@ -111,17 +174,20 @@ async def find(site: Site) -> list[Unreplicated]:
             return None
         if extent.may_have_arrived:
             doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
-        if own.first <= mark.unknown_to:
-            doubt = "they may have been appended before"
+        if before.copied != mark.copied and own.first <= before.appended:
+            doubt = "they may have been appended before, when the flow had copied up to another offset"
         return Unreplicated(own, tuple(ranges), mark, doubt, is_missing)
 
     seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]
 
 
-async def _extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, _Extent]:
-    """Of all partitions that the flow takes but ``known``, which have a position. Raises as the clusters."""
-    wanted = await _selected(site, known)
+async def _extents(
+    site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
+) -> dict[TopicPartition, _Extent]:
+    """Of all partitions that the flow takes, or ``among`` these, but ``known``, which have a position. Raises as the
+    clusters."""
+    wanted = await _selected(site, known, among)
     if not wanted:
         return {}
     begins = await list_offsets(site.source, wanted, EARLIEST)
@@ -136,17 +202,19 @@ async def _extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicP
     return found
 
 
-async def _selected(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, UUID | None]:
-    """With the ids of their topics. Heartbeats are nobody's records."""
-    if not site.flow.enabled:
+async def _selected(
+    site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
+) -> dict[TopicPartition, UUID | None]:
+    """With the ids of their topics."""
+    if not site.flow.enabled and among is None:
         return {}
-    topics = selected(site.flow.should_mirror, (await site.source.metadata(None)).topics)
+    topics = (await site.source.metadata(None)).topics
     return {
         one: topic.topic_id
-        for topic in topics
+        for topic in (selected(site.flow.should_mirror, topics) if among is None else topics.values())
         if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
         for index in topic.partitions
-        if (one := TopicPartition(topic.name, index)) not in known
+        if (one := TopicPartition(topic.name, index)) not in known and (among is None or one in among)
     }
 
 
@@ -178,8 +246,8 @@ def is_kept(position: Position, known: TopicMetadata | None) -> bool:
 async def _arrived(
     site: Site, one: TopicPartition, ranges: Sequence[Range], target: TopicPartition, written: CopiedEnd
 ) -> int:
-    """Before which offset all of them arrived: the first, as many as the flow wrote behind what it stored, if the last
-    of them is the last that it wrote. 0 in doubt, for what is not known to have arrived counts as stranded."""
+    """Before which offset all of them arrived: counted off, as many as the flow wrote behind what it stored, if the
+    last of them is the last that it wrote. 0 in doubt: what is not known to have arrived counts as unreplicated."""
     if site.flow.changing_key:
         return 0
     ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
@@ -205,23 +273,18 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
 
 
-def records_of(site: Site, one: Unreplicated) -> AsyncGenerator[Any, None]:
-    """As aiokafka has them."""
-    return read_ranges(site.source, one.source, one.ranges)
-
-
-async def export(site: Site, stranded: Sequence[Unreplicated], directory: Path) -> list[Path]:
+async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
     """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
 
     Raises OSError, and as the source.
     """
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
-    for one in stranded:
+    for one in found:
         file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
         beside = file.with_name(file.name + ".new")
         with beside.open("w") as out:
-            async for record in records_of(site, one):
+            async for record in read_ranges(site.source, one.source, one.ranges):
                 out.write(json.dumps(as_json(record)) + "\n")
         beside.replace(file)
         written.append(file)

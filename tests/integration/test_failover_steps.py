@@ -129,7 +129,11 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
     said = capsys.readouterr().out
     assert "3 groups ready, 0 blocked; nothing was changed" in said
     assert "3 of 3 target offsets were read from" in said
-    assert "RTO, beside the drain and the stop of the flow: " in said and f"RPO, if {copied.us} was lost now: " in said
+    assert (
+        "RTO: " in said
+        and "; estimated: drain 0.0 s, stop 2.0 s, moves " in said
+        and f"RPO, if {copied.us} was lost now: " in said
+    )
     assert set((await copied.stored()).values()) == {None}
 
 

@@ -96,7 +96,7 @@ async def look(
 ) -> tuple[Place | None, list[Finding]]:
     """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
 
-    async def told(cluster: Cluster, partitions: Collection[Any], at: int) -> Any:
+    async def told(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
         return dict.fromkeys(partitions, cluster.start if at == EARLIEST else cluster.end), {}
 
     async def start(cluster: Cluster, *_: Any) -> int:
@@ -120,7 +120,15 @@ async def look(
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
-            Any, SimpleNamespace(flow=one, map_topic=one, name="MirrorSourceConnector", enabled=True, **plain | of_flow)
+            Any,
+            SimpleNamespace(
+                flow=one,
+                map_topic=one,
+                name="MirrorSourceConnector",
+                enabled=True,
+                source_alias="us",
+                **plain | of_flow,
+            ),
         )
         for one in maps
     )
@@ -235,17 +243,7 @@ async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) 
         (None, None, None),
     ],
 )
-async def test_of_two_maps_the_one_that_reaches_so_far_tells(
-    monkeypatch: pytest.MonkeyPatch,
-    copied: tuple[int, Lies] | None,
-    back: tuple[int, Lies] | None,
-    first: int | None,
+def test_of_two_maps_the_one_that_reaches_so_far_tells(
+    copied: tuple[int, Lies] | None, back: tuple[int, Lies] | None, first: int | None
 ) -> None:
-    for name, found in (("_first_copied", copied), ("_first_back", back)):
-
-        async def tells(*_: Any, found: tuple[int, Lies] | None = found) -> Translation | None:
-            return found and Translation(*found)
-
-        monkeypatch.setattr(Places, name, tells)
-    of_two = object.__new__(Places)
-    assert await of_two.first_there(SOURCE, TARGET, 57) == first
+    assert places.first_of([one and Translation(*one) for one in (copied, back)]) == first

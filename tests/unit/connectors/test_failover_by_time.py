@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from connect.cli.failover import Arguments, wish_of
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import ConfigError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
-from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.failover import collect, group_reads, places
 from connectors.failover.group_reads import GroupsLook
 from connectors.failover.plan import Options, is_blocking
@@ -54,7 +53,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
             return dict.fromkeys(partitions, 7)
         return {one: 0 if one == EMPTY else 90 if at == LATEST else 0 for one in partitions}
 
-    async def told(*arguments: Any) -> Any:
+    async def told(*arguments: Any, **_: Any) -> Any:
         return await offsets(*arguments), {}
 
     async def checkpoints(look: GroupsLook) -> Any:
@@ -75,8 +74,8 @@ async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] 
         return None
 
     places: Any = SimpleNamespace(
-        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None,
-        source_id=lambda _: None, flow=SimpleNamespace(map_topic="map", flow="us->eu"),
+        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_from=lambda _: None,
+        flow=SimpleNamespace(map_topic="map", flow="us->eu"),
     )  # fmt: skip
     look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
     return await look.groups()
@@ -130,13 +129,11 @@ async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
 async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
     monkeypatch: pytest.MonkeyPatch, accepts: bool
 ) -> None:
-    async def describe(_: Any, topics: Collection[str]) -> Any:
-        assert set(topics) == {"us.a", "us.b", "us.c"}, "by offset no clock counts"
-        kinds = {"us.a": "LogAppendTime", "us.b": "CreateTime"}
-        told = {name: {"message.timestamp.type": TopicConfig(kind, ConfigSource.TOPIC)} for name, kind in kinds.items()}
-        return {**told, "us.c": PermanentError("it does not tell")}
+    async def topic_values(_: Any, topics: Collection[str], key: str) -> dict[str, str]:
+        assert (set(topics), key) == ({"us.a", "us.b", "us.c"}, "message.timestamp.type"), "by offset no clock counts"
+        return {"us.a": "LogAppendTime", "us.b": "CreateTime"}
 
-    monkeypatch.setattr(collect, "describe", describe)
+    monkeypatch.setattr(collect, "topic_values", topic_values)
     moves = [
         GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
     ]

@@ -23,11 +23,9 @@ class Topic:
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
-        self.denied: tuple[str, ...] | None = None
         self.record = SimpleNamespace(owner="ann@here", command="heliograph failover")
 
-    async def store(self, *, denied: tuple[str, ...] | None = None, records: Any = ()) -> None:
-        self.denied = denied if denied is not None else self.denied
+    async def store(self, *, records: Any = ()) -> None:
         self.put(records)
 
     def put(self, records: list[OutRecord]) -> None:
@@ -61,7 +59,7 @@ async def test_what_was_written_is_read_in_parts_too(topic: Topic, monkeypatch: 
     one.changed("readers", rows)
     (run,) = topic.runs()
     assert (run.starts, run.groups, run.denied) == (tuple(starts), {"readers": tuple(rows)}, ("orders",))
-    assert (run.owner, run.state, topic.denied) == ("ann@here", State.OPEN, ("orders",))
+    assert (run.owner, run.state, one.denied) == ("ann@here", State.OPEN, frozenset({"orders"}))
     topic.put(one.of_group("readers", ()))
     one.changed("readers", ())
     await one.store(starts=starts[:1], denied=(), state=State.UNDONE, replaces=True)
@@ -91,6 +89,15 @@ async def test_old_runs_are_forgotten_with_all_that_they_had(topic: Topic) -> No
     runs = topic.runs()
     assert [run.id for run in runs] == [f"{number:03}" for number in range(9, 20)]
     assert len(topic.values) == 3 * len(runs)
+
+
+async def test_writers_that_a_run_lets_in_are_refused_by_none_before(topic: Topic) -> None:
+    await written(topic, Run("1", "us", "eu")).store(denied=("orders",), state=State.DONE)
+    second = written(topic, Run("2", "us", "eu"), topic.runs())
+    await second.store(denied=("mail",))
+    assert second.denied == {"orders", "mail"}
+    await second.store(denied=())
+    assert [(run.denied, run.state) for run in topic.runs()] == [((), State.DONE), ((), State.OPEN)]
 
 
 def test_an_undo_takes_back_the_newest_that_has_changed_anything() -> None:

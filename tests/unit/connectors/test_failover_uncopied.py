@@ -16,10 +16,10 @@ from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import unreplicated
-from connectors.failover.appender import Mark, Marks
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.own import Fate, Log, Own, Range
 from connectors.failover.site import Site
+from connectors.failover.unreplicated import Mark
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
 
@@ -114,8 +114,8 @@ def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
     async def nothing(*_: Any) -> Any:
         return {}
 
-    async def read_marks(_: Any) -> Marks:
-        return Marks(True, {one.source: one for one in marks})
+    async def read_marks(_: Any) -> dict[TopicPartition, Mark]:
+        return {one.source: one for one in marks}
 
     fakes = {"read_positions": positions, "logs_now": logs, "copied_ends": nothing, "_brought": nothing}
     for name, fake in {**fakes, "read_marks": read_marks, "MapReader": Copies}.items():
@@ -167,8 +167,6 @@ KEPT = Mark(ORDERS, None, ORDERS, None, 30)
         # Of a failover before: the flow has copied on since.
         (replace(KEPT, copied=20, appended=29), 0, True, [(30, 40)], ""),
         (replace(KEPT, copied=20, appended=34), 0, True, [(30, 40)], "may have been appended before"),
-        # An earlier version has written it before it appended anything.
-        (replace(KEPT, copied=None, appended=34), 0, True, [(30, 40)], "may have been appended before"),
     ],
 )
 async def test_what_is_stranded_of_a_partition_that_was_copied(

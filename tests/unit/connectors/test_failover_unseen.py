@@ -100,6 +100,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     of = site(enabled=False)
     of.checkpoints, of.others = None, ()
+    of.turned = lambda: of
     for name in (
         "why_silent",
         "not_copied",
@@ -108,6 +109,8 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "read_positions",
         "read_heartbeats",
         "only_at_source",
+        "find_diverged",
+        "topic_values",
     ):
         monkeypatch.setattr(collect, name, answers({}))
     monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
@@ -143,7 +146,7 @@ async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_some
     monkeypatch.setattr(starting, "read_positions", positions)
     ends, of = {source: CopiedEnd(9)}, site(enabled=False)
     if target_topic == "us.orders":
-        assert await starting.starts_due(of, ends) == ([], [])
+        assert await starting.starts_due(of, ends) == ([], [], {})
         return
     with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, and CREATE, READ and WRITE"):
         await starting.starts_due(of, ends)
