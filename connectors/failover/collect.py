@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: A lost cluster is to be reported soon.
 _LOOK_S: Final = 15.0
 #: Of all looks at a cluster together.
-DEADLINE_S: Final = 45.0
+DEADLINE_S: Final = 60.0
 #: Of the look at one group: its coordinator may not answer.
 _GROUP_S: Final = 30.0
 #: Of the last heartbeats.
@@ -142,10 +142,8 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
                 await one
         if lag is not None:
             stopped |= {name: f"it could not be looked at: {why}" for name, why in lag.unknown.items()}
-        last_known = None
         if wish.is_gone:
             looks.notes += as_notes(stopped)
-            last_known = places.last_known(look_at.ahead)
         return Snapshot(
             source=here,
             target=there,
@@ -153,7 +151,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
             is_gone=wish.is_gone,
             lag=lag,
             copied_until_ms=await heartbeats,
-            last_known=last_known,
+            last_known=places.last_known(look_at.ahead) if source is None else None,
             groups=groups,
             moved=journal.moved(await interrupted),
             stopped=stopped,

@@ -187,7 +187,7 @@ class Snapshot:
         lag: None if it is not known.
         copied_until_ms: Until when records of the source arrived, by mirrored heartbeats, in milliseconds since 1970;
             -1 if that is not known.
-        last_known: With the source gone, instead of the lag.
+        last_known: If the source is not asked, instead of the lag.
         moved: Target offsets that an interrupted run has given to groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
         operators: Who else moves readers of these clusters now.
