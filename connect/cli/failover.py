@@ -21,9 +21,8 @@ from connect.core.errors import ConfigError, PermanentError
 
 if TYPE_CHECKING:
     from connect.cli.flow_control import RestControl
-    from connectors.failover.collect import Wish
     from connectors.failover.execute import Failover
-    from connectors.failover.plan import Plan
+    from connectors.failover.plan import Plan, Wish
     from connectors.failover.returning import Failback
     from connectors.failover.site import Site
     from connectors.flows import MirrorMakerConfig
@@ -180,8 +179,7 @@ def warn(line: str) -> None:
 
 def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
     """Raises ConfigError if a pattern, a time or a word is wrong."""
-    from connectors.failover.collect import Wish
-    from connectors.failover.plan import ACCEPTABLE, Options
+    from connectors.failover.plan import ACCEPTABLE, Options, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:

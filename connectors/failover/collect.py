@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connect.core.errors import ClusterUnreachable, HeliographError
-from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.clock import wall_ms
+from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
 from connect.kafka.group_offsets import group_state
 from connect.kafka.topic_configs import topic_values
@@ -18,10 +19,10 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import journal, lease
 from connectors.failover.denying import first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl, without_heartbeats
-from connectors.failover.group_reads import GroupsLook, why_silent
+from connectors.failover.group_reads import GroupsLook, in_topics, why_silent
 from connectors.failover.only_at_source import only_at_source
 from connectors.failover.places import Places
-from connectors.failover.plan import Options
+from connectors.failover.plan import Wish
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot, named
 from connectors.failover.starting import find_diverged, way_back
@@ -38,40 +39,11 @@ T = TypeVar("T")
 _LOOK_S: Final = 15.0
 #: Of all looks at a cluster together.
 DEADLINE_S: Final = 60.0
-#: Of the look at one group: its coordinator may not answer.
-_GROUP_S: Final = 30.0
 #: Of the last heartbeats.
 _HEARTBEATS: Final = 100
 #: Each look waits for so long if a topic does not exist.
 _GONE_AFTER_S: Final = 2.0
 _LOG_APPEND_TIME: Final = "LogAppendTime"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the operator wants.
-
-    Args:
-        takes: Which groups.
-        options: What may happen to them.
-        named: Those of them that have one name, and no pattern.
-        at_ms: Target offsets by time; None by offset.
-        topics: What those that are named read, by time, if the source is gone: its names.
-        is_gone: The source counts as gone, whether it answers or not.
-        leaves_unreplicated: The flow back may pass over records that only the target holds.
-        sample: Records of each partition of a group that are compared.
-    """
-
-    takes: Callable[[str], bool]
-    options: Options = field(default_factory=Options)
-    named: frozenset[str] = frozenset()
-    at_ms: int | None = None
-    topics: frozenset[str] = frozenset()
-    is_gone: bool = False
-    sample: int = 10
-    denies_writes: bool = False
-    leaves_unreplicated: bool = False
-    timeout_s: float = 600.0
 
 
 class _Looks:
@@ -116,7 +88,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
         raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
     places = Places(site.flow, site.back, site.checkpoints, source, site.target)
-    look_at = _groups_look(site, wish, source, places)
+    look_at = GroupsLook(site, wish, source, places)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
         if wish.is_gone and not source_error:
@@ -270,15 +242,6 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
     return {str(one): f"it is {states[one].state}: {states[one].reason}" for one in wanted}
 
 
-def in_topics(partitions: Collection[TopicPartition], topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
-    """Those of ``topics``; what cannot be looked into counts as there."""
-    return [
-        one
-        for one in partitions
-        if (topic := topics.get(one.topic)) is not None and (topic.error_code or one.partition in topic.partitions)
-    ]
-
-
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
     """If the source is gone, they are not copied any more, and what is moved is what was copied."""
     whys = [f"{name}: {why}" for name, why in stopped.items()]
@@ -290,8 +253,7 @@ async def _operators(site: Site, *, has_source: bool) -> list[str]:
     known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
     if has_source:
         known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
-    now_ms = time.time_ns() // 1_000_000
-    return [str(one) for one in known if one and one.is_held(now_ms) and one.run not in site.held]
+    return [str(one) for one in known if one and one.is_held(wall_ms()) and one.run not in site.held]
 
 
 async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
@@ -347,22 +309,7 @@ async def groups_now(site: Site, wish: Wish) -> Groups:
     """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
     places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
     await places.begin()
-    return await _groups_look(site, wish, site.source, places).groups()
-
-
-def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places) -> GroupsLook:
-    return GroupsLook(
-        wish.takes,
-        source,
-        site.target,
-        places,
-        site.checkpoints.checkpoints_topic,
-        wish.at_ms,
-        named=wish.named,
-        topics={site.flow.remote_topic(one) for one in wish.topics},
-        others=site.others,
-        group_s=_GROUP_S,
-    )
+    return await GroupsLook(site, wish, site.source, places).groups()
 
 
 def in_utc(at_ms: int) -> str:

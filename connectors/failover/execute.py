@@ -21,7 +21,6 @@ from connect.kafka.transactions import Superseded
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect
-from connectors.failover.collect import Wish
 from connectors.failover.denying import denied_already, deny_writes, first_rules
 from connectors.failover.draining import (
     CopiedEnd,
@@ -36,7 +35,7 @@ from connectors.failover.draining import (
 from connectors.failover.group_reads import why_silent
 from connectors.failover.journal import GroupBefore, Journal, State
 from connectors.failover.lease import InHand, Lease, await_no_way_back, hold
-from connectors.failover.plan import Plan, differing, gone_on, plan
+from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule, named
@@ -86,20 +85,20 @@ class GroupMover:
         return findings
 
     async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:
-        group = moves[0].group
-        rows = self._journal.run.rows(moves)
-        return await self.change(writer, group, expected(moves), to_commit(moves), rows)
+        before = {one.target: one.before for one in moves}
+        wanted = {one.target: Committed(one.after, one.metadata) for one in moves}
+        return await self.change(moves[0].group, before, wanted, self._journal.run.rows(moves), writer)
 
     async def change(
         self,
-        writer: TransactionalWriter,
         group: str,
         before: Mapping[Partition, int | None],
         wanted: Mapping[Partition, Committed],
-        rows: Sequence[GroupBefore],
+        rows: Sequence[GroupBefore] = (),
+        writer: TransactionalWriter | None = None,
     ) -> Finding | None:
-        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal.
-        Return why not."""
+        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal,
+        or that nothing is left to be taken back. Return why not."""
         found: list[Finding] = []
 
         async def may_commit(_: object) -> bool:
@@ -108,14 +107,14 @@ class GroupMover:
             found[:] = await self._why_not(group, before, wanted)
             return not found
 
-        records = self._journal.of_group(group, rows)
         try:
-            await writer.write(records, may_commit, {group: wanted} if wanted else {})
+            records = [self._journal.of_group(group, rows)]
+            await (writer or self._lease.lanes[0]).write(records, may_commit, {group: wanted} if wanted else {})
             if found:
                 return found[0]
             self._journal.changed(group, rows)
             now = await committed(self._target, group, list(wanted), stable=True) if wanted else {}
-        except (InHand, Superseded) as error:
+        except Superseded as error:
             raise InHand("another operator has taken this failover over: this one stops") from error
         except HeliographError as error:
             return Finding(group, Rule.NOT_MOVED, f"was not moved: {error}")
@@ -138,12 +137,6 @@ class GroupMover:
                 return [Finding(group, Rule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
         return []
 
-    async def take_back(
-        self, group: str, before: Mapping[Partition, int | None], wanted: Mapping[Partition, Committed]
-    ) -> Finding | None:
-        """As :meth:`change`, and the journal forgets the group."""
-        return await self.change(self._lease.lanes[0], group, before, wanted, ())
-
     async def forget(self, group: str, places: Collection[Partition], before: Mapping[Partition, int | None]) -> str:
         """Delete offsets of a group that has committed ``before`` and nothing newer; return why not.
 
@@ -159,16 +152,6 @@ class GroupMover:
             return f"group {group}: its coordinator answers too slowly to take it back: run this again"
         refused = await forget(self._target, group, places)
         return ", ".join(f"group {group}, {topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
-
-
-def to_commit(moves: Sequence[GroupMove]) -> dict[Partition, Committed]:
-    """What to store for one group."""
-    return {one.target: Committed(one.after, one.metadata) for one in moves}
-
-
-def expected(moves: Sequence[GroupMove]) -> dict[Partition, int | None]:
-    """What one group has committed on the target as long as nothing newer was."""
-    return {one.target: one.before for one in moves}
 
 
 class Failover:
@@ -218,14 +201,11 @@ class Failover:
 
     async def run_under(self, lease: Lease, looked: Plan) -> Done:
         """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
-        is_done = False
         try:
-            done = await self._run_under(lease, looked)
-            is_done = True
-        finally:
-            if not is_done:
-                self._tell_what_is_left()
-        return done
+            return await self._run_under(lease, looked)
+        except BaseException:
+            self._tell_what_is_left()
+            raise
 
     def _tell_what_is_left(self) -> None:
         flow = self._site.flow

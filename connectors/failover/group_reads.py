@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
 from connect.core.errors import HeliographError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import (
     SHARE,
@@ -24,20 +24,25 @@ from connect.kafka.offsets import LATEST, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.live_offsets import Live, read_live
 from connectors.checkpoint.offset_sync import why_left
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.places import LEADER_S, Places, about, readable, without_empty_steps
+from connectors.failover.plan import Wish
+from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place, Rule, move_of, named
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Partition)
 
 _AT_ONCE: Final = 64
+#: Of the look at one group: its coordinator may not answer.
+_GROUP_S: Final = 30.0
 _NO_CHECKPOINT: Final = (
     "has no checkpoint: it is younger than refresh.groups.interval.seconds and emit.checkpoints.interval.seconds, or "
     "the flow's groups leave it out"
 )
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _CHANGELOG: Final = "-changelog"
 #: What a group has committed at a source that is gone.
 _UNKNOWN: Final = Committed(-1, "")
@@ -58,41 +63,15 @@ _WITHOUT_OFFSETS: Final[Mapping[str, Finding]] = {
 
 
 class GroupsLook:
-    """At groups whose whole names ``takes`` accepts.
+    """At the groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
+    committed."""
 
-    Args:
-        source: None if it is gone: then the flow's checkpoints say what groups had committed.
-        checkpoints_topic: On the target.
-        at_ms: Target offsets by time, in milliseconds since 1970, instead of by offset; None for none.
-        named: Groups that are looked for even if there is no trace of them; ``topics`` are remote ones they read.
-        others: Aliases of clusters that are neither the source nor the target.
-        group_s: How long a group may take, in seconds: its coordinator may not answer.
-    """
-
-    def __init__(
-        self,
-        takes: Callable[[str], bool],
-        source: Cluster | None,
-        target: Cluster,
-        places: Places,
-        checkpoints_topic: str,
-        at_ms: int | None = None,
-        *,
-        named: Collection[str] = (),
-        topics: Collection[str] = (),
-        others: Collection[str] = (),
-        group_s: float = 20.0,
-    ) -> None:
-        self._takes = takes
+    def __init__(self, site: Site, wish: Wish, source: Cluster | None, places: Places) -> None:
+        self._site = site
+        self._wish = wish
         self._source = source
-        self._target = target
+        self._target = site.target
         self._places = places
-        self._checkpoints_topic = checkpoints_topic
-        self._at_ms = at_ms
-        self._named = named
-        self._topics = topics
-        self._others = others
-        self._group_s = group_s
         #: When each group's last checkpoint was written, in milliseconds since 1970; none if the source was asked.
         self.seen_at_ms: dict[str, int] = {}
         #: Records that groups had read at a source that is gone, and that did not arrive.
@@ -115,7 +94,7 @@ class GroupsLook:
         return Groups(tuple(found), tuple(moves), (*findings, *begun), lost)
 
     async def _of_source(self, source: Cluster) -> tuple[list[GroupMove], list[Finding], tuple[str, ...]]:
-        listed = {name: one for name, one in (await list_groups(source)).items() if self._takes(name)}
+        listed = {name: one for name, one in (await list_groups(source)).items() if self._wish.takes(name)}
         findings = [replace(known, group=name) for name, one in listed.items() if (known := _without_offsets(one))]
         findings += [
             Finding(name, Rule.USED_AT_SOURCE, f"has members on cluster {source.name} (it is {one.state})")
@@ -140,10 +119,10 @@ class GroupsLook:
     async def _one(self, group: str, look: Awaitable[T]) -> T | Finding:
         """One that cannot be read, or not in time, does not keep others from being read."""
         try:
-            async with asyncio.timeout(self._group_s):
+            async with asyncio.timeout(_GROUP_S):
                 return await look
         except TimeoutError:
-            return Finding(group, Rule.UNREADABLE, f"could not be read within {self._group_s:g} s")
+            return Finding(group, Rule.UNREADABLE, f"could not be read within {_GROUP_S:g} s")
         except HeliographError as error:
             return Finding(group, Rule.UNREADABLE, f"could not be read: {error}")
 
@@ -165,14 +144,16 @@ class GroupsLook:
                 findings[topic, partition] = Finding(group, Rule.NO_OFFSET, why)
             else:
                 lost.add(topic)
-                why = why_not_mirrored(topic, partition, at.offset, self._places.flow, self._others)
+                why = why_not_mirrored(topic, partition, at.offset, self._site.flow, self._site.others)
                 findings.setdefault(topic, Finding(group, Rule.NOT_MIRRORED, why))
         return moves, list(findings.values()), lost
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Finding], tuple[str, ...]]:
         checkpoints = await self._checkpoints()
-        live = await read_live(self._target, self._places.flow.map_topic, self._places.flow.flow)
-        gone = await self._gone({target for _, target in checkpoints})
+        live = await read_live(self._target, self._site.flow.map_topic, self._site.flow.flow)
+        targets = {target for _, target in checkpoints}
+        there = in_topics(targets, await known_topics(self._target, {topic for topic, _ in targets}, 0))
+        gone = targets.difference(there)
         # A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it.
         findings = [
             Finding(
@@ -187,7 +168,7 @@ class GroupsLook:
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
         ends, _ = await self._told({target for _, target in kept}, LATEST)
         told = {group for group, _ in checkpoints} - {group for group, _ in kept}
-        named = {group for group in self._named if group not in told or self._topics}
+        named = {group for group in self._wish.named if group not in told or self._wish.topics}
         present: dict[str, Mapping[Partition, Committed]] = {}
 
         async def look(group: str) -> None:
@@ -217,7 +198,7 @@ class GroupsLook:
             why = why_not_live(one, live.get(group), copied.source_topic_id if copied else None) or why_stale(
                 one, ends.get(target), copied.next_source_offset if copied and place else None
             )
-            if self._at_ms is None and why:
+            if self._wish.at_ms is None and why:
                 findings.append(Finding(group, Rule.STALE_CHECKPOINT, why))
         self.ahead = sum(ahead.values())
         more, unseen = await self._unseen(moves, present, named & present.keys())
@@ -229,32 +210,17 @@ class GroupsLook:
     ) -> tuple[dict[Partition, int], dict[Partition, str]]:
         return await told_offsets(self._target, partitions, at, leader_s=LEADER_S)
 
-    async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
-        """Those that are not on the target; what it does not show is not known to be gone."""
-        if not partitions:
-            return set()
-        topics = (await self._target.metadata({topic for topic, _ in partitions})).topics
-        found = set()
-        for topic, index in partitions:
-            known = topics.get(topic)
-            code = _UNKNOWN_TOPIC_OR_PARTITION if known is None else known.error_code
-            if code == _UNKNOWN_TOPIC_OR_PARTITION or (
-                known is not None and not code and index not in known.partitions
-            ):
-                found.add((topic, index))
-        return found
-
     async def _checkpoints(self) -> dict[tuple[str, Partition], Checkpoint]:
         found: dict[tuple[str, Partition], Checkpoint] = {}
         self.seen_at_ms.clear()
-        topic = self._checkpoints_topic
+        topic = self._site.checkpoints.checkpoints_topic
         known = (await self._target.metadata({topic})).topics.get(topic)
         if known is None or not known.partitions:
             return found
 
         def take(record: LogRecord) -> None:
             one = Checkpoint.decode(record.key, record.value)
-            if self._takes(one.group):
+            if self._wish.takes(one.group):
                 found[one.group, (one.topic, one.partition)] = one
                 self.seen_at_ms[one.group] = max(record.timestamp_ms, self.seen_at_ms.get(one.group, 0))
 
@@ -263,10 +229,10 @@ class GroupsLook:
 
     async def _by_time(self, moves: list[GroupMove]) -> tuple[list[GroupMove], list[Finding]]:
         """With ``at_ms`` the first record that is as late, of the same partitions."""
-        if self._at_ms is None or not moves:
+        if self._wish.at_ms is None or not moves:
             return moves, []
         wanted = {one.target for one in moves}
-        found, _ = await self._told(wanted, self._at_ms)
+        found, _ = await self._told(wanted, self._wish.at_ms)
         ends, failed = await self._told(wanted, LATEST)
         places = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
         timed = [
@@ -284,14 +250,15 @@ class GroupsLook:
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
     ) -> tuple[list[GroupMove], list[Finding]]:
         """What no checkpoint says, of groups in ``moves``, which have one, and of ``others``."""
-        filled, is_by_time = self._places.filled(), self._at_ms is not None
+        filled, is_by_time = self._places.filled(), self._wish.at_ms is not None
+        wanted = {self._site.flow.remote_topic(one) for one in self._wish.topics}
         known: dict[str, set[Partition]] = {}
         for one in moves:
             known.setdefault(one.group, set()).add(one.target)
         reads = {
             group: {topic for topic, _ in known.get(group, ())}
             | {topic for topic, _ in present[group] if topic in filled}
-            | {topic for topic in self._topics if group in self._named}
+            | (wanted if group in self._wish.named else set())
             for group in sorted({*known, *others})
         }
         topics = {topic for some in reads.values() for topic in some}
@@ -299,14 +266,14 @@ class GroupsLook:
         there = {name: [(name, index) for index in sorted(one.partitions)] for name, one in metadata.items()}
         more, findings, unplaced = list[GroupMove](), list[Finding](), dict[str, list[Partition]]()
         for group, some in reads.items():
-            of_group, is_named = known.get(group, set()), group in self._named
+            of_group, is_named = known.get(group, set()), group in self._wish.named
             missing = [one for topic in sorted(some) for one in there.get(topic, ()) if one not in of_group]
             if is_named:
                 findings += [
                     Finding(
                         group, Rule.NO_TOPIC, f"cluster {self._target.name} has no topic {topic}, or does not show it"
                     )
-                    for topic in sorted(self._topics)
+                    for topic in sorted(wanted)
                     if not there.get(topic)
                 ]
             if (is_named and not some) or (some and not of_group and not is_by_time):
@@ -325,6 +292,15 @@ class GroupsLook:
                 )
                 findings.append(Finding(group, Rule.PARTLY_NO_CHECKPOINT, why))
         return more, findings
+
+
+def in_topics(partitions: Iterable[P], topics: Mapping[str, TopicMetadata]) -> list[P]:
+    """Those of ``topics``; what cannot be looked into counts as there."""
+    return [
+        one
+        for one in partitions
+        if (topic := topics.get(one[0])) is not None and (topic.error_code or one[1] in topic.partitions)
+    ]
 
 
 def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Finding]:

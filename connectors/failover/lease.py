@@ -24,6 +24,7 @@ import psutil
 
 from connect.core.bounded_json import decode_json
 from connect.core.errors import HeliographError, PermanentError, RetriableError, UnreadableRecord
+from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, gather_limited
 from connect.kafka.known_topic import known_topic
@@ -155,7 +156,7 @@ class Lease:
 
     async def store(self, *, step: str | None = None, records: Sequence[OutRecord] = ()) -> None:
         """Renew it, and write ``records`` with it. Raises InHand if it was taken over."""
-        until_ms = _now_ms() + int(LEASE_S * 1000)
+        until_ms = wall_ms() + int(LEASE_S * 1000)
         await self._store(
             replace(self.record, until_ms=until_ms, step=self.record.step if step is None else step), records
         )
@@ -216,10 +217,6 @@ def _is_free(known: Record, mine: Record) -> bool:
     return not known.until_ms or known.run == mine.run or known.is_of_the_dead
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 async def await_no_way_back(site: Site, mine: Record) -> None:
     """Raises InHand where another operator moves readers the other way, and as the source; to be called with a lease
     that is held, which whoever begins that later finds."""
@@ -232,7 +229,7 @@ async def hold(site: Site, command: str) -> AsyncIterator[Lease]:
     flow = site.flow.flow
     await record_settings(site.flow).make_topic(site.target_admin)
     host = platform.node()
-    mine = Record(f"{_user()}@{host}", host, os.getpid(), command, _now_ms(), 0, run=uuid.uuid4().hex)
+    mine = Record(f"{_user()}@{host}", host, os.getpid(), command, wall_ms(), 0, run=uuid.uuid4().hex)
     lease = Lease(site.target, site.flow.map_topic, flow, mine)
     await lease.claim()
     site.held.add(mine.run)

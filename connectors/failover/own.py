@@ -15,7 +15,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
+from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, told_offsets
 from connect.kafka.topiclog import reader, reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapReader
@@ -26,6 +26,8 @@ _POLL_MS: Final = 250
 _STALLED_S: Final = 60.0
 #: Ranges that lie so near are read in one go: between transactions there are as many as markers.
 _NEAR: Final = 5000
+#: Of a record's timestamp: its producer gave it.
+CREATE_TIME: Final = 0
 #: Offsets from one to before another.
 Range = tuple[int, int]
 
@@ -44,28 +46,24 @@ class Own:
         return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
 
 
-def between(begin: int, end: int, copied: Iterable[Range]) -> Iterator[Range]:
-    """What is left of [begin, end) without the ranges in ``copied``, which ascend (pure)."""
-    at = begin
-    for first, behind in copied:
-        if first > at:
-            yield at, min(first, end)
-        at = max(at, behind)
-        if at >= end:
-            return
-    if at < end:
-        yield at, end
-
-
 def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """What is left of ``ranges`` without ``others``, both ascending and none empty (pure). One pass over both: between
-    transactions there are thousands."""
+    """What is left of ``ranges`` without ``others``, both ascending (pure). One pass over both: between transactions
+    there are thousands."""
     found: list[Range] = []
     at = 0
-    for begin, end in ranges:
+    for start, end in ranges:
+        begin = start
         while at < len(others) and others[at][1] <= begin:
             at += 1
-        found += between(begin, end, (others[index] for index in range(at, len(others))))
+        for index in range(at, len(others)):
+            first, behind = others[index]
+            if first >= end:
+                break
+            if first > begin:
+                found.append((begin, first))
+            begin = max(begin, behind)
+        if begin < end:
+            found.append((begin, end))
     return found
 
 
@@ -118,7 +116,7 @@ async def own_ranges(
                 for run in await copies.runs(pair, chunk)
                 if run.downstream_end > begin and run.downstream < end
             ]
-    return list(between(begin, end, sorted(copied)))
+    return without([(begin, end)], sorted(copied))
 
 
 async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
@@ -152,6 +150,11 @@ async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Ra
                             f"{what} could not be read from offset {at} on for {_STALLED_S:g} s: see whether its "
                             "brokers answer; then run this again"
                         )
+
+
+def identity(record: Any) -> tuple[Any, ...]:
+    """What a copy has in common with its record, as aiokafka has it, whatever its topic (pure)."""
+    return record.key, record.value, tuple((name, bytes(value or b"")) for name, value in record.headers)
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
@@ -202,23 +205,21 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
     return Log(Fate.CUT if same_to < copied else Fate.SAME, topic_id, begin, end, same_to)
 
 
-async def logs_now(source: Cluster, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Log]:
-    """Of every position. Raises as the source."""
-    if not positions:
-        return {}
-    topics = (await source.metadata({one.topic for one in positions})).topics
+async def logs_now(
+    source: Cluster, positions: Mapping[TopicPartition, Position], *, must_tell: bool = True
+) -> dict[TopicPartition, Log]:
+    """Of every position. Raises as the source, and RetriableError where a partition has no leader; unless it
+    ``must_tell``, such a partition counts as gone."""
+    topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
-    begins = await list_offsets(source, there, EARLIEST)
-    ends = await list_offsets(source, there, LATEST)
+    begins, silent = await told_offsets(source, there, EARLIEST)
+    ends, more = await told_offsets(source, there, LATEST)
+    if must_tell and (silent := silent | more):
+        raise RetriableError(f"cluster {source.name}: {next(iter(silent.values()))}")
+    there = [one for one in there if one in begins and one in ends]
     ends_of_epochs = await epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
     found = dict.fromkeys(positions, GONE)
     for one in there:
-        topic_id = topics[one.topic].topic_id
-        found[one] = became(
-            positions[one],
-            topic_id,
-            begins[one],
-            ends[one],
-            ends_of_epochs[one].offset if one in ends_of_epochs else -1,
-        )
+        epoch_end = ends_of_epochs[one].offset if one in ends_of_epochs else -1
+        found[one] = became(positions[one], topics[one.topic].topic_id, begins[one], ends[one], epoch_end)
     return found

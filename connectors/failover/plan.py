@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -59,6 +59,33 @@ class Options:
 def has(groups: Collection[str], group: str) -> bool:
     """Whether a set of groups holds one."""
     return group in groups or EVERY in groups
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the operator wants.
+
+    Args:
+        takes: Which groups.
+        options: What may happen to them.
+        named: Those of them that have one name, and no pattern.
+        at_ms: Target offsets by time; None by offset.
+        topics: What those that are named read, by time, if the source is gone: its names.
+        is_gone: The source counts as gone, whether it answers or not.
+        leaves_unreplicated: The flow back may pass over records that only the target holds.
+        sample: Records of each partition of a group that are compared.
+    """
+
+    takes: Callable[[str], bool]
+    options: Options = field(default_factory=Options)
+    named: frozenset[str] = frozenset()
+    at_ms: int | None = None
+    topics: frozenset[str] = frozenset()
+    is_gone: bool = False
+    sample: int = 10
+    denies_writes: bool = False
+    leaves_unreplicated: bool = False
+    timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

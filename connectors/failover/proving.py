@@ -15,6 +15,7 @@ from connect.kafka.offsets import EARLIEST, told_offsets
 from connect.kafka.topic_configs import perhaps_compacted
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
+from connectors.failover.own import CREATE_TIME, identity
 from connectors.failover.site import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 
@@ -27,9 +28,6 @@ _SILENCE_S: Final = 15.0
 _FETCH_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 200
 _POSITION_S: Final = 0.05
-#: A record has the time that its producer gave it.
-_CREATE_TIME: Final = 0
-_Identity = tuple[Any, ...]
 
 
 async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[Proof]:
@@ -104,28 +102,18 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
 
 
-def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[_Identity], list[_Identity]]:
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
     """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
     a log has stamped any itself, or has none."""
-    both = [[_identity(one) for one in some] for some in (ours, theirs)]
-    if all(one.timestamp_type == _CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
-        both = [
-            [(*what, one.timestamp) for what, one in zip(identities, some, strict=True)]
-            for identities, some in zip(both, (ours, theirs), strict=True)
-        ]
-    return both[0], both[1]
+    both = ours, theirs
+    timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
+    return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
 
 
 def _difference(ours: Any, theirs: Any) -> str:
-    if _identity(ours) == _identity(theirs):
+    if identity(ours) == identity(theirs):
         return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
     return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
-
-
-def _identity(record: Any) -> _Identity:
-    """What a copy has in common with its record, whatever its topic."""
-    headers = tuple((name, None if value is None else bytes(value)) for name, value in record.headers)
-    return record.key, record.value, headers
 
 
 def _not_read(move: GroupMove, ours: Collection[Partition], theirs: Collection[Partition]) -> str:
@@ -147,21 +135,14 @@ def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
     """A consumer stands at one place of a partition: groups take turns, as do more than a few hundred partitions."""
-    rounds: list[tuple[set[Partition], set[Partition], list[GroupMove]]] = []
+    turns: dict[tuple[str, Partition], int] = {}
+    rounds: dict[int, list[GroupMove]] = {}
     for one in moves:
-        free = (
-            each
-            for each in rounds
-            if len(each[2]) < _AT_ONCE and one.source not in each[0] and one.target not in each[1]
-        )
-        turn = next(free, None)
-        if turn is None:
-            turn = (set(), set(), [])
-            rounds.append(turn)
-        turn[0].add(one.source)
-        turn[1].add(one.target)
-        turn[2].append(one)
-    return [some for _, _, some in rounds]
+        ends = ("source", one.source), ("target", one.target)
+        turn = max(turns.get(end, 0) for end in ends)
+        turns |= dict.fromkeys(ends, turn + 1)
+        rounds.setdefault(turn, []).append(one)
+    return [some[at : at + _AT_ONCE] for some in rounds.values() for at in range(0, len(some), _AT_ONCE)]
 
 
 async def first_records(

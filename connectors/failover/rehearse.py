@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.kafka.group_offsets import committed, listed_group
-from connectors.failover.collect import Wish, collect
+from connectors.failover.collect import collect
 from connectors.failover.draining import LOOK_S
 from connectors.failover.lease import LANES
 from connectors.failover.places import about
-from connectors.failover.plan import Plan, differing, plan
+from connectors.failover.plan import Plan, Wish, differing, plan
 from connectors.failover.proving import first_records, prove
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Proof, Rule, Snapshot

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from connect.core.errors import PermanentError
-from connectors.failover.collect import Wish, collect
+from connectors.failover.collect import collect
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import FlowControl, Tell, copied_ends, stop_flow
 from connectors.failover.execute import Done, Failover
 from connectors.failover.journal import Journal, denied_by, read_runs
 from connectors.failover.lease import Lease, hold
-from connectors.failover.plan import Plan, plan
+from connectors.failover.plan import Plan, Wish, plan
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Snapshot, named
 from connectors.failover.starting import WayBack, comes_back, find_diverged, returns, store_starts, way_back

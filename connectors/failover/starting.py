@@ -109,7 +109,8 @@ async def find_diverged(site: Site) -> dict[TopicPartition, str]:
         if site.flow.enabled:
             raise
         return {}  # who mirrors one way alone may have no right to see it
-    logs = {one: log for one, log in (await logs_now(site.source, positions)).items() if log.fate is Fate.CUT}
+    now = await logs_now(site.source, positions, must_tell=False)
+    logs = {one: log for one, log in now.items() if log.fate is Fate.CUT}
     own = {one.source: one.own for one in await find(site, {one: log.end for one, log in logs.items()})} if logs else {}
     source, target = site.flow.source_alias, site.flow.target_alias
     return {

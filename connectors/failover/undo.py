@@ -100,7 +100,7 @@ async def _group_back(site: Site, mover: GroupMover, group: str, rows: Sequence[
         return f"{error}: stop them, and run this again"
     if refused:
         return refused
-    found = await mover.take_back(group, before | dict.fromkeys(gone), wanted)
+    found = await mover.change(group, before | dict.fromkeys(gone), wanted)
     return f"group {group}: {found}" if found else ""
 
 

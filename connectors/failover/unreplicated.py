@@ -19,7 +19,18 @@ from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.lease import decode_object, encode_key, stored
-from connectors.failover.own import Fate, Own, Range, count, logs_now, own_ranges, read_ranges, without
+from connectors.failover.own import (
+    CREATE_TIME,
+    Fate,
+    Own,
+    Range,
+    count,
+    identity,
+    logs_now,
+    own_ranges,
+    read_ranges,
+    without,
+)
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.positions import Position, text
@@ -27,7 +38,6 @@ from connectors.source.reach import target_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied, read_positions
 
-_CREATE_TIME: Final = 0
 #: Behind the key of the lease.
 _APPENDED: Final = text("appended")
 
@@ -266,11 +276,9 @@ async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Whether a record, as aiokafka has it, is the copy of another (pure)."""
-    if theirs.timestamp_type == _CREATE_TIME and ours.timestamp != theirs.timestamp:
-        return False
-    headers = [[(name, bytes(value or b"")) for name, value in each.headers] for each in (ours, theirs)]
-    return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
+    """Whether a record is the copy of another (pure)."""
+    is_timed = theirs.timestamp_type == CREATE_TIME
+    return identity(ours) == identity(theirs) and (not is_timed or ours.timestamp == theirs.timestamp)
 
 
 async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:

@@ -344,7 +344,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Put the world's brokers in the place of real ones."""
     monkeypatch.setattr(lease, "TransactionalWriter", world.writer)
     for module in (lease, journal):
-        monkeypatch.setattr(module, "_now_ms", world.now_ms)
+        monkeypatch.setattr(module, "wall_ms", world.now_ms)
     monkeypatch.setattr(lease, "look", world.look)
     monkeypatch.setattr(journal, "stored", world.stored)
     monkeypatch.setattr(execute, "listed_group", world.listed)

@@ -15,7 +15,7 @@ from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
 from connectors.failover import collect, group_reads, places
 from connectors.failover.group_reads import GroupsLook
-from connectors.failover.plan import Options, is_blocking
+from connectors.failover.plan import Options, Wish, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
 from connectors.mirror_records import Checkpoint
 
@@ -38,7 +38,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     }
 
     async def metadata(names: Collection[str]) -> Any:
-        topics = {name: SimpleNamespace(error_code=0, partitions=dict.fromkeys(range(count)))
+        topics = {name: SimpleNamespace(error_code=0, exists=True, partitions=dict.fromkeys(range(count)))
                   for name, count in TOPICS.items() if name in names}  # fmt: skip
         return SimpleNamespace(topics=topics)
 
@@ -58,7 +58,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def checkpoints(look: GroupsLook) -> Any:
         one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
-        return {("readers", ("us.orders", 0)): one} if look._takes("readers") else {}
+        return {("readers", ("us.orders", 0)): one} if look._wish.takes("readers") else {}
 
     monkeypatch.setattr(group_reads, "committed", committed)
     monkeypatch.setattr(group_reads, "told_offsets", told)
@@ -75,9 +75,11 @@ async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] 
 
     places: Any = SimpleNamespace(
         by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_from=lambda _: None,
-        flow=SimpleNamespace(map_topic="map", flow="us->eu"),
     )  # fmt: skip
-    look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
+    flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
+    site: Any = SimpleNamespace(flow=flow, target=eu)
+    wish = Wish(named.__contains__, named=frozenset(named), at_ms=at_ms, topics=frozenset(topics))
+    look = GroupsLook(site, wish, None, places)
     return await look.groups()
 
 
@@ -98,9 +100,9 @@ async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> 
 async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
     found = await plan(eu, AT_MS, "moved")
     assert places_of(found) == {("moved", ("us.mail", 0)): 7, ("moved", ("us.mail", 1)): 7}
-    found = await plan(eu, AT_MS, "new", topics={"us.orders"})
+    found = await plan(eu, AT_MS, "new", topics={"orders"})
     assert places_of(found) == {("new", ("us.orders", index)): 7 for index in range(3)}
-    found = await plan(eu, AT_MS, "new", topics={"us.order"})
+    found = await plan(eu, AT_MS, "new", topics={"order"})
     assert [(is_blocking(one), one.why.split(",")[0]) for one in found.findings] == [
         (True, "cluster eu has no topic us.order")
     ]

@@ -53,7 +53,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         return answer
 
-    async def logs_now(_: Any, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Log]:
+    async def logs_now(_: Any, positions: Mapping[TopicPartition, Position], **__: Any) -> dict[TopicPartition, Log]:
         return {one: CUT if one == ORDERS else SAME for one in positions}
 
     fakes = {

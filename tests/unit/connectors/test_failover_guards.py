@@ -30,12 +30,12 @@ from connectors.failover import (
     unreplicated,
 )
 from connectors.failover.append import HEADER
-from connectors.failover.collect import Wish, why_several
+from connectors.failover.collect import why_several
 from connectors.failover.draining import Behind, CopiedEnd, still_open, without_heartbeats
 from connectors.failover.group_reads import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
 from connectors.failover.own import Fate, became, merged, own_ranges
-from connectors.failover.plan import Options, Outcome, Plan, gone_on, plan
+from connectors.failover.plan import Options, Outcome, Plan, Wish, gone_on, plan
 from connectors.failover.returning import still_stopped
 from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
 from connectors.failover.starting import WayBack

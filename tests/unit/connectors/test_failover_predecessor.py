@@ -14,7 +14,7 @@ from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import returning, starting
-from connectors.failover.collect import Wish
+from connectors.failover.plan import Wish
 from connectors.failover.starting import Copied, comes_back, copied
 
 ORDERS = TopicPartition("orders", 0)

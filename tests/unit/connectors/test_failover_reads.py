@@ -18,8 +18,7 @@ from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, Grou
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import group_reads, own, places, returning
-from connectors.failover.collect import Wish
-from connectors.failover.plan import Options, is_blocking, plan
+from connectors.failover.plan import Options, Wish, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
@@ -78,7 +77,8 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     monkeypatch.setattr(group_reads, "committed", committed)
     monkeypatch.setattr(places, "told_offsets", told)
     known: Any = SimpleNamespace(place=where)
-    look = group_reads.GroupsLook(lambda _: True, Us(), cast(Any, "eu"), known, "checkpoints", group_s=0.05)
+    monkeypatch.setattr(group_reads, "_GROUP_S", 0.05)
+    look = group_reads.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
     planned = plan(Snapshot("us", "eu", groups=await look.groups()), Options())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
@@ -114,9 +114,8 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    us, eu = Us(), cast(Any, "eu")
-    known: Any = SimpleNamespace(place=where)
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints").groups()
+    known, site = cast(Any, SimpleNamespace(place=where)), cast(Any, SimpleNamespace(target="eu"))
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
@@ -146,9 +145,9 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(places, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
-    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
-    us, eu = Us(), cast(Any, "eu")
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints", others=("ap",)).groups()
+    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False)
+    site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
     options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
@@ -210,10 +209,10 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
 ) -> None:
     """A topic that may not be seen, or has no leader, is not gone."""
     topics = {
-        "us.old": SimpleNamespace(error_code=3, partitions={}),
-        "us.fewer": SimpleNamespace(error_code=0, partitions={0: None}),
-        "us.secret": SimpleNamespace(error_code=29, partitions={}),
-        "us.orders": SimpleNamespace(error_code=0, partitions={0: None}),
+        "us.old": SimpleNamespace(error_code=3, exists=False, partitions={}),
+        "us.fewer": SimpleNamespace(error_code=0, exists=True, partitions={0: None}),
+        "us.secret": SimpleNamespace(error_code=29, exists=True, partitions={}),
+        "us.orders": SimpleNamespace(error_code=0, exists=True, partitions={0: None}),
     }
     kept = {("us.secret", 0), ("us.orders", 0)}
 
@@ -243,8 +242,9 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
-    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None, flow=flow)
-    found = await group_reads.GroupsLook(lambda _: True, None, eu, known, "checkpoints", at_ms).groups()
+    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
+    site: Any = SimpleNamespace(flow=flow, target=eu)
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept
     gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}

@@ -14,10 +14,9 @@ from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, draining, execute
-from connectors.failover.collect import Wish
 from connectors.failover.draining import Behind
 from connectors.failover.journal import Run, StartBefore
-from connectors.failover.plan import Plan
+from connectors.failover.plan import Plan, Wish
 from connectors.failover.snapshot import Snapshot
 from connectors.failover.starting import Due
 from connectors.lag import FlowLag, lag_of

@@ -13,10 +13,10 @@ import pytest
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, starting
-from connectors.failover.collect import Wish
 from connectors.failover.denying import FirstRules
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.places import Places
+from connectors.failover.plan import Wish
 from connectors.failover.snapshot import Groups
 from connectors.lag import FlowLag
 from connectors.policy import DefaultReplicationPolicy
@@ -118,7 +118,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectors.failover.journal.interrupted", answers(None))
     monkeypatch.setattr(collect, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
-    monkeypatch.setattr(collect, "_groups_look", lambda *_: look_at)
+    monkeypatch.setattr(collect, "GroupsLook", lambda *_: look_at)
     monkeypatch.setattr(collect, "Places", lambda *_: places(of))
     found = await collect.collect(of, Wish(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
