@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
+from connect.kafka.log_ranges import read_ranges
 from connect.kafka.producer import OutRecord, TransactionalWriter
 from connect.kafka.topic_configs import max_message_bytes, perhaps_compacted
 from connect.kafka.transactions import TopicsRefused
@@ -22,7 +23,6 @@ from connect.wire.header_keys import is_text
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import FlowControl, Tell, copied_ends, why_running
 from connectors.failover.lease import PARTITION_KEY, InHand, Lease
-from connectors.failover.own import read_ranges
 from connectors.failover.site import Site
 from connectors.failover.starting import returns
 from connectors.failover.unreplicated import Unreplicated, encode_mark, find

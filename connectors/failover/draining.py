@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
@@ -13,13 +12,14 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import Partition, group_state
+from connect.kafka.log_ranges import Range, merged
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.own import Range, merged
+from connectors.failover.own import is_kept
 from connectors.failover.site import Site
 from connectors.failover.snapshot import named
 from connectors.lag import FlowLag, PartitionLag, together
@@ -28,14 +28,10 @@ from connectors.positions import Position
 from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
-log = logging.getLogger(__name__)
-
 #: Between two looks.
 LOOK_S: Final = 1.0
 #: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
 _HAND_OVER_S: Final = 15.0
-#: A flow that copies nothing for so long will not get there.
-STALLED_S: Final = 60.0
 _HEADERS: Final = reading.FetchLimits(500, 1, 1 << 20, 1 << 20, reading.READ_UNCOMMITTED)
 _V2: Final = 2
 
@@ -60,7 +56,7 @@ async def drain(
     tell: Tell,
     still_ours: StillOurs,
     timeout_s: float,
-    stalled_s: float = STALLED_S,
+    stalled_s: float = 60.0,
     denied: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
@@ -81,7 +77,9 @@ async def drain(
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
-        if hidden := await _hidden(site, unseen):
+        # Asked for by name the source tells what is deleted from what we may not see: of a topic that went away since
+        # its writers were refused nothing is left to copy.
+        if hidden := await known_topics(site.source, {one for one in unseen if site.flow.should_mirror(one)}):
             raise PermanentError(
                 f"cluster {site.flow.source_alias} does not show {named(sorted(hidden))}, whose writers it refuses: "
                 "grant this command and the mirror READ on each, or let writers in with heliograph undo"
@@ -105,12 +103,6 @@ async def drain(
         if clock() - moved_s > stalled_s:
             raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
         await asyncio.sleep(LOOK_S)
-
-
-async def _hidden(site: Site, unseen: Collection[str]) -> set[str]:
-    """Those that the flow takes and the source does not say it lacks: asked for by name it tells what is deleted from
-    what we may not see. Of a topic that went away since its writers were refused nothing is left to copy."""
-    return {*await known_topics(site.source, {name for name in unseen if site.flow.should_mirror(name)})}
 
 
 async def stop_flow(
@@ -198,9 +190,8 @@ async def copied_ends(
         for one, position in (await _positions(site)).items()
         if among is None or target_of(position) in among
     }
-    unclean = {one: position for one, position in positions.items() if not position.is_handed_over}
     if tell is not None:
-        await _fence(site, unclean, tell)
+        await fence_writers(site, tell)
     if not positions:
         return {}
     topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
@@ -212,17 +203,14 @@ async def copied_ends(
 
 async def fence_writers(site: Site, tell: Tell) -> None:
     """Shut out writers of the flow that ended without a word. Raises as the cluster."""
-    await _fence(site, {one: each for one, each in (await _positions(site)).items() if not each.is_handed_over}, tell)
-
-
-async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
+    unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
+    there = await known_topics(site.target, {one.target_topic for one in unclean})
     by_id: dict[str, list[tuple[str, int]]] = {}
-    there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
-    for position in unclean.values():
+    for one in unclean:
         # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
-        place = position.target_topic, position.target_partition
-        if position.transactional_id and place[0] in there and _has_leader(there[place[0]], place[1]):
-            by_id.setdefault(position.transactional_id, []).append(place)
+        known = there[one.target_topic].partitions.get(one.target_partition) if one.target_topic in there else None
+        if known is not None and known.leader >= 0:
+            by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
     for name, partitions in sorted(by_id.items()):
         try:
             await fence(site.target, name, partitions)
@@ -232,19 +220,12 @@ async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: T
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
 
 
-def _has_leader(topic: TopicMetadata, index: int) -> bool:
-    known = topic.partitions.get(index)
-    return known is not None and known.leader >= 0
-
-
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
     """Behind the last batch of a position's writer: what arrived after the last commit is seen in the log. ``known`` is
     the topic that is there now."""
     name, index = position.target_topic, position.target_partition
-    if known is None or index not in known.partitions:
-        return CopiedEnd(0)
-    if None not in (known.topic_id, position.target_topic_id) and known.topic_id != position.target_topic_id:
-        return CopiedEnd(0)  # recreated: nothing was copied into it yet
+    if known is None or not is_kept(position, known):
+        return CopiedEnd(0)  # recreated, or gone: nothing was copied into it yet
     end = CopiedEnd(position.target_end)
     if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
         return end  # what an exactly-once flow had not stored is aborted

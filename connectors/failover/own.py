@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from aiokafka import TopicPartition as Assigned
-from aiokafka.errors import OffsetOutOfRangeError
-
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log_ranges import Range, read_ranges, without
 from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, told_offsets
-from connect.kafka.topiclog import reader, reading
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 
-_POLL_MS: Final = 250
-#: So long a reader may stand at one place before the end.
-_STALLED_S: Final = 60.0
-#: Ranges that lie so near are read in one go: between transactions there are as many as markers.
-_NEAR: Final = 5000
 #: Of a record's timestamp: its producer gave it.
 CREATE_TIME: Final = 0
-#: Offsets from one to before another.
-Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,61 +32,6 @@ class Own:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
-
-
-def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """What is left of ``ranges`` without ``others``, both ascending (pure). One pass over both: between transactions
-    there are thousands."""
-    found: list[Range] = []
-    at = 0
-    for start, end in ranges:
-        begin = start
-        while at < len(others) and others[at][1] <= begin:
-            at += 1
-        for index in range(at, len(others)):
-            first, behind = others[index]
-            if first >= end:
-                break
-            if first > begin:
-                found.append((begin, first))
-            begin = max(begin, behind)
-        if begin < end:
-            found.append((begin, end))
-    return found
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Those that touch or overlap as one, ascending (pure)."""
-    found: list[Range] = []
-    for begin, end in sorted(ranges):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((begin, end))
-    return found
-
-
-def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
-    """Ranges before ``end``, which ascend, with those together that lie so ``near`` that reading on is cheaper than a
-    new beginning (pure)."""
-    some: list[Range] = []
-    for first, behind in ranges:
-        if first >= min(behind, end):
-            continue
-        if some and first - some[-1][1] > near:
-            yield some
-            some = []
-        some.append((first, min(behind, end)))
-    if some:
-        yield some
-
-
-def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int]) -> Iterator[Any]:
-    """Those that lie in one of ``ranges``, which ascend and begin at ``begins`` (pure)."""
-    for record in records:
-        at = bisect_right(begins, record.offset) - 1
-        if at >= 0 and record.offset < ranges[at][1]:
-            yield record
 
 
 async def own_ranges(
@@ -117,39 +50,6 @@ async def own_ranges(
                 if run.downstream_end > begin and run.downstream < end
             ]
     return without([(begin, end)], sorted(copied))
-
-
-async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges`` as aiokafka has them, once. Raises RetriableError where the cluster hands
-    out nothing for a minute, or the log has lost what was to be read, and as the cluster."""
-    if not ranges:
-        return
-    place, what = Assigned(log.topic, log.partition), f"cluster {cluster.name}: {log}"
-    clock = asyncio.get_running_loop().time
-    with reading(cluster, log.topic):
-        # From another place it would be read twice, or not at all.
-        async with reader(cluster, read_committed=True, auto_offset_reset="none") as consumer:
-            consumer.assign([place])
-            stable = (await consumer.end_offsets([place]))[place]
-            for some in stretches(ranges, stable):
-                begins, end, at, give_up_s = [first for first, _ in some], some[-1][1], some[0][0], clock() + _STALLED_S
-                consumer.seek(place, at)
-                while at < end:
-                    try:
-                        fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
-                    except OffsetOutOfRangeError as error:
-                        raise RetriableError(
-                            f"{what} has lost offset {at} while it was read: run this again"
-                        ) from error
-                    for record in inside(fetched, some, begins):
-                        yield record
-                    if (now := int(await consumer.position(place))) != at:
-                        at, give_up_s = now, clock() + _STALLED_S
-                    elif clock() > give_up_s:
-                        raise RetriableError(
-                            f"{what} could not be read from offset {at} on for {_STALLED_S:g} s: see whether its "
-                            "brokers answer; then run this again"
-                        )
 
 
 def identity(record: Any) -> tuple[Any, ...]:
@@ -203,6 +103,15 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
     copied = position.next_source_offset
     same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)
     return Log(Fate.CUT if same_to < copied else Fate.SAME, topic_id, begin, end, same_to)
+
+
+def is_kept(position: Position, known: TopicMetadata | None) -> bool:
+    """Whether the topic on the target is the one that the flow has copied into (pure)."""
+    return (
+        known is not None
+        and position.target_partition in known.partitions
+        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
+    )
 
 
 async def logs_now(

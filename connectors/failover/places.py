@@ -4,7 +4,6 @@ read the other way. Which of the two knows is decided by offset, as a topic that
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -14,12 +13,12 @@ from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import gather_limited, together
 from connect.kafka.group_offsets import Partition
+from connect.kafka.log_ranges import has_records
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
 from connectors.checkpoint.settings import CheckpointSettings
 from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.own import read_ranges
 from connectors.failover.snapshot import Finding, GroupMove, How, LastKnown, Place, Rule
 from connectors.map_reader import MapReader, source_of, target_of
 from connectors.offset_map import Pair, Translation
@@ -303,7 +302,7 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], places: Places) -> 
             if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
                 return False
         behind = await places.first_there(one.source, one.target, one.after)
-        return behind is None or await _has_records(source, one.source, max(begin, one.source_offset), behind)
+        return behind is None or await has_records(source, one.source, max(begin, one.source_offset), behind)
 
     behind = [one for one in begun if one.source_offset < ends.get(one.source, one.source_offset + 1)]
     return dict(zip(behind, await gather_limited(is_held, behind), strict=True))
@@ -321,22 +320,12 @@ async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> li
         if not one.goes_back or stands > decided.get(one.target, -1):
             return one
         try:
-            is_empty = not await _has_records(target, one.target, one.after, stands)
+            is_empty = not await has_records(target, one.target, one.after, stands)
         except HeliographError:
             return one  # then it stands in the way, as it does
         return replace(one, after=stands) if is_empty else one
 
     return await gather_limited(kept, moves)
-
-
-async def _has_records(cluster: Cluster, log: Partition, begin: int, end: int) -> bool:
-    """A compacted log has holes, and one of transactions markers: neither is passed over."""
-    if begin >= end:
-        return False
-    async with aclosing(read_ranges(cluster, TopicPartition(*log), [(begin, end)])) as records:
-        async for _ in records:
-            return True
-    return False
 
 
 def about(one: GroupMove, rule: Rule, why: str) -> Finding:

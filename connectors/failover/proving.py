@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -52,10 +52,16 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
             _next_records(target, {one.target: one.after for one in some}, count, True),
         )
         for one in some:
-            if why := _not_read(one, ours, theirs):
-                found.append(_proof(one, 0, NOT_COMPARED, why))
+            why = ""
+            # Some of what a side has says neither that it ends there nor that they differ.
+            if one.source not in ours or one.target not in theirs:
+                why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
             elif not ours[one.source]:
-                found.append(_proof(one, 0, NOT_COMPARED, _nothing_follows(theirs[one.target])))
+                more = len(theirs[one.target])
+                why = "nothing follows on the source"
+                why += f"; the target goes on with {more} records or more" if more else ""
+            if why:
+                found.append(_proof(one, 0, NOT_COMPARED, why))
             else:
                 found.append(compare(one, ours[one.source], theirs[one.target]))
     return sorted(found, key=lambda one: (one.group, one.source))
@@ -114,18 +120,6 @@ def _difference(ours: Any, theirs: Any) -> str:
     if identity(ours) == identity(theirs):
         return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
     return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
-
-
-def _not_read(move: GroupMove, ours: Collection[Partition], theirs: Collection[Partition]) -> str:
-    """Some of what a side has says neither that it ends there nor that they differ."""
-    if move.source not in ours:
-        return "the source could not be read in time"
-    return "" if move.target in theirs else "the target could not be read in time"
-
-
-def _nothing_follows(theirs: Sequence[Any]) -> str:
-    more = f"; the target goes on with {len(theirs)} records or more" if theirs else ""
-    return f"nothing follows on the source{more}"
 
 
 def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:

@@ -5,32 +5,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from connect.core.errors import PermanentError
-from connect.kafka.cluster import TopicMetadata
 from connect.kafka.concurrency import gather_limited
+from connect.kafka.log_ranges import Range, read_ranges, without
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
 from connectors.failover.lease import decode_object, encode_key, stored
-from connectors.failover.own import (
-    CREATE_TIME,
-    Fate,
-    Own,
-    Range,
-    count,
-    identity,
-    logs_now,
-    own_ranges,
-    read_ranges,
-    without,
-)
+from connectors.failover.own import CREATE_TIME, Fate, Own, count, identity, is_kept, logs_now, own_ranges
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
 from connectors.positions import Position, text
@@ -244,15 +234,6 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     return written_on(positions, await copied_ends(back, among=among))
 
 
-def is_kept(position: Position, known: TopicMetadata | None) -> bool:
-    """Whether the topic on the target is the one that the flow has copied into (pure)."""
-    return (
-        known is not None
-        and position.target_partition in known.partitions
-        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
-    )
-
-
 async def _arrived(
     site: Site, one: TopicPartition, ranges: Sequence[Range], target: TopicPartition, written: CopiedEnd
 ) -> int:
@@ -260,19 +241,14 @@ async def _arrived(
     last of them is the last that it wrote. 0 in doubt: what is not known to have arrived counts as unreplicated."""
     if site.flow.changing_key:
         return 0
-    ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
-    if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
-        return 0
-    return int(ours[-1].offset) + 1
-
-
-async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
-    async for record in records:
-        yield record
-        wanted -= 1
-        if not wanted:
-            return
+    count = 0
+    async with aclosing(read_ranges(site.source, one, ranges)) as ours:
+        async for each in ours:
+            count += 1
+            if count == written.surplus:
+                return int(each.offset) + 1 if len(theirs) == 1 and is_same(each, theirs[0]) else 0
+    return 0
 
 
 def is_same(ours: Any, theirs: Any) -> bool:

@@ -17,7 +17,6 @@ import pytest
 from connect.core.errors import ConfigError, PermanentError
 from connectors.failover import lease, places, undo
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.own import Range, without
 from connectors.failover.plan import EVERY, Options, Outcome, Plan, differing, plan, with_moved
 from connectors.failover.proving import _rounds, compare
 from connectors.failover.snapshot import (
@@ -258,20 +257,6 @@ async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lie
         found = await places._candidate(runs.forward(12), 12, ("orders", 0), inverse, is_passed=is_passed)
         assert found == (10, Place("orders", 0, 10, how))
     assert await places._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
-
-
-@pytest.mark.parametrize(
-    ("copied", "left"),
-    [
-        ([], [(5, 20)]),
-        ([(0, 5)], [(5, 20)]),
-        ([(0, 7), (7, 9), (15, 99)], [(9, 15)]),
-        ([(5, 20)], []),
-        ([(4, 6), (5, 6), (19, 20)], [(6, 19)]),
-    ],
-)
-def test_what_is_no_copy_is_a_cluster_s_own(copied: list[Range], left: list[Range]) -> None:
-    assert without([(5, 20)], copied) == left
 
 
 def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.offsets import EARLIEST
-from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import places
 from connectors.failover.places import Places
@@ -102,21 +101,20 @@ async def look(
     async def start(cluster: Cluster, *_: Any) -> int:
         return cluster.start
 
-    async def has_nothing(*_: Any) -> bool:
-        return is_bare
+    async def has_copies(*_: Any, **__: Any) -> bool:
+        return not is_bare
 
-    def read(cluster: Cluster, _: Any, ranges: list[tuple[int, int]]) -> AsyncGenerator[int, None]:
-        (wanted,) = ranges
-        return cluster.read(*wanted)
+    async def has_records(cluster: Cluster, _: Any, begin: int, end: int) -> bool:
+        return bool([one async for one in cluster.read(begin, end)])
 
     maps = {"there": Maps(runs, position), "back": Maps([], None)}
     monkeypatch.setattr(places, "MapReader", lambda _, topic, **__: maps[topic])
     monkeypatch.setattr(places, "OffsetSyncs", NoSyncs)
     monkeypatch.setattr(places, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
-    monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
+    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_copies)
     monkeypatch.setattr(places, "told_offsets", told)
-    monkeypatch.setattr(places, "read_ranges", read)
+    monkeypatch.setattr(places, "has_records", has_records)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(

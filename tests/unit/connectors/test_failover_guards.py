@@ -16,6 +16,7 @@ import pytest
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing
+from connect.kafka.log_ranges import merged
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import Superseded
 from connectors.dataplane.plan import TopicPartition
@@ -34,7 +35,7 @@ from connectors.failover.collect import why_several
 from connectors.failover.draining import Behind, CopiedEnd, still_open, without_heartbeats
 from connectors.failover.group_reads import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.own import Fate, became, merged, own_ranges
+from connectors.failover.own import Fate, became, own_ranges
 from connectors.failover.plan import Options, Outcome, Plan, Wish, gone_on, plan
 from connectors.failover.returning import still_stopped
 from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import OffsetOutOfRangeError
 
 from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_reads, own, places, returning
+from connectors.failover import group_reads, places, returning
 from connectors.failover.plan import Options, Wish, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
@@ -181,14 +179,14 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def first(*_: Any) -> int:
         return 60
 
-    async def read(_: Any, log: Any, ranges: Any) -> AsyncGenerator[Any, None]:
-        (wanted,) = ranges
-        assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where the log begins"
-        yield None
+    async def has_records(_: Any, log: Any, *wanted: int) -> bool:
+        if (begin or 0) < 60:
+            assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where it begins"
+        return wanted[0] < wanted[1]
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "read_ranges", read)
+    monkeypatch.setattr(places, "has_records", has_records)
     known: Any = SimpleNamespace(place=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
     options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await places.readable([MOVE], us, eu, known)
@@ -251,121 +249,6 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     assert not any(is_blocking(one) for one in gone)
 
 
-async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction leaves a range of one offset behind: to begin anew at each takes hours."""
-
-    class Consumer:
-        def __init__(self) -> None:
-            self.at, self.seeks = 0, list[int]()
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 100_500)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.seeks.append(offset)
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            begin, self.at = self.at, min(self.at + 700, 100_500)
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
-
-    consumer = Consumer()
-    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(consumer))
-    markers = [(at, at + 1) for at in range(10, 10_000, 10)]
-    ranges = [*markers, (100_000, 101_000)]
-    cluster: Any = SimpleNamespace(name="us")
-    found = [record.offset async for record in own.read_ranges(cluster, ORDERS, ranges)]
-    assert found == [*range(10, 10_000, 10), *range(100_000, 100_500)]
-    assert consumer.seeks == [10, 100_000]
-
-
-async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers are gone in the middle."""
-
-    class Consumer:
-        at = 0
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 20)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            await asyncio.sleep(0.001)
-            begin, self.at = self.at, 10
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, 10)]}
-
-    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(Consumer()))
-    monkeypatch.setattr(own, "_STALLED_S", 0.05)
-    cluster: Any = SimpleNamespace(name="us")
-    found: list[int] = []
-
-    async def read() -> None:
-        async for record in own.read_ranges(cluster, ORDERS, [(0, 20)]):
-            await asyncio.sleep(0.01)  # who takes their time with each does not make it stand still
-            found.append(record.offset)
-
-    with pytest.raises(RetriableError, match=r"^cluster us: orders-0 could not be read from offset 10 on .* run this"):
-        async with asyncio.timeout(5):
-            await read()
-    assert found == list(range(10))
-
-
-async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_from_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What comes twice would be appended twice."""
-
-    class Consumer:
-        at = 0
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 20)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            if self.at >= 10:
-                raise OffsetOutOfRangeError({place: self.at})
-            begin, self.at = self.at, self.at + 5
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
-
-    asked: dict[str, Any] = {}
-
-    def reader(_: Any, **arguments: Any) -> Any:
-        asked.update(arguments)
-        return contextlib.nullcontext(Consumer())
-
-    monkeypatch.setattr(own, "reader", reader)
-    cluster: Any = SimpleNamespace(name="us")
-    found: list[int] = []
-
-    async def read() -> None:
-        async for record in own.read_ranges(cluster, ORDERS, [(5, 20)]):
-            found.append(record.offset)
-
-    with pytest.raises(RetriableError, match=r"^cluster us: orders-0 has lost offset 10 .* run this again"):
-        await read()
-    assert (found, asked["auto_offset_reset"]) == (list(range(5, 10)), "none")
-
-
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
 async def test_a_failback_starts_a_flow_anew_that_its_own_rule_has_stopped(
     monkeypatch: pytest.MonkeyPatch, refused: str, stops: bool
@@ -406,16 +289,13 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
         assert (at, isolation) == (LATEST, READ_COMMITTED)
         return dict.fromkeys(partitions, 52), {}
 
-    async def read_ranges(
-        cluster: str, log: TopicPartition, ranges: list[tuple[int, int]]
-    ) -> AsyncGenerator[Any, None]:
-        assert (cluster, log, ranges) == ("eu", ORDERS, [(37, before)])
+    async def has_records(*asked: Any) -> bool:
+        assert asked == ("eu", ORDERS, 37, before)
         if records is None:
             raise RetriableError("no leader")
-        for one in range(records):
-            yield one
+        return bool(records)
 
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "read_ranges", read_ranges)
+    monkeypatch.setattr(places, "has_records", has_records)
     (move,) = await places.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -98,7 +98,8 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     alone = replace(gone, transactional_id="another")
     leaderless = replace(POSITION, target_topic="us.leaderless")
     unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
-    await draining._fence(site(), unclean, print)
+    monkeypatch.setattr(draining, "_positions", answers(unclean))
+    await draining.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.kafka.concurrency import gather_limited
+from connect.kafka.log_ranges import Range
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import unreplicated
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.own import Fate, Log, Own, Range
+from connectors.failover.own import Fate, Log, Own
 from connectors.failover.site import Site
 from connectors.failover.unreplicated import Mark
 from connectors.policy import DefaultReplicationPolicy
