@@ -39,24 +39,19 @@ async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
         return FirstRules()
     # Any rule has closed its topic to whom it does not name, one that denies too (Kafka StandardAuthorizerData).
     there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
-    closing = sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there))
+    closing = named(sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there)))
     if not closing:
         return FirstRules()
-    if is_open is None:
-        return FirstRules(doubt=_doubt(source, closing))
-    why_not = (
-        f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the rule "
-        f"that refuses writers of {named(closing)} would be the first, and close them to readers and the mirror too. "
-        f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
-    )
-    return FirstRules(why_not)
-
-
-def _doubt(source: Cluster, closing: Collection[str]) -> str:
-    return (
-        f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of DESCRIBE_CONFIGS on "
-        f"the cluster: if a broker's file says true, the rule that refuses writers of {named(closing)} is the first, "
-        f"and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
+    if is_open:
+        return FirstRules(
+            f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the "
+            f"rule that refuses writers of {closing} would be the first, and close them to readers and the mirror too. "
+            f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
+        )
+    return FirstRules(
+        doubt=f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of "
+        f"DESCRIBE_CONFIGS on the cluster: if a broker's file says true, the rule that refuses writers of {closing} is "
+        f"the first, and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
     )
 
 

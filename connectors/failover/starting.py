@@ -216,11 +216,18 @@ async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
     if not found:
         return []
     begun = await read_stored_offsets(site.source, site.back.offsets_topic)
-    back = site.back
+    flow, back = site.flow.flow, site.back
     found = [one for one in found if begun.mirrored_offset(back.name, back.source_alias, *one.target) is None]
     logs = await _logs(site.source, [one.source for one in found])
     copies = await _logs(site.target, [one.target for one in found])
-    return [_why(site, one) for one in found if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)]
+    return [
+        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
+        f"on cluster {site.flow.target_alias}: {back.flow} would bring them all back. If nobody has written to "
+        f"{one.target} there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the "
+        f"offset of {back.flow} for {one.target} to that of the last copy (heliograph connectors offsets)"
+        for one in found
+        if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)
+    ]
 
 
 def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: SourceOffsets) -> list[Copied]:
@@ -255,13 +262,3 @@ def _holds(logs: Mapping[tuple[str, int], tuple[int, int]], log: TopicPartition,
     """Whether it has records, and has had one at ``offset``: one that was recreated since is to get them back."""
     begin, end = logs.get(log, (0, 0))
     return begin < end and offset < end
-
-
-def _why(site: Site, one: Copied) -> str:
-    flow, back = site.flow.flow, site.back.flow
-    return (
-        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
-        f"on cluster {site.flow.target_alias}: {back} would bring them all back. If nobody has written to {one.target} "
-        f"there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the offset of {back} "
-        f"for {one.target} to that of the last copy (heliograph connectors offsets)"
-    )
