@@ -179,7 +179,7 @@ def warn(line: str) -> None:
 
 def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
     """Raises ConfigError if a pattern, a time or a word is wrong."""
-    from connectors.failover.plan import ACCEPTABLE, Options, Wish
+    from connectors.failover.plan import ACCEPTABLE, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
@@ -192,15 +192,11 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
     named = frozenset(re.sub(r"\\(.)", r"\1", one) for one in arguments.groups if _NAME.fullmatch(one))
     if arguments.topics and not (arguments.gone is not None and arguments.at and named):
         raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
-    options = Options(
+    return Wish(
+        takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
-        is_by_time=arguments.at is not None,
-    )
-    return Wish(
-        takes=_takes(arguments, config),
-        options=options,
         named=named,
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
         topics=frozenset(arguments.topics),

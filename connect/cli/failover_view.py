@@ -104,6 +104,9 @@ def _last_known(found: Snapshot) -> Iterator[str]:
         )
     if (known := found.last_known) is None:
         return
+    if not known.partitions:
+        yield f"last known lag: none, for no position of the flow is stored on cluster {found.target}"
+        return
     age = f", stored last {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
     behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is beyond them"
     yield f"last known lag: by the positions of {counted(known.partitions, 'partition')}{age}: {behind}"

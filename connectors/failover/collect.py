@@ -259,8 +259,7 @@ async def _operators(site: Site, *, has_source: bool) -> list[str]:
 async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
     flow, map_topic = site.flow.flow, site.flow.map_topic
     found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
-    options = wish.options
-    goes_back = any(one.how is How.TIME or (one.goes_back and options.rewinds_group(one.group)) for one in groups.moves)
+    goes_back = any(one.how is How.TIME or (one.goes_back and wish.rewinds_group(one.group)) for one in groups.moves)
     if goes_back and site.checkpoints.sync_interval_s is not None:
         members = (await group_state(site.target, site.flow_workers)).members
         if members:

@@ -175,7 +175,7 @@ class Failover:
 
     async def look(self) -> Plan:
         """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect.collect`."""
-        return plan(await collect.collect(self._site, self._wish, self._back), self._wish.options)
+        return plan(await collect.collect(self._site, self._wish, self._back), self._wish)
 
     async def run(self, command: str, looked: Plan) -> Done:
         """Do what ``looked`` says as far as it still holds.

@@ -57,7 +57,7 @@ async def rehearse(site: Site, wish: Wish) -> Rehearsal:
 
     snapshot = await collect(site, wish)
     passed("collect")
-    found = plan(snapshot, wish.options)
+    found = plan(snapshot, wish)
     passed("plan")
     proofs = await prove(site, found.moves, wish.sample, is_gone=wish.is_gone or bool(snapshot.source_error))
     found = found.with_blocked(differing(proofs))

@@ -57,7 +57,7 @@ class Failback:
     async def look(self) -> Plan:
         """As :meth:`Failover.look`; with it what keeps the flow from beginning where it has to."""
         looked = await collect(self._site, self._wish, self._back)
-        return plan(looked if looked.source_error else await self._with_begin(looked), self._wish.options)
+        return plan(looked if looked.source_error else await self._with_begin(looked), self._wish)
 
     async def _with_begin(self, looked: Snapshot) -> Snapshot:
         site, there = self._site, self._there

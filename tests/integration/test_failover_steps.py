@@ -20,6 +20,7 @@ from connect.cli.unreplicated import run_unreplicated
 from connect.core.acls import AclBinding
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.acls import describe_acls
+from connect.kafka.group_offsets import list_groups
 from connectors.failover.lease import InHand, hold
 from connectors.failover.site import site
 from connectors.flows import load
@@ -136,6 +137,11 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
         and f"RPO, if {copied.us} was lost now: " in said
     )
     assert set((await copied.stored()).values()) == {None}
+    cluster = cluster_at(copied.bootstrap[copied.eu])
+    try:
+        assert not [group for group in await list_groups(cluster) if group.startswith("heliograph-rehearse-")]
+    finally:
+        await cluster.close()
 
 
 async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path: Path, capsys: Capture) -> None:

@@ -24,7 +24,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing, Partition
 from connect.kafka.transactions import Superseded
 from connectors.failover import execute, journal, lease, undo
-from connectors.failover.plan import Options, plan
+from connectors.failover.plan import Wish, plan
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
 
 GROUPS: Final = ("billing", "mail", "search")
@@ -291,7 +291,7 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
         else:
             written = await journal.Journal.begin(site, held)
             await asyncio.sleep(world.random.uniform(0, 30))  # the flow is drained and stopped
-            ready = [one.due for one in plan(snapshot(world, operator), Options()).ready]
+            ready = [one.due for one in plan(snapshot(world, operator), Wish()).ready]
             await written.store()
             mover = execute.GroupMover(site, held, written, lambda _: None)
             left = await mover.move_all(ready)

@@ -15,7 +15,7 @@ from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
 from connectors.failover import collect, group_reads, places
 from connectors.failover.group_reads import GroupsLook
-from connectors.failover.plan import Options, Wish, is_blocking
+from connectors.failover.plan import Wish, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
 from connectors.mirror_records import Checkpoint
 
@@ -141,7 +141,7 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
     ]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
-    options = Options(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    options = Wish(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
     found, notes = await collect._with_clocks(site, Groups(("readers",), (*moves, exact)))
     (stamped,) = found.findings
     assert (stamped.group, stamped.rule) == ("readers", Rule.COPY_TIME) and "us.a has" in stamped.why

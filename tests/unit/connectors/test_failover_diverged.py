@@ -15,7 +15,7 @@ from connectors.failover import collect, starting
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.journal import StartBefore
 from connectors.failover.own import Fate, Log, Own
-from connectors.failover.plan import Options, Outcome, plan
+from connectors.failover.plan import Outcome, Wish, plan
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule, Snapshot
 from connectors.offset_map import Pair, Run, RunList, Translation
 from connectors.positions import Position
@@ -112,7 +112,7 @@ def test_only_groups_that_read_it_are_blocked(accepts: bool) -> None:
     groups = collect._with_diverged(
         Groups(tuple(one.group for one in moves), moves), {ORDERS: "cluster us has lost it"}
     )
-    options = Options(accepts={Rule.DIVERGED: frozenset({"billing"} if accepts else ())})
+    options = Wish(accepts={Rule.DIVERGED: frozenset({"billing"} if accepts else ())})
     found = plan(Snapshot("eu", "us", groups=groups), options)
     outcomes = {one.group: one.outcome for one in found.groups}
     expected = Outcome.READY if accepts else Outcome.BLOCKED

@@ -36,7 +36,7 @@ from connectors.failover.draining import Behind, CopiedEnd, still_open, without_
 from connectors.failover.group_reads import why_not_mirrored, why_stale
 from connectors.failover.journal import GroupBefore, StartBefore
 from connectors.failover.own import Fate, became, own_ranges
-from connectors.failover.plan import Options, Outcome, Plan, Wish, gone_on, plan
+from connectors.failover.plan import Outcome, Plan, Wish, gone_on, plan
 from connectors.failover.returning import still_stopped
 from connectors.failover.snapshot import DIFFERS, Finding, GroupMove, Groups, How, Proof, Rule, Snapshot
 from connectors.failover.starting import WayBack
@@ -191,7 +191,7 @@ def test_connectors_that_share_a_topic_out_are_not_moved_by_halves() -> None:
 
 def planned(*moves: GroupMove, findings: tuple[Finding, ...] = (), **options: Any) -> Plan:
     names = tuple(sorted({one.group for one in moves}))
-    return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), Options(**options))
+    return plan(Snapshot("us", "eu", groups=Groups(names, moves, findings)), Wish(**options))
 
 
 def test_a_group_that_reads_on_while_it_is_moved_is_seen() -> None:
@@ -325,10 +325,10 @@ def arrange(monkeypatch: pytest.MonkeyPatch, objections: list[str], now: Groups)
     return Eu(monkeypatch, done)
 
 
-async def go(options: Options | None = None, tell: draining.Tell = print) -> execute.Done:
+async def go(options: Wish | None = None, tell: draining.Tell = print) -> execute.Done:
     site = place()
     site.flow.read_committed = False
-    wish = Wish(lambda _: True, options or Options())
+    wish = options or Wish()
     steps = execute.Failover(site, wish, tell)
     return await steps.run_under(held(), await steps.look())
 
@@ -389,7 +389,7 @@ async def test_a_group_that_keeps_its_offset_ahead_is_watched_and_not_taken_for_
         return Snapshot("us", "eu", groups=Groups(("readers",), (ahead,)))
 
     monkeypatch.setattr(collect, "collect", look)
-    done = await go(Options(keeps=frozenset({"readers"})))
+    done = await go(Wish(keeps=frozenset({"readers"})))
     assert "move" not in eu.done
     assert bool(done.plan.blocked) == is_used
 

@@ -16,7 +16,7 @@ from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, Grou
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import group_reads, places, returning
-from connectors.failover.plan import Options, Wish, is_blocking, plan
+from connectors.failover.plan import Wish, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
@@ -77,7 +77,7 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     known: Any = SimpleNamespace(place=where)
     monkeypatch.setattr(group_reads, "_GROUP_S", 0.05)
     look = group_reads.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
-    planned = plan(Snapshot("us", "eu", groups=await look.groups()), Options())
+    planned = plan(Snapshot("us", "eu", groups=await look.groups()), Wish())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
@@ -148,7 +148,7 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
     found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
-    options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    options = Wish(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
     assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
@@ -188,7 +188,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     monkeypatch.setattr(places, "told_offsets", told_offsets)
     monkeypatch.setattr(places, "has_records", has_records)
     known: Any = SimpleNamespace(place=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
-    options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
+    options = Wish(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await places.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
