@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -163,7 +162,7 @@ class _Append:
             await self._lease.check()
             return True
 
-        key, value = encode_mark(site.flow.flow, replace(one.mark, appended=batch[-1].offset))
+        key, value = encode_mark(site.flow.flow, one.source, one.mark._replace(appended=batch[-1].offset))
         mark = OutRecord(site.flow.map_topic, key, value, PARTITION_KEY)
         try:
             await self._writer.write([*map(self._out, batch), mark], may_commit)
@@ -184,7 +183,7 @@ class _Append:
     def _out(self, record: Any) -> OutRecord:
         one = self._one
         origin = f"{self._site.flow.source_alias}/{one.source}@{record.offset}".encode()
-        topic = () if one.mark.source_id is None else ((TOPIC_HEADER, str(one.mark.source_id).encode()),)
+        topic = () if one.topic_id is None else ((TOPIC_HEADER, str(one.topic_id).encode()),)
         headers = (*record.headers, (HEADER, origin), *topic)
         return OutRecord(
             one.target.topic,

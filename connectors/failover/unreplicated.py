@@ -23,86 +23,60 @@ from connectors.failover.lease import decode_object, encode_key, stored
 from connectors.failover.own import CREATE_TIME, Fate, Own, count, identity, is_kept, logs_now, own_ranges
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
-from connectors.positions import Position, text
+from connectors.positions import text
 from connectors.source.reach import target_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied, read_positions
 
+_FORMAT: Final = 2
 #: Behind the key of the lease.
 _APPENDED: Final = text("appended")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The unreplicated records of ``source`` up to the offset ``appended`` are on ``target``; -1 for none.
+class Mark(NamedTuple):
+    """Unreplicated records of a partition up to the offset ``appended`` are on the target; -1 for none. ``of`` names
+    the topics with their ids, and up to which offset the flow had copied then."""
 
-    The ids name the topics, None on brokers that have none. ``copied``: up to which offset the flow had copied the
-    source then; -1 without a position.
-    """
-
-    source: TopicPartition
-    source_id: UUID | None
-    target: TopicPartition
-    target_id: UUID | None
-    copied: int
+    of: str
     appended: int = -1
 
-    def is_of(self, other: Mark) -> bool:
-        """Whether it is of the same topics, as far as ids tell."""
-        ids = (self.source_id, other.source_id), (self.target_id, other.target_id)
-        same = all(None in pair or pair[0] == pair[1] for pair in ids)
-        return same and (self.source, self.target) == (other.source, other.target)
 
-
-def encode_mark(flow: str, mark: Mark) -> tuple[bytes, bytes]:
+def encode_mark(flow: str, source: TopicPartition, mark: Mark) -> tuple[bytes, bytes]:
     """Return key and value."""
-    ids = [None if one is None else str(one) for one in (mark.source_id, mark.target_id)]
-    row = [mark.source, ids[0], mark.target, ids[1], mark.copied, mark.appended]
-    return encode_key(flow) + _APPENDED + text(str(mark.source)), json.dumps({"format": 2, "mark": row}).encode()
-
-
-def _decode_mark(value: bytes) -> Mark:
-    found = decode_object(value)
-    if found["format"] != 2:
-        raise PermanentError("another version of Heliograph has appended records of this flow: use that one")
-    source, source_id, target, target_id, copied, appended = found["mark"]
-    ids = [None if one is None else UUID(one) for one in (source_id, target_id)]
-    return Mark(TopicPartition(*source), ids[0], TopicPartition(*target), ids[1], copied, appended)
+    content = {"format": _FORMAT, "source": source, **mark._asdict()}
+    return encode_key(flow) + _APPENDED + text(str(source)), json.dumps(content).encode()
 
 
 async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
-    """By source partition. Raises as :func:`connectors.failover.lease.stored`."""
+    """By source partition. Raises as :func:`connectors.failover.lease.stored`, and PermanentError for what another
+    version wrote."""
     front = encode_key(site.flow.flow) + _APPENDED
     kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
-    marks = [_decode_mark(value) for key, value in kept.items() if key.startswith(front)]
-    return {one.source: one for one in marks}
-
-
-def _copied(position: Position | None) -> int:
-    return -1 if position is None else position.next_source_offset
+    found = [decode_object(value) for key, value in kept.items() if key.startswith(front)]
+    if any(one["format"] != _FORMAT for one in found):
+        raise PermanentError("another version of Heliograph has appended records of this flow: use that one")
+    return {TopicPartition(*one["source"]): Mark(one["of"], one["appended"]) for one in found}
 
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
     """Of one partition of the source, what was not appended.
 
-    ``mark`` has what was; ``doubt``: why some of these may be on the target already, empty if none is.
-    ``is_missing``: the target does not have the partition.
+    ``topic_id`` is the source's; ``mark`` has what was appended; ``doubt``: why some of these may be on the target
+    already, empty if none is. ``is_missing``: the target does not have the partition.
     """
 
     own: Own
     ranges: tuple[Range, ...]
+    target: TopicPartition
     mark: Mark
+    topic_id: UUID | None = None
     doubt: str = ""
     is_missing: bool = False
 
     @property
     def source(self) -> TopicPartition:
-        return self.mark.source
-
-    @property
-    def target(self) -> TopicPartition:
-        return self.mark.target
+        return TopicPartition(self.own.topic, self.own.partition)
 
 
 class _Extent(NamedTuple):
@@ -154,12 +128,11 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
             extent, surplus = _Extent(log.topic_id, max(log.begin, since), ends[one]), written[one]
         extent = extent._replace(end=min(extent.end, (until or {}).get(one, extent.end)))
         is_missing = topic is None or target.partition not in topic.partitions
-        mark = Mark(one, extent.topic_id, target, topic.topic_id if topic else None, _copied(positions.get(one)))
-        before = marks.get(one)
-        if is_missing or before is None or not before.is_of(mark):
-            before = mark
-        elif before.copied == mark.copied:
-            mark = before
+        copied = positions[one].next_source_offset if one in positions else -1
+        there_id = topic.topic_id if topic is not None and not is_missing else "missing"
+        of = f"{one} {extent.topic_id} {target} {there_id} copied up to {copied}"
+        before = marks.get(one, Mark(of))
+        mark = before if before.of == of else Mark(of)
         ranges = without(
             await own_ranges(copies, one, extent.topic_id, max(extent.begin, mark.appended + 1), extent.end),
             brought.get(one, ()),
@@ -174,9 +147,9 @@ async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) ->
             return None
         if extent.may_have_arrived:
             doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
-        if before.copied != mark.copied and own.first <= before.appended:
-            doubt = "they may have been appended before, when the flow had copied up to another offset"
-        return Unreplicated(own, tuple(ranges), mark, doubt, is_missing)
+        if before.of != of and own.first <= before.appended:
+            doubt = "they may have been appended before, to another topic or when less was copied"
+        return Unreplicated(own, tuple(ranges), target, mark, extent.topic_id, doubt, is_missing)
 
     seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]

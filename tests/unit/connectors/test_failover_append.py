@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from connectors.failover.unreplicated import Mark, Unreplicated, encode_mark
 from connectors.policy import DefaultReplicationPolicy
 
 ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
-HERE, THERE, OLD = UUID(int=1), UUID(int=2), UUID(int=3)
+HERE = UUID(int=1)
 VALUE = b"v" * 100
 
 
@@ -132,11 +131,11 @@ async def run(
         marks = await unreplicated.read_marks(site)
         found = []
         for one in of:
-            mark = marks.get(one, Mark(one, HERE, one, THERE, 20))
+            mark = marks.get(one, Mark(f"of {one}"))
             left = [each.offset for each in records if each.offset > mark.appended]
             if left:
                 own = Own(*one, left[0], left[-1], len(left))
-                found.append(Unreplicated(own, ((left[0], left[-1] + 1),), mark, **more))
+                found.append(Unreplicated(own, ((left[0], left[-1] + 1),), one, mark, HERE, **more))
         return found
 
     async def cleaned(_: Any, topics: set[str]) -> set[str]:
@@ -275,28 +274,15 @@ async def test_nothing_is_appended_beside_a_flow_that_runs(monkeypatch: pytest.M
 
 # -- marks -------------------------------------------------------------------------------------------------------------
 
-MARK = Mark(ORDERS, HERE, ORDERS, THERE, 20, 29)
-
-
-@pytest.mark.parametrize(
-    ("mark", "is_of"),
-    [
-        (MARK, True),
-        (replace(MARK, source_id=None), True),
-        (replace(MARK, source_id=OLD), False),
-        (replace(MARK, target_id=OLD), False),
-        (replace(MARK, target=MAIL), False),
-    ],
-)
-def test_a_mark_counts_for_the_topics_that_it_was_made_in(mark: Mark, is_of: bool) -> None:
-    assert mark.is_of(Mark(ORDERS, HERE, ORDERS, THERE, 25)) == is_of
+MARK = Mark("orders", 29)
 
 
 async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
-    other = Mark(MAIL, None, TopicPartition("us.mail", 3), None, -1, 7)
-    kept = dict(encode_mark("us->eu", one) for one in (replace(MARK, appended=3), other, MARK))
+    """Of ten thousand partitions none makes the record too large that is written every few seconds."""
+    written = [(ORDERS, Mark("orders", 3)), (MAIL, Mark("mail", 7)), (ORDERS, MARK)]
+    kept = dict(encode_mark("us->eu", *one) for one in written)
     monkeypatch.setattr(unreplicated, "stored", answer({lease.encode_key("us->eu"): b"{}", **kept}))
-    assert await unreplicated.read_marks(site) == {ORDERS: MARK, MAIL: other}
+    assert await unreplicated.read_marks(site) == {ORDERS: MARK, MAIL: Mark("mail", 7)}
     monkeypatch.setattr(unreplicated, "stored", answer(dict.fromkeys(kept, b'{"format": 1}')))
     with pytest.raises(PermanentError, match="another version"):
         await unreplicated.read_marks(site)
@@ -304,7 +290,7 @@ async def test_marks_lie_beside_the_lease_each_by_itself(monkeypatch: pytest.Mon
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), Mark(ORDERS, HERE, ORDERS, THERE, 20))
+ONE = Unreplicated(Own("orders", 0, 20, 29, 10), ((20, 30),), ORDERS, MARK)
 
 
 @pytest.mark.parametrize(
