@@ -82,6 +82,8 @@ class MapReader:
         self._limits = limits or MapLimits()
         self._topic_id: UUID | None = None
         self.unseen = ""
+        #: When a position was stored last, in milliseconds since 1970; -1 if none was.
+        self.stored_ms = -1
         self._cache = ChunkCache(self._limits.max_cached_runs)
         #: For those who share a reader: what one follows would change the index in which another looks up.
         self.in_use = asyncio.Lock()
@@ -124,7 +126,7 @@ class MapReader:
 
     def sources(self) -> list[TopicPartition]:
         """Every source partition that a position or a map is stored of, in order."""
-        mapped = {_source_of(pair) for pair in self._pairs}
+        mapped = {source_of(pair) for pair in self._pairs}
         return sorted(mapped | self._positions.keys())
 
     def chunks(self, pair: Pair) -> list[ChunkPlace]:
@@ -159,7 +161,7 @@ class MapReader:
                 known = RunList()
             self._cache.put(pair, chunk, known)
         if chunk.limit is None:
-            for stored in self._positions.get(_source_of(pair), {}).values():
+            for stored in self._positions.get(source_of(pair), {}).values():
                 if stored.last_run is not None and Pair.of(stored.position) == pair:
                     known.lengthen(stored.last_run)
         return known
@@ -242,6 +244,7 @@ class MapReader:
             source = TopicPartition(key.source_topic, key.source_partition)
             if self._connector not in (None, key.connector) or not self._wants(source):
                 return
+            self.stored_ms = max(self.stored_ms, record.timestamp_ms)
             before = self._positions.get(source, {}).get(key.connector)
             stored = fold_position(before, kind, key, record.value, record.headers)
             known = self._positions.setdefault(source, {})
@@ -253,7 +256,7 @@ class MapReader:
         elif kind is Kind.CHUNK:
             assert record.key is not None, "it has a kind"
             pair, upstream = decode_chunk_key(record.key)
-            if self._wants(_source_of(pair)):
+            if self._wants(source_of(pair)):
                 self._fold_chunk(pair, upstream, record)
 
     def _fold_chunk(self, pair: Pair, upstream: int, record: LogRecord) -> None:
@@ -262,14 +265,14 @@ class MapReader:
             if record.value is None:
                 return
             index = self._pairs[pair] = PairIndex()
-            self._by_source.setdefault(_source_of(pair), set()).add(pair)
-            self._by_target.setdefault(_target_of(pair), set()).add(pair)
+            self._by_source.setdefault(source_of(pair), set()).add(pair)
+            self._by_target.setdefault(target_of(pair), set()).add(pair)
         if record.value is None:
             index.drop(upstream)
             if not len(index):
                 del self._pairs[pair]
-                self._by_source[_source_of(pair)].discard(pair)
-                self._by_target[_target_of(pair)].discard(pair)
+                self._by_source[source_of(pair)].discard(pair)
+                self._by_target[target_of(pair)].discard(pair)
         else:
             index.put(upstream, first_downstream(record.value), record.offset)
 
@@ -305,11 +308,13 @@ class MapReader:
         raise ChunkRewritten
 
 
-def _source_of(pair: Pair) -> TopicPartition:
+def source_of(pair: Pair) -> TopicPartition:
+    """The partition that a pair's records are copied from."""
     return TopicPartition(pair.source_topic, pair.source_partition)
 
 
-def _target_of(pair: Pair) -> TopicPartition:
+def target_of(pair: Pair) -> TopicPartition:
+    """The partition that they are copied to."""
     return TopicPartition(pair.target_topic, pair.target_partition)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,11 @@ from connect.core.errors import ConfigError, PermanentError
 
 if TYPE_CHECKING:
     from connect.cli.flow_control import RestControl
-    from connectors.failover.collect import Wish
     from connectors.failover.execute import Failover
-    from connectors.failover.plan import Plan
+    from connectors.failover.plan import Plan, Wish
     from connectors.failover.returning import Failback
     from connectors.failover.site import Site
-    from connectors.flows import Flow, MirrorMakerConfig
+    from connectors.flows import MirrorMakerConfig
 
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
@@ -79,59 +79,48 @@ def run_failover(arguments: Arguments) -> int:
     """
     from connectors.failover.execute import Failover
 
-    return _run(arguments, lambda place, controls: _failover(place, arguments, controls, Failover))
+    return _run(arguments, partial(_failover, kind=Failover))
 
 
 def run_failback(arguments: Arguments) -> int:
     """As :func:`run_failover`, with what has to be done for the flow back before."""
     from connectors.failover.returning import Failback
 
-    return _run(arguments, lambda place, controls: _failover(place, arguments, controls, Failback))
+    return _run(arguments, partial(_failover, kind=Failback))
 
 
 def run_undo(arguments: Arguments) -> int:
     """Print what would be taken back, or take it back; the exit code as of :func:`run_failover`."""
-    return _run(arguments, lambda place, controls: _undo(place, arguments, controls))
+    return _run(arguments, _undo)
 
 
-def _run(arguments: Arguments, work: Callable[[_Place, _Controls], Coroutine[object, object, int]]) -> int:
+def _run(
+    arguments: Arguments, work: Callable[[Site, Wish, Arguments, _Controls], Coroutine[object, object, int]]
+) -> int:
     from connectors.failover.site import site
     from connectors.flows import load
 
     config = load(arguments.file)
     source = arguments.source or find_source(config, arguments.target)
-    if arguments.source and is_found(config, arguments.target, source):
+    if arguments.source and sources_of(config, arguments.target) == [source]:
         warn(f"--from {source} is found in the file; the next release has --from for files with several sources alone")
-    if arguments.gone is not None and arguments.gone not in ("", source):
+    if arguments.gone not in (None, "", source):
         raise ConfigError(f"readers leave cluster {source}, and not {arguments.gone}", "--source-gone")
+    arguments = replace(arguments, source=source)
 
     async def at_place(controls: _Controls) -> int:
         async with site(config, source, arguments.target) as place:
-            return await work(_Place(config, place), controls)
+            return await work(place, wish_of(arguments, config), arguments, controls)
 
     with ExitStack() as closing:
-        controls = find_controls(closing, replace(arguments, source=source), config)
-        return asyncio.run(at_place(controls))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    config: MirrorMakerConfig
-    site: Site
+        return asyncio.run(at_place(find_controls(closing, arguments, config)))
 
 
 def find_source(config: MirrorMakerConfig, target: str) -> str:
-    """The cluster that readers leave: the source of the file's flow to ``target``, else where its flow from there goes.
-
-    Raises ConfigError if the file has none, or several.
-    """
-    from connectors.flows import Flow
-
+    """The cluster that readers leave. Raises ConfigError if the file has none, or several."""
     if target not in config.clusters:
         raise ConfigError(f"{target} is no cluster of the file, which has {', '.join(config.clusters)}", "--to")
-    others = [alias for alias in config.clusters if alias != target]
-    there = [alias for alias in others if Flow(config, alias, target).enabled]
-    found = there or [alias for alias in others if Flow(config, target, alias).enabled]
+    found = sources_of(config, target)
     if not found:
         raise ConfigError(f"it has no flow to {target}, and none from there", "--to", config.file)
     if len(found) > 1:
@@ -139,49 +128,44 @@ def find_source(config: MirrorMakerConfig, target: str) -> str:
     return found[0]
 
 
-def is_found(config: MirrorMakerConfig, target: str, source: str) -> bool:
-    """Whether the file alone says that readers leave ``source``."""
-    try:
-        return find_source(config, target) == source
-    except ConfigError:
-        return False
+def sources_of(config: MirrorMakerConfig, target: str) -> list[str]:
+    """The sources of the file's flows to ``target``, else where its flows from there go."""
+    from connectors.flows import Flow
+
+    others = [alias for alias in config.clusters if alias != target]
+    there = [alias for alias in others if Flow(config, alias, target).enabled]
+    return there or [alias for alias in others if Flow(config, target, alias).enabled]
 
 
 def find_controls(closing: ExitStack, arguments: Arguments, config: MirrorMakerConfig) -> _Controls:
     """Of the flow and of the flow back, if ``--rest`` names workers to ask.
 
-    Raises ConfigError if none of them runs the flow, or runs it under another name than ``config`` has.
+    Raises ConfigError if none of them runs the flow, or runs it under another name than ``config`` has: what is stored
+    of a flow is stored under the name that its workers know.
     """
+    from connect.cli.flow_control import find_control
     from connectors.flows import Flow
 
     if not arguments.rest:
         return None, None
+    found: list[RestControl | None] = []
     assert arguments.source is not None
-    there, back = (
-        Flow(config, source, target)
-        for source, target in ((arguments.source, arguments.target), (arguments.target, arguments.source))
-    )
-    control = _find_control(closing, arguments.rest, there)
-    if control is None:
-        raise ConfigError(f"none of the workers mirrors {there}", "--rest")
-    return control, _find_control(closing, arguments.rest, back)
-
-
-def _find_control(closing: ExitStack, urls: Sequence[str], flow: Flow) -> RestControl | None:
-    """What is stored of a flow is stored under the name that its workers know: the file has to know it too."""
-    from connect.cli.flow_control import find_control
-
-    name = flow.connector_config()["name"]
-    control = find_control(closing, urls, flow.source, flow.target, name)
-    if control is not None and control.name != name:
-        raise ConfigError(
-            f"the workers that mirror {flow} call their connector {control.name}, and by this file it is {name}: set "
-            f"{flow}.name = {control.name}, and beside it their group.id and offset.storage.topic as "
-            f"{flow.target}.group.id and {flow.target}.offset.storage.topic",
-            f"{flow}.name",
-            flow.config.file,
-        )
-    return control
+    for ends in ((arguments.source, arguments.target), (arguments.target, arguments.source)):
+        flow = Flow(config, *ends)
+        name = flow.connector_config()["name"]
+        control = find_control(closing, arguments.rest, *ends, name)
+        if control is not None and control.name != name:
+            raise ConfigError(
+                f"the workers that mirror {flow} call their connector {control.name}, and by this file it is {name}: "
+                f"set {flow}.name = {control.name}, and beside it their group.id and offset.storage.topic as "
+                f"{flow.target}.group.id and {flow.target}.offset.storage.topic",
+                f"{flow}.name",
+                config.file,
+            )
+        found.append(control)
+    if found[0] is None:
+        raise ConfigError(f"none of the workers mirrors {arguments.source}->{arguments.target}", "--rest")
+    return found[0], found[1]
 
 
 def tell_on_stderr(line: str) -> None:
@@ -195,8 +179,7 @@ def warn(line: str) -> None:
 
 def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
     """Raises ConfigError if a pattern, a time or a word is wrong."""
-    from connectors.failover.collect import Wish
-    from connectors.failover.plan import ACCEPTABLE, Options
+    from connectors.failover.plan import ACCEPTABLE, Wish
 
     accepts: dict[str, frozenset[str]] = {}
     for one in arguments.accepts:
@@ -209,15 +192,11 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
     named = frozenset(re.sub(r"\\(.)", r"\1", one) for one in arguments.groups if _NAME.fullmatch(one))
     if arguments.topics and not (arguments.gone is not None and arguments.at and named):
         raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
-    options = Options(
+    return Wish(
+        takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
-        is_by_time=arguments.at is not None,
-    )
-    return Wish(
-        takes=_takes(arguments, config),
-        options=options,
         named=named,
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
         topics=frozenset(arguments.topics),
@@ -230,42 +209,43 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
 
 
 async def _failover(
-    place: _Place, arguments: Arguments, controls: _Controls, kind: type[Failover] | type[Failback]
+    site: Site, wish: Wish, arguments: Arguments, controls: _Controls, kind: type[Failover] | type[Failback]
 ) -> int:
-    from connect.cli.failover_view import as_json, show_plan
+    from connect.cli.failover_view import as_json, show_done, show_plan, show_rehearsal
+    from connect.kafka.settings import format_address
 
-    wish = wish_of(arguments, place.config)
     if arguments.rehearses:
-        return await _rehearse(place, wish)
-    steps = kind(place.site, wish, tell_on_stderr, controls)
+        from connectors.failover.rehearse import rehearse
+
+        rehearsal = await rehearse(site, wish)
+        show_rehearsal(rehearsal)
+        return exit_code(rehearsal.plan)
+    steps = kind(site, wish, tell_on_stderr, controls)
     looked = await steps.look()
-    source = looked.snapshot.source
-    if looked.snapshot.source_error and not wish.is_gone and arguments.executes and can_ask(arguments):
-        print(f"cluster {source} does not answer: {looked.snapshot.source_error}")
+    source, error = looked.snapshot.source, looked.snapshot.source_error
+    if error and not wish.is_gone and arguments.executes and can_ask(arguments):
+        print(f"cluster {source} does not answer: {error}")
         if ask(f"If it is gone, and no producer writes there, type its alias ({source}): ") == source:
-            steps = kind(place.site, replace(wish, is_gone=True), tell_on_stderr, controls)
+            steps = kind(site, replace(wish, is_gone=True), tell_on_stderr, controls)
             looked = await steps.look()
     goes = arguments.executes and looked.can_go
-    if arguments.as_json and not goes:
-        show_json(as_json(looked, None))
-    elif not arguments.as_json:
+    if not arguments.as_json:
         show_plan(looked, everything=arguments.everything)
-    if not goes:
-        if not arguments.as_json and looked.can_go:
+        if looked.can_go and not goes:
             print("nothing was changed; --execute does it")
+    elif not goes:
+        show_json(as_json(looked, None))
+    if not goes:
         return exit_code(looked)
-    if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {place.site.flow.target_alias}?"):
+    if not confirmed(arguments, f"Move {counted(len(looked.ready), 'group')} to {site.flow.target_alias}?"):
         print("nothing was changed")
         return exit_code(looked)
     done = await steps.run(f"heliograph {kind.__name__.lower()}", looked)
     if arguments.as_json:
         show_json(as_json(done.plan, done))
     else:
-        from connect.cli.failover_view import show_done
-        from connect.kafka.settings import format_address
-
         show_done(done, everything=arguments.everything)
-        servers = ",".join(format_address(*one) for one in place.site.target.settings.bootstrap)
+        servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
         print(f"clients there: bootstrap.servers = {servers}")
     if arguments.on_done is not None:
         await _on_done(arguments.on_done, exit_code(done.plan))
@@ -279,15 +259,6 @@ async def _on_done(command: str, code: int) -> None:
     running = await asyncio.create_subprocess_shell(command, env=environment)
     if failed := await running.wait():
         raise PermanentError(f"the groups were moved, and --on-done ended with exit code {failed}: {command}")
-
-
-async def _rehearse(place: _Place, wish: Wish) -> int:
-    from connect.cli.failover_view import show_rehearsal
-    from connectors.failover.rehearse import rehearse
-
-    done = await rehearse(place.site, wish)
-    show_rehearsal(done)
-    return exit_code(done.plan)
 
 
 def exit_code(plan: Plan) -> int:
@@ -319,33 +290,28 @@ def confirmed(arguments: Arguments, question: str) -> bool:
     return ask(f"{question} [yes/no] ").lower() in ("y", "yes")
 
 
-async def _undo(place: _Place, arguments: Arguments, controls: _Controls) -> int:
+async def _undo(site: Site, _: Wish, arguments: Arguments, controls: _Controls) -> int:
     from connectors.failover import journal, undo
     from connectors.failover.lease import hold
 
-    site = place.site
     if arguments.undo is not None:
         warn("--undo FILE is for files of earlier versions: heliograph undo takes back what this one has done")
         run = undo.read_file(arguments.undo)
         if (run.source, run.target) != (site.flow.source_alias, site.flow.target_alias):
             raise ConfigError(f"it is of a failover from {run.source} to {run.target}", "--undo", str(arguments.undo))
-    else:
-        newest = undo.newest(await journal.read_runs(site))
-        if newest is None:
-            print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
-            return EXIT_NO_GO
+    elif (newest := undo.newest(await journal.read_runs(site))) is not None:
         run = newest
+    else:
+        print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
+        return EXIT_NO_GO
+    begins = len(run.starts) + len(run.begins)
     what = (
-        f"offsets of {counted(len(run.groups), 'group')}, "
-        f"{counted(len(run.starts) + len(run.begins), 'begin')} of flows and access rules "
-        f"of {counted(len(run.denied), 'topic')}"
+        f"offsets of {counted(len(run.groups), 'group')}, {counted(begins, 'begin')} of flows and access rules of "
+        f"{counted(len(run.denied), 'topic')}"
     )
     print(f"to take back: {what}" + (f"; changed by {run.owner}: {run.command}" if run.owner else ""))
-    if not arguments.executes:
-        print("nothing was changed; --execute does it")
-        return EXIT_OK
-    if not confirmed(arguments, "Take this back?"):
-        print("nothing was changed")
+    if not arguments.executes or not confirmed(arguments, "Take this back?"):
+        print("nothing was changed" + ("" if arguments.executes else "; --execute does it"))
         return EXIT_OK
     async with hold(site, "heliograph undo") as lease:
         left = await undo.take_back(site, run, lease, tell_on_stderr, controls)

@@ -15,7 +15,7 @@ from connect.cli.console import counted
 from connect.kafka.clock import wall_ms
 from connectors.failover.collect import in_utc
 from connectors.failover.plan import Outcome, Plan
-from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof, Snapshot
 from connectors.lag import together
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def as_json(plan: Plan, done: Done | None) -> dict[str, Any]:
         "notes": list(found.notes),
         "source": "gone" if found.is_gone else found.source_error or "answers",
         "copied_until_ms": None if found.copied_until_ms < 0 else found.copied_until_ms,
+        "last_known": None if found.last_known is None else asdict(found.last_known),
         "lag": None if found.lag is None else found.lag.to_json(10),
         "not_mirrored": list(found.groups.not_mirrored),
         "groups": [one.group for one in plan.groups],
@@ -84,15 +85,35 @@ def show_plan(plan: Plan, *, everything: bool) -> None:
         _say(f"  {found.source}->{found.target}: {behind} in {count}")
         if whole.lost:
             _say(f"  {whole.lost} offsets were lost on cluster {found.source} before they could be copied", "bold red")
-    else:
-        _say(f"  how much of cluster {found.source} was not copied is not known")
-    if found.copied_until_ms >= 0:
-        _say(f"  copied until {in_utc(found.copied_until_ms)}, by the last heartbeat of {found.source} that arrived")
+    for line in _last_known(found):
+        _say(f"  {line}")
     _show_blocked(plan)
     if plan.moves:
         console().print(_table(plan.moves, everything=everything))
     for note in found.notes:
         _say(f"  note: {note}")
+
+
+def _last_known(found: Snapshot) -> Iterator[str]:
+    """Until when all was copied and, if the source is gone, how far it was, with the age of what is known."""
+    now_ms = wall_ms()
+    if found.copied_until_ms >= 0:
+        yield (
+            f"copied until {in_utc(found.copied_until_ms)} ({_ago(now_ms - found.copied_until_ms)}), by the last "
+            f"heartbeat of {found.source} that arrived"
+        )
+    if (known := found.last_known) is None:
+        return
+    if not known.partitions:
+        yield f"last known lag: none, for no position of the flow is stored on cluster {found.target}"
+        return
+    age = f", stored last {_ago(now_ms - known.stored_ms)}" if known.stored_ms >= 0 else ""
+    behind = f"at least {known.ahead} records behind, by checkpoints" if known.ahead else "no checkpoint is beyond them"
+    yield f"last known lag: by the positions of {counted(known.partitions, 'partition')}{age}: {behind}"
+
+
+def _ago(age_ms: int) -> str:
+    return f"{max(age_ms, 0) / 1000:.0f} s ago"
 
 
 def _show_blocked(plan: Plan) -> None:
@@ -110,8 +131,10 @@ def show_rehearsal(done: Rehearsal) -> None:
     """How long a failover would take, what it would lose and what it would leave."""
     plan = done.plan
     _say(f"rehearsal from {plan.snapshot.source} to {plan.snapshot.target}: {_summary(plan)}; nothing was changed")
-    steps = ", ".join(f"{step} {took_s:.1f} s" for step, took_s in done.took_s.items())
-    _say(f"  RTO, beside the drain and the stop of the flow: {done.rto_s:.1f} s ({steps})")
+    measured, estimated = (
+        ", ".join(f"{step} {step_s:.1f} s" for step, step_s in some.items()) for some in (done.took_s, done.estimated_s)
+    )
+    _say(f"  RTO: {done.rto_s:.1f} s (measured: {measured}; estimated: {estimated})")
     until_ms = plan.snapshot.copied_until_ms
     ago = (
         f"{max(wall_ms() - until_ms, 0) / 1000:.1f} s, by the last mirrored heartbeat" if until_ms >= 0 else "not known"

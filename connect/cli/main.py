@@ -294,7 +294,7 @@ Accept = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=GROUP",
-        help="Move a group in spite of: not-mirrored, checkpoints, deleted, copy-time.",
+        help="Move a group in spite of: not-mirrored, checkpoints, deleted, copy-time, diverged.",
         hidden=True,
     ),
 ]

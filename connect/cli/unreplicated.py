@@ -13,7 +13,7 @@ from connect.cli.console import EXIT_OK, counted
 from connect.cli.failover import EXIT_FAILED, EXIT_NO_GO, find_source, tell_on_stderr
 
 if TYPE_CHECKING:
-    from connectors.failover.appending import Done
+    from connectors.failover.append import Done
     from connectors.failover.unreplicated import Unreplicated
     from connectors.flows import MirrorMakerConfig
 
@@ -54,22 +54,22 @@ def run_unreplicated(
 async def _unreplicated(
     config: MirrorMakerConfig, source: str, target: str, export_to: Path | None, appends: bool
 ) -> tuple[Done, list[Path]]:
-    from connectors.failover import appending, unreplicated
+    from connectors.failover import append, unreplicated
     from connectors.failover.lease import hold
     from connectors.failover.site import site
 
     async with site(config, source, target) as place:
         found = await unreplicated.find(place)
         files = await unreplicated.export(place, found, export_to) if export_to is not None else []
-        done = appending.Done(found, found, 0, {})
+        done = append.Done(found, found, 0, {})
         if appends and found:
-            async with hold(place, "heliograph unreplicated --append", ends=False) as lease:
-                done = await appending.append_all(place, lease, None, tell_on_stderr)
+            async with hold(place, "heliograph unreplicated --append") as lease:
+                done = await append.append_all(place, lease, None, tell_on_stderr)
         return done, files
 
 
 def _show(found: Sequence[Unreplicated], files: Sequence[Path], source: str, target: str, appended: int) -> None:
-    from connectors.failover.appending import HEADER
+    from connectors.failover.append import HEADER
 
     if not found:
         print(f"cluster {source} holds nothing that cluster {target} lacks, of what was mirrored")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -10,6 +11,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderE
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, ClusterMetadata, refusal_of
+from connect.kafka.concurrency import gather_limited
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -50,12 +52,20 @@ async def list_offsets(
 
 
 async def told_offsets(
-    cluster: Cluster, partitions: Collection[Partition], timestamp_ms: int, isolation: int = READ_UNCOMMITTED
+    cluster: Cluster,
+    partitions: Collection[Partition],
+    timestamp_ms: int,
+    isolation: int = READ_UNCOMMITTED,
+    *,
+    leader_s: float | None = None,
 ) -> tuple[dict[Partition, int], dict[Partition, str]]:
-    """As :func:`list_offsets`, of those whose leaders answer now; of the others the reason.
+    """As :func:`list_offsets`, of those whose leaders answer now, within ``leader_s``; of the others the reason. All
+    leaders are asked at the same time.
 
     Raises :class:`RetriableError` where the cluster does not tell its leaders.
     """
+    if not partitions:
+        return {}, {}
     metadata = await cluster.metadata({topic for topic, _ in partitions})
     found: dict[Partition, int] = {}
     missing: dict[Partition, str] = {}
@@ -66,17 +76,24 @@ async def told_offsets(
             missing[partition] = f"{partition[0]}-{partition[1]} has no leader now"
         else:
             by_leader.setdefault(leader, []).append(partition)
-    for leader, led in by_leader.items():
+
+    async def ask(leader: int) -> None:
+        led = by_leader[leader]
         try:
-            answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
+            async with asyncio.timeout(leader_s):
+                answered = await _ask_leader(cluster, leader, led, timestamp_ms, isolation, metadata)
+        except TimeoutError:
+            missing.update(dict.fromkeys(led, f"broker {leader} does not answer within {leader_s:g} s"))
         except HeliographError as error:
-            missing |= dict.fromkeys(led, str(error))
-            continue
-        for partition, (offset, code) in answered.items():
-            if code:
-                missing[partition] = str(_refused(partition, code))
-            else:
-                found[partition] = offset
+            missing.update(dict.fromkeys(led, str(error)))
+        else:
+            for partition, (offset, code) in answered.items():
+                if code:
+                    missing[partition] = str(_refused(partition, code))
+                else:
+                    found[partition] = offset
+
+    await gather_limited(ask, by_leader)
     return found, missing
 
 

@@ -60,7 +60,8 @@ class OutRecord(NamedTuple):
     """A record to write; ``value`` None is a tombstone.
 
     Its partition follows from its key as with Java's producer, or from ``partition_key`` where records of several keys
-    must keep their order, unless ``partition`` says it.
+    must keep their order, unless ``partition`` says it, and then it may have no key.
+    ``timestamp_ms`` None is now.
     """
 
     topic: str
@@ -69,6 +70,7 @@ class OutRecord(NamedTuple):
     partition_key: bytes | None = None
     headers: tuple[Header, ...] = ()
     partition: int | None = None
+    timestamp_ms: int | None = None
 
 
 class Batch(NamedTuple):
@@ -91,6 +93,7 @@ class TransactionalWriter:
 
     Uses the cluster's connections and leaves them open. ``transaction_timeout_ms``: after so long the cluster aborts
     what a writer that has died left open, and until then nobody reads past it; None: as long as a claim says.
+    ``batch_bytes``: of a batch before ``codec``, in Kafka's numbers, compresses it; one record may be larger.
     """
 
     def __init__(
@@ -100,9 +103,13 @@ class TransactionalWriter:
         *,
         timeout_s: float = 30.0,
         transaction_timeout_ms: int | None = None,
+        batch_bytes: int = _BATCH_BYTES,
+        codec: int = 0,
     ) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
+        self._batch_bytes = batch_bytes
+        self._codec = codec
         self._timeout_s = timeout_s
         self._transaction_timeout_ms = transaction_timeout_ms
         self._identity: ProducerIdentity | None = None
@@ -187,7 +194,9 @@ class TransactionalWriter:
     ) -> bool:
         identity = self._identity
         assert identity is not None
-        by_leader = await place(self._cluster, records, identity, self._sequences)
+        by_leader = await place(
+            self._cluster, records, identity, self._sequences, batch_bytes=self._batch_bytes, codec=self._codec
+        )
         await self._add(identity, [partition for placed in by_leader.values() for partition in placed])
         for group, of_group in offsets.items():
             await transactions.add_offsets(self._cluster, self._transactional_id, identity, group)
@@ -269,15 +278,21 @@ async def waiting_out(write: Callable[[], Awaitable[T]]) -> T:
 
 
 async def place(
-    cluster: Cluster, records: Sequence[OutRecord], identity: ProducerIdentity, sequences: Mapping[Partition, int]
+    cluster: Cluster,
+    records: Sequence[OutRecord],
+    identity: ProducerIdentity,
+    sequences: Mapping[Partition, int],
+    *,
+    batch_bytes: int = _BATCH_BYTES,
+    codec: int = 0,
 ) -> Placed:
     """``records`` as batches of ``identity``, at their leaders; others of the loop have their turn in between."""
     metadata = await cluster.topics({record.topic for record in records})
     by_partition: dict[Partition, list[OutRecord]] = {}
     async for record in in_turns(records, _AT_ONCE):
-        by = record.key if record.partition_key is None else record.partition_key
         partition = record.partition
         if partition is None:
+            by = record.key if record.partition_key is None else record.partition_key
             partition = partition_of(by, len(metadata.topics[record.topic].partitions))
         by_partition.setdefault((record.topic, partition), []).append(record)
     by_leader: Placed = {}
@@ -285,7 +300,8 @@ async def place(
         leader = metadata.leader(topic, partition)
         if leader is None:
             raise RetriableError(f"cluster {cluster.name}: {topic}-{partition} has no leader")
-        batches = _batches(placed, identity, sequences.get((topic, partition), 0))
+        sequence = sequences.get((topic, partition), 0)
+        batches = _batches(placed, partial(_builder, identity, batch_bytes, codec), sequence)
         by_leader.setdefault(leader, {})[topic, partition] = batches
         await asyncio.sleep(0)
     return by_leader
@@ -346,26 +362,29 @@ async def _produce(
     return first
 
 
-def _batches(records: Sequence[OutRecord], identity: ProducerIdentity, sequence: int) -> list[Batch]:
-    """Batches of ``records`` in order, none larger than a broker takes by default."""
+def _batches(
+    records: Sequence[OutRecord], begin: Callable[[int], DefaultRecordBatchBuilder], sequence: int
+) -> list[Batch]:
+    """Batches of ``records`` in order, each as large as the builder that ``begin`` makes of its sequence takes."""
     now_ms = int(time.time() * 1000)
     batches: list[Batch] = []
     builder, count = None, 0
     for record in records:
         headers = list(record.headers)
-        if builder is None or builder.append(count, now_ms, record.key, record.value, headers) is None:
+        at_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
+        if builder is None or builder.append(count, at_ms, record.key, record.value, headers) is None:
             if builder is not None:
                 batches.append(Batch(bytes(builder.build()), count))
                 sequence = (sequence + count) % SEQUENCES
-            builder, count = _builder(identity, sequence), 0
-            builder.append(0, now_ms, record.key, record.value, headers)
+            builder, count = begin(sequence), 0
+            builder.append(0, at_ms, record.key, record.value, headers)
         count += 1
     if builder is not None:
         batches.append(Batch(bytes(builder.build()), count))
     return batches
 
 
-def _builder(identity: ProducerIdentity, sequence: int) -> DefaultRecordBatchBuilder:
+def _builder(identity: ProducerIdentity, batch_bytes: int, codec: int, sequence: int) -> DefaultRecordBatchBuilder:
     if identity == _NOBODY:
-        return DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, _BATCH_BYTES)
-    return DefaultRecordBatchBuilder(2, 0, 1, identity.producer_id, identity.epoch, sequence, _BATCH_BYTES)
+        return DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, batch_bytes)
+    return DefaultRecordBatchBuilder(2, codec, 1, identity.producer_id, identity.epoch, sequence, batch_bytes)

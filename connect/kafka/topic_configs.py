@@ -101,27 +101,28 @@ async def max_message_bytes(cluster: Cluster, topic: str) -> int | None:
 
     Raises :class:`RetriableError` if no broker tells now.
     """
-    value = (await _values(cluster, [topic], "max.message.bytes")).get(topic)
+    value = (await topic_values(cluster, [topic], "max.message.bytes")).get(topic)
     return int(value) if value else None
 
 
 async def min_insync_replicas(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
     """Return ``min.insync.replicas`` of those topics that we may look at. Raises as :func:`max_message_bytes`."""
-    found = await _values(cluster, topics, "min.insync.replicas")
+    found = await topic_values(cluster, topics, "min.insync.replicas")
     return {topic: int(value) for topic, value in found.items()}
 
 
-async def perhaps_compacted(cluster: Cluster, topics: Collection[str]) -> set[str]:
-    """Return those of ``topics`` whose records compaction may remove, and those whose settings we may not see.
+async def perhaps_compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
+    """Return those of ``topics`` whose records compaction may remove and, ``in_doubt``, those whose settings we may not
+    see.
 
     Raises as :func:`max_message_bytes`.
     """
-    found = await _values(cluster, topics, "cleanup.policy")
-    return {topic for topic in topics if "compact" in found.get(topic, "compact")}
+    found = await topic_values(cluster, topics, "cleanup.policy")
+    return {topic for topic in topics if "compact" in found.get(topic, "compact" if in_doubt else "")}
 
 
-async def _values(cluster: Cluster, topics: Collection[str], key: str) -> dict[str, str]:
-    """Return one setting of the topics that there are and that we may look at."""
+async def topic_values(cluster: Cluster, topics: Collection[str], key: str) -> dict[str, str]:
+    """Return one setting of the topics that there are and that we may look at. Raises as :func:`max_message_bytes`."""
     found: dict[str, str] = {}
     for topic, configs in (await describe(cluster, topics, [key])).items():
         if isinstance(configs, RetriableError) and not isinstance(configs, UnknownTopic):

@@ -265,16 +265,16 @@ async def _read(
 
 @asynccontextmanager
 async def reader(cluster: Cluster, *, read_committed: bool, **arguments: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer without a group, started; ``arguments`` are aiokafka's, and win over the cluster's."""
+    """A consumer that commits nothing, started, without a group unless ``arguments`` name one: these are aiokafka's,
+    and win over the cluster's."""
     # It tells of each attempt as an error, also where a broker ended its session (KIP-368) and it just comes again;
     # what does not pass arrives as an exception or a time-out as well.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     teach_consumers()
     consumer = AIOKafkaConsumer(
-        group_id=None,
         enable_auto_commit=False,
         isolation_level="read_committed" if read_committed else "read_uncommitted",
-        **{**cluster.settings.aiokafka_arguments(), **arguments},
+        **{"group_id": None, **cluster.settings.aiokafka_arguments(), **arguments},
     )
     scope = Scope(f"a reader of cluster {cluster.name}")
     starting = scope.spawn(consumer.start(), f"start a reader of cluster {cluster.name}")

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
-from typing import Final
 
-from aiokafka import TopicPartition as Assigned
-
-from connect.core.errors import RetriableError
 from connect.kafka.cluster import Cluster
+from connect.kafka.log_ranges import has_records
 from connect.kafka.offsets import EARLIEST, told_offsets
-from connect.kafka.topiclog import reader, reading
 from connectors.offset_map import Pair
 
 log = logging.getLogger(__name__)
-
-_POLL_MS: Final = 250
-_TIMEOUT_S: Final = 30.0
 
 
 class Beginnings:
@@ -57,24 +49,7 @@ class Beginnings:
         known = self._bare.get(pair)
         if known is None or known[0] != offset:
             # Whatever is written later goes to the end, so this holds for good.
-            known = self._bare[pair] = (offset, await self._has_nothing(pair, start, offset))
+            place = (pair.target_topic, pair.target_partition)
+            is_bare = not await has_records(self._target, place, start, offset, is_decided=True)
+            known = self._bare[pair] = (offset, is_bare)
         return known[1]
-
-    async def _has_nothing(self, pair: Pair, begin: int, end: int) -> bool:
-        place = Assigned(pair.target_topic, pair.target_partition)
-        # Where retention has passed ``begin`` since it was asked for, what is left from the new start on decides.
-        opened = reader(self._target, read_committed=True, auto_offset_reset="earliest")
-        try:
-            with reading(self._target, pair.target_topic):
-                async with asyncio.timeout(_TIMEOUT_S), opened as consumer:
-                    consumer.assign([place])
-                    consumer.seek(place, begin)
-                    while await consumer.position(place) < end:
-                        for record in (await consumer.getmany(place, timeout_ms=_POLL_MS, max_records=1)).get(
-                            place, []
-                        ):
-                            return bool(record.offset >= end)
-        except TimeoutError:
-            where = f"cluster {self._target.name}: {pair.target_topic}-{pair.target_partition}"
-            raise RetriableError(f"{where} cannot be read from its beginning within {_TIMEOUT_S:g} s") from None
-        return True

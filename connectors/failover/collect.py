@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from connect.core.errors import ClusterUnreachable, HeliographError
-from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.clock import wall_ms
+from connect.kafka.cluster import Cluster
+from connect.kafka.concurrency import Scope
 from connect.kafka.group_offsets import group_state
-from connect.kafka.topic_configs import describe
+from connect.kafka.topic_configs import topic_values
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import journal, lease
 from connectors.failover.denying import first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl, without_heartbeats
-from connectors.failover.group_reads import GroupsLook, why_silent
-from connectors.failover.lease import is_held_at
+from connectors.failover.group_reads import GroupsLook, in_topics, why_silent
 from connectors.failover.only_at_source import only_at_source
 from connectors.failover.places import Places
-from connectors.failover.plan import Options
+from connectors.failover.plan import Wish
 from connectors.failover.site import Site
-from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot
-from connectors.failover.starting import way_back
+from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot, named
+from connectors.failover.starting import find_diverged, way_back
 from connectors.heartbeat_reader import read_heartbeats
+from connectors.lag import FlowLag
 from connectors.lag_reader import LagReader
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
 from connectors.stored_offsets import read_all_positions, read_positions
 
+T = TypeVar("T")
+
 #: A lost cluster is to be reported soon.
 _LOOK_S: Final = 15.0
-_NAMED: Final = 5
+#: Of all looks at a cluster together.
+DEADLINE_S: Final = 60.0
 #: Of the last heartbeats.
 _HEARTBEATS: Final = 100
 #: Each look waits for so long if a topic does not exist.
@@ -40,31 +46,33 @@ _GONE_AFTER_S: Final = 2.0
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the operator wants.
+class _Looks:
+    """Looks that are made at the same time. What a cluster does not answer by its deadline is named, and holds up
+    nothing else.
 
     Args:
-        takes: Which groups.
-        options: What may happen to them.
-        named: Those of them that have one name, and no pattern.
-        at_ms: Target offsets by time; None by offset.
-        topics: What those that are named read, by time, if the source is gone: its names.
-        is_gone: The source counts as gone, whether it answers or not.
-        leaves_unreplicated: The flow back may pass over records that only the target holds.
-        sample: Records of each partition of a group that are compared.
+        clusters: Their aliases, of which each has the deadline.
     """
 
-    takes: Callable[[str], bool]
-    options: Options = field(default_factory=Options)
-    named: frozenset[str] = frozenset()
-    at_ms: int | None = None
-    topics: frozenset[str] = frozenset()
-    is_gone: bool = False
-    sample: int = 10
-    denies_writes: bool = False
-    leaves_unreplicated: bool = False
-    timeout_s: float = 600.0
+    def __init__(self, scope: Scope, clusters: str) -> None:
+        self._scope = scope
+        self._clusters = clusters
+        self._deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
+        self.unknown: list[str] = []
+        self.notes: list[str] = []
+        self.objections: list[str] = []
+
+    def begin(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str = "") -> asyncio.Task[T]:
+        """``otherwise`` is what a look finds that has no answer. Raises as ``work``."""
+        return self._scope.spawn(self._bounded(what, work, otherwise, cluster or self._clusters), what)
+
+    async def _bounded(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str) -> T:
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                return await work
+        except TimeoutError:
+            self.unknown.append(f"{what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
+        return otherwise
 
 
 async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Snapshot:
@@ -72,78 +80,123 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
 
     Raises ClusterUnreachable if the target does not answer, else as the clusters.
     """
-    if error := await why_silent(site.target, _LOOK_S):
-        raise ClusterUnreachable(
-            f"cluster {site.flow.target_alias} does not answer, and no group can move there: {error}"
-        )
-    source_error = await why_silent(site.source, _LOOK_S)
+    here, there = site.flow.source_alias, site.flow.target_alias
+    target_error, source_error = await asyncio.gather(
+        why_silent(site.target, _LOOK_S), why_silent(site.source, _LOOK_S)
+    )
+    if target_error:
+        raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
-    notes, unknown, objections = list[str](), list[str](), list[str]()
-    if wish.is_gone and not source_error:
-        notes.append(f"cluster {site.flow.source_alias} answers, and is taken for gone, as --source-gone says")
     places = Places(site.flow, site.back, site.checkpoints, source, site.target)
+    look_at = GroupsLook(site, wish, source, places)
+    async with Scope("look before a failover") as scope:
+        looks = _Looks(scope, there if source is None else f"{here} or {there}")
+        if wish.is_gone and not source_error:
+            looks.notes.append(f"cluster {here} answers, and is taken for gone, as --source-gone says")
+        looking = looks.begin("groups", _groups(site, wish, places, look_at, looks), Groups())
+        heartbeats = looks.begin("heartbeats", _copied_until_ms(site), -1, there)
+        states = looks.begin("partitions that are not copied", not_copied(site, source), {})
+        operators = looks.begin("other operators", _operators(site, has_source=source is not None), [])
+        interrupted = looks.begin("journal", journal.interrupted(site), None, there)
+        if source is not None:
+            lagging = looks.begin("lag", _lag(site, wish, source, looks), None, here)
+            of_source = [
+                looks.begin("what only the source has", _only_at_source(site, looks), None),
+                looks.begin("where the flow back begins", _flow_back(site, wish, back, looks), None),
+            ]
+            diverged = looks.begin("logs that were truncated", find_diverged(site.turned()), {})
+        groups, stopped, lag = await looking, await states, None
+        if source is not None:
+            lag = await lagging
+            groups = _with_diverged(groups, await diverged)
+            looks.notes += (await diverged).values()
+            for one in of_source:
+                await one
+        if lag is not None:
+            stopped |= {name: f"it could not be looked at: {why}" for name, why in lag.unknown.items()}
+        if wish.is_gone:
+            looks.notes += as_notes(stopped)
+        return Snapshot(
+            source=here,
+            target=there,
+            source_error=source_error,
+            is_gone=wish.is_gone,
+            lag=lag,
+            copied_until_ms=await heartbeats,
+            last_known=places.last_known(look_at.ahead) if source is None else None,
+            groups=groups,
+            moved=journal.moved(await interrupted),
+            stopped=stopped,
+            operators=tuple(await operators),
+            objections=tuple(looks.objections),
+            notes=tuple(looks.notes),
+            unknown=tuple(looks.unknown),
+        )
+
+
+async def _groups(site: Site, wish: Wish, places: Places, look_at: GroupsLook, looks: _Looks) -> Groups:
     await places.begin()
-    notes += places.notes()
+    looks.notes += places.notes()
     if not places.there.sources():
-        notes.append(
+        looks.notes.append(
             f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets are by offset "
             "syncs"
         )
     if wish.is_gone:
-        notes += await _not_in_checkpoints(site, places)
+        looks.notes += await _not_in_checkpoints(site, places)
         if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
-            notes.append(
+            looks.notes.append(
                 f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
                 f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time, --at "
                 "TIME --group NAME --topic TOPIC"
             )
-    look_at = _groups_look(site, wish, source, places)
-    groups = Groups()
     try:
         groups = await look_at.groups()
     except HeliographError as error:
-        unknown.append(str(error))
-    notes += [
+        looks.unknown.append(str(error))
+        return Groups()
+    looks.notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
         for group, at_ms in sorted(look_at.seen_at_ms.items())
     ]
-    copied_until_ms = await _copied_until_ms(site)
-    lag, stopped = None, await not_copied(site, source)
-    if source is not None:
-        try:
-            lag = await LagReader(site.flow, source, site.target).all()
-            stopped |= {name: f"it could not be looked at: {why}" for name, why in lag.unknown.items()}
-        except HeliographError as error:
-            unknown.append(str(error))
-    if wish.is_gone:
-        notes += as_notes(stopped)
-    if wish.denies_writes and lag is not None:
-        topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
-        rules = await first_rules(site.source, topics)
-        objections += [rules.why_not] if rules.why_not else []
-        notes += [rules.doubt] if rules.doubt else []
     groups, untold = await _with_clocks(site, groups)
-    objections += await _refused(site, wish, groups)
-    if source is not None:
-        notes += await only_at_source(source, site.target)
-        positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-        ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
-        objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
-    return Snapshot(
-        source=site.flow.source_alias,
-        target=site.flow.target_alias,
-        source_error=source_error,
-        is_gone=wish.is_gone,
-        lag=lag,
-        copied_until_ms=copied_until_ms,
-        groups=groups,
-        moved=journal.moved(await journal.interrupted(site)),
-        stopped=stopped,
-        operators=tuple(await _operators(site, has_source=source is not None)),
-        objections=tuple(objections),
-        notes=(*notes, *untold),
-        unknown=tuple(unknown),
-    )
+    looks.notes += untold
+    looks.objections += await _refused(site, wish, groups)
+    return groups
+
+
+async def _lag(site: Site, wish: Wish, source: Cluster, looks: _Looks) -> FlowLag | None:
+    try:
+        lag = await LagReader(site.flow, source, site.target).all()
+    except HeliographError as error:
+        looks.unknown.append(str(error))
+        return None
+    if wish.denies_writes:
+        topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
+        rules = await first_rules(source, topics)
+        looks.objections += [rules.why_not] if rules.why_not else []
+        looks.notes += [rules.doubt] if rules.doubt else []
+    return lag
+
+
+async def _only_at_source(site: Site, looks: _Looks) -> None:
+    looks.notes += await only_at_source(site.source, site.target)
+
+
+async def _flow_back(site: Site, wish: Wish, back: FlowControl | None, looks: _Looks) -> None:
+    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
+    looks.objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
+
+
+def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Groups:
+    """With what groups meet that would read ``diverged`` partitions of the target."""
+    found = {
+        (one.group, one.target): Finding(one.group, Rule.DIVERGED, diverged[TopicPartition(*one.target)])
+        for one in groups.moves
+        if one.target in diverged
+    }
+    return replace(groups, findings=(*groups.findings, *found.values()))
 
 
 async def _copied_until_ms(site: Site) -> int:
@@ -161,44 +214,22 @@ async def _copied_until_ms(site: Site) -> int:
 async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
     """Topics of the target without checkpoints there: its own, because the flow back wrote the checkpoints of their
     copies to the source, which is gone, and those of other clusters, because checkpoints are of the flow alone."""
-    filled, back = places.filled(), site.back
-    names = sorted((await site.target.metadata(None)).topics)
-    own = [
+    filled, back, policy = places.filled(), site.back, site.flow.policy
+    names = [
         name
-        for name in names
-        if back.enabled
-        and name not in filled
-        and back.should_mirror(name)
-        and not back.policy.is_heartbeats_topic(name)
+        for name in sorted((await site.target.metadata(None)).topics)
+        if not policy.is_heartbeats_topic(name) and not policy.is_internal_topic(name)
     ]
-    policy = site.flow.policy
-    others = [
-        name
-        for name in names
-        if policy.topic_source(name) in site.others
-        and not policy.is_heartbeats_topic(name)
-        and not policy.is_internal_topic(name)
-    ]
-    return [
-        *([_not_known(f"{back.flow} mirrors {_named(own)}", site)] if own else ()),
-        *(
-            [_not_known(f"cluster {site.flow.source_alias} may have copies of {_named(others)}", site)]
-            if others
-            else ()
-        ),
-    ]
-
-
-def _named(topics: Sequence[str]) -> str:
-    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
-    return f"{', '.join(topics[:_NAMED])}{more}"
-
-
-def _not_known(what: str, site: Site) -> str:
-    return (
-        f"{what}: no checkpoint has the offsets of groups of cluster {site.flow.source_alias} in the copies there, and "
-        "--at does not move them: set them by hand"
+    own = [name for name in names if back.enabled and name not in filled and back.should_mirror(name)]
+    others = [name for name in names if policy.topic_source(name) in site.others]
+    not_known = (
+        f"no checkpoint has the offsets of groups of cluster {site.flow.source_alias} in the copies there, and --at "
+        "does not move them: set them by hand"
     )
+    return [
+        *([f"{back.flow} mirrors {named(own)}: {not_known}"] if own else ()),
+        *([f"cluster {site.flow.source_alias} may have copies of {named(others)}: {not_known}"] if others else ()),
+    ]
 
 
 async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
@@ -211,20 +242,10 @@ async def not_copied(site: Site, source: Cluster | None) -> dict[str, str]:
     return {str(one): f"it is {states[one].state}: {states[one].reason}" for one in wanted}
 
 
-def in_topics(partitions: Collection[TopicPartition], topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
-    """Those of ``topics``; what cannot be looked into counts as there."""
-    return [
-        one
-        for one in partitions
-        if (topic := topics.get(one.topic)) is not None and (topic.error_code or one.partition in topic.partitions)
-    ]
-
-
 def as_notes(stopped: Mapping[str, str]) -> list[str]:
     """If the source is gone, they are not copied any more, and what is moved is what was copied."""
-    lines = [f"{name} was not copied to its end: {why}" for name, why in stopped.items()]
-    more = len(lines) - _NAMED
-    return [*lines[:_NAMED], *([f"nor were {more} more partitions"] if more > 0 else [])]
+    whys = [f"{name}: {why}" for name, why in stopped.items()]
+    return [f"not copied to their ends: {named(whys, '; ')}"] if whys else []
 
 
 async def _operators(site: Site, *, has_source: bool) -> list[str]:
@@ -232,16 +253,13 @@ async def _operators(site: Site, *, has_source: bool) -> list[str]:
     known = [await lease.look(site.target, site.flow.map_topic, site.flow.flow)]
     if has_source:
         known.append(await lease.look(site.source, site.back.map_topic, site.back.flow))
-    now_ms = time.time_ns() // 1_000_000
-    held = [one for one in known if one and one.is_held(now_ms)]
-    return [lease.in_words(one) for one in held if not one.is_of_the_dead and not is_held_at(site, one)]
+    return [str(one) for one in known if one and one.is_held(wall_ms()) and one.run not in site.held]
 
 
 async def _refused(site: Site, wish: Wish, groups: Groups) -> list[str]:
     flow, map_topic = site.flow.flow, site.flow.map_topic
     found = why_several(site.flow.name, flow, await read_all_positions(site.target, map_topic))
-    options = wish.options
-    goes_back = any(one.how is How.TIME or (one.goes_back and options.rewinds_group(one.group)) for one in groups.moves)
+    goes_back = any(one.how is How.TIME or (one.goes_back and wish.rewinds_group(one.group)) for one in groups.moves)
     if goes_back and site.checkpoints.sync_interval_s is not None:
         members = (await group_state(site.target, site.flow_workers)).members
         if members:
@@ -256,17 +274,19 @@ async def _with_clocks(site: Site, groups: Groups) -> tuple[Groups, list[str]]:
     """With what is found of groups whose target offsets are by a time that is not one of the source, and what is not
     known of it."""
     topics = {one.target[0] for one in groups.moves if one.how is How.TIME}
-    findings, untold = list[Finding](), list[str]()
-    for topic, configs in sorted((await describe(site.target, topics)).items() if topics else ()):
-        kind = None if isinstance(configs, HeliographError) else configs.get("message.timestamp.type")
-        if kind is None or kind.value is None:
-            untold.append(topic)
-        elif kind.value == _LOG_APPEND_TIME:
-            why = f"is set by the time at which records were copied: {topic} has message.timestamp.type = LogAppendTime"
-            readers = sorted({one.group for one in groups.moves if one.target[0] == topic})
-            findings += [Finding(group, Rule.COPY_TIME, why) for group in readers]
-    notes = [f"{', '.join(untold)} may have LogAppendTime, and then --at is the time of copying"] if untold else []
-    return Groups(groups.found, groups.moves, (*groups.findings, *findings), groups.not_mirrored), notes
+    kinds = await topic_values(site.target, topics, "message.timestamp.type")
+    readers = {(one.group, one.target[0]) for one in groups.moves if kinds.get(one.target[0]) == _LOG_APPEND_TIME}
+    findings = [
+        Finding(
+            group,
+            Rule.COPY_TIME,
+            f"is set by the time at which records were copied: {topic} has message.timestamp.type = LogAppendTime",
+        )
+        for group, topic in sorted(readers)
+    ]
+    untold = sorted(topics - kinds.keys())
+    notes = [f"{named(untold)} may have LogAppendTime, and then --at is the time of copying"] if untold else []
+    return replace(groups, findings=(*groups.findings, *findings)), notes
 
 
 def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartition]]) -> list[str]:
@@ -288,21 +308,7 @@ async def groups_now(site: Site, wish: Wish) -> Groups:
     """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
     places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
     await places.begin()
-    return await _groups_look(site, wish, site.source, places).groups()
-
-
-def _groups_look(site: Site, wish: Wish, source: Cluster | None, places: Places) -> GroupsLook:
-    return GroupsLook(
-        wish.takes,
-        source,
-        site.target,
-        places,
-        site.checkpoints.checkpoints_topic,
-        wish.at_ms,
-        named=wish.named,
-        topics={site.flow.remote_topic(one) for one in wish.topics},
-        others=site.others,
-    )
+    return await GroupsLook(site, wish, site.source, places).groups()
 
 
 def in_utc(at_ms: int) -> str:

@@ -10,13 +10,13 @@ from connect.core.acls import EVERYBODY, AclBinding, refusal_of_writers
 from connect.kafka.acls import AclFilter, create_acls, delete_acls, describe_acls
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import is_perhaps_true
+from connectors.failover.snapshot import named
 
 #: Of Kafka's authorizer: what has no rule is open to everybody, and its first rule closes it.
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 _KEEP_OPEN: Final = (
     "Give each a rule that keeps it open (kafka-acls --add --allow-principal User:* --operation All --topic NAME)"
 )
-_NAMED: Final = 5
 
 
 def rules(topics: Collection[str]) -> list[AclBinding]:
@@ -39,31 +39,20 @@ async def first_rules(source: Cluster, topics: Collection[str]) -> FirstRules:
         return FirstRules()
     # Any rule has closed its topic to whom it does not name, one that denies too (Kafka StandardAuthorizerData).
     there = await describe_acls(source, AclFilter(resource_type="TOPIC"))
-    closing = sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there))
+    closing = named(sorted(topic for topic in topics if not any(rule.is_of_topic(topic) for rule in there)))
     if not closing:
         return FirstRules()
-    if is_open is None:
-        return FirstRules(doubt=_doubt(source, closing))
-    why_not = (
-        f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the rule "
-        f"that refuses writers of {named(closing)} would be the first, and close them to readers and the mirror too. "
-        f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
+    if is_open:
+        return FirstRules(
+            f"cluster {source.name} opens topics without access rules to everybody ({_OPEN}), or does not tell: the "
+            f"rule that refuses writers of {closing} would be the first, and close them to readers and the mirror too. "
+            f"{_KEEP_OPEN}, or stop the writers without --deny-writes"
+        )
+    return FirstRules(
+        doubt=f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of "
+        f"DESCRIBE_CONFIGS on the cluster: if a broker's file says true, the rule that refuses writers of {closing} is "
+        f"the first, and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
     )
-    return FirstRules(why_not)
-
-
-def _doubt(source: Cluster, closing: Collection[str]) -> str:
-    return (
-        f"cluster {source.name} does not let this command see whether {_OPEN} is set, for want of DESCRIBE_CONFIGS on "
-        f"the cluster: if a broker's file says true, the rule that refuses writers of {named(closing)} is the first, "
-        f"and closes them to readers and the mirror too. Look there before. {_KEEP_OPEN} where it is"
-    )
-
-
-def named(topics: Collection[str]) -> str:
-    """The first few (pure)."""
-    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
-    return f"{', '.join(sorted(topics)[:_NAMED])}{more}"
 
 
 async def denied_already(source: Cluster, topics: Collection[str]) -> set[str]:

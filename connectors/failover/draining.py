@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
@@ -13,29 +12,26 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import Partition, group_state
+from connect.kafka.log_ranges import Range, merged
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.transactions import FenceRefused, fence
 from connect.wire import batch as wire
 from connectors.dataplane import codes, reading
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.denying import named
-from connectors.failover.own import Range, merged
+from connectors.failover.own import is_kept
 from connectors.failover.site import Site
+from connectors.failover.snapshot import named
 from connectors.lag import FlowLag, PartitionLag, together
 from connectors.lag_reader import LagReader
 from connectors.positions import Position
 from connectors.source.reach import target_of
 from connectors.stored_offsets import read_positions
 
-log = logging.getLogger(__name__)
-
-_LOOK_S: Final = 1.0
+#: Between two looks.
+LOOK_S: Final = 1.0
 #: A task that was told to stop hands its positions over by then, or it cannot: its source is gone, perhaps.
 _HAND_OVER_S: Final = 15.0
-_NOT_HANDED_OVER: Final = "its tasks have not handed their positions over yet"
-#: A flow that copies nothing for so long will not get there.
-STALLED_S: Final = 60.0
 _HEADERS: Final = reading.FetchLimits(500, 1, 1 << 20, 1 << 20, reading.READ_UNCOMMITTED)
 _V2: Final = 2
 
@@ -60,7 +56,7 @@ async def drain(
     tell: Tell,
     still_ours: StillOurs,
     timeout_s: float,
-    stalled_s: float = STALLED_S,
+    stalled_s: float = 60.0,
     denied: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> None:
@@ -72,20 +68,21 @@ async def drain(
         RetriableError: it is not done within ``timeout_s``, or the flow copies nothing for ``stalled_s``.
         HeliographError: as the clusters.
     """
-    look = LagReader(site.flow, site.source, site.target)
     clock = asyncio.get_running_loop().time
     give_up_s = clock() + timeout_s
     least, moved_s, said = -1, clock(), ""
     while True:
         still_ours()
-        now = await behind(site, look, left_out)
+        now = await behind(site, left_out)
         if now.lag.unknown:
             raise RetriableError("; ".join(f"{name}: {why}" for name, why in now.lag.unknown.items()))
         unseen = {*denied} - {one.topic for one in now.lag.partitions}
-        if hidden := await _hidden(site, unseen):
+        # Asked for by name the source tells what is deleted from what we may not see: of a topic that went away since
+        # its writers were refused nothing is left to copy.
+        if hidden := await known_topics(site.source, {one for one in unseen if site.flow.should_mirror(one)}):
             raise PermanentError(
-                f"cluster {site.flow.source_alias} does not show {named(hidden)}, whose writers it refuses: grant this "
-                "command and the mirror READ on each, or let writers in with heliograph undo"
+                f"cluster {site.flow.source_alias} does not show {named(sorted(hidden))}, whose writers it refuses: "
+                "grant this command and the mirror READ on each, or let writers in with heliograph undo"
             )
         denied = {*denied} - unseen
         if now.is_copied:
@@ -105,13 +102,7 @@ async def drain(
             )
         if clock() - moved_s > stalled_s:
             raise RetriableError(f"{words}; nothing was copied for {stalled_s:g} s: does the flow run?")
-        await asyncio.sleep(_LOOK_S)
-
-
-async def _hidden(site: Site, unseen: Collection[str]) -> set[str]:
-    """Those that the flow takes and the source does not say it lacks: asked for by name it tells what is deleted from
-    what we may not see. Of a topic that went away since its writers were refused nothing is left to copy."""
-    return {*await known_topics(site.source, {name for name in unseen if site.flow.should_mirror(name)})}
+        await asyncio.sleep(LOOK_S)
 
 
 async def stop_flow(
@@ -123,55 +114,50 @@ async def stop_flow(
         await control.stop()
         tell(f"{name}: its workers were told to stop it")
     clock = asyncio.get_running_loop().time
-    give_up_s = clock() + timeout_s
-    told = False
-    while why := await _why_running(site.target, site.flow_workers, await _positions(site), control):
+    began_s, told = clock(), False
+    while True:
         still_ours()
-        if why == _NOT_HANDED_OVER and clock() > give_up_s - timeout_s + _HAND_OVER_S:
-            break  # what it has left behind is found in the log
-        if not told and control is None:
+        why = await why_running(site, control)
+        waited_s = clock() - began_s
+        # What tasks that cannot hand over have left behind is found in the log.
+        if not why and (control is None or waited_s > _HAND_OVER_S or await _is_handed_over(site)):
+            break
+        if why and not told and control is None:
             tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
             told = True
-        if clock() > give_up_s:
-            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why}")
-        await asyncio.sleep(_LOOK_S)
+        if waited_s > timeout_s:
+            raise RetriableError(f"{name} still runs after {timeout_s:g} s: {why or 'its tasks hand positions over'}")
+        await asyncio.sleep(LOOK_S)
     tell(f"{name} is stopped")
 
 
 async def why_running(site: Site, control: FlowControl | None) -> str:
     """Why the flow has to be taken for running; empty where it is not. Raises as the clusters."""
-    why = await _why_running(site.target, site.flow_workers, await _positions(site), control)
-    return "" if why == _NOT_HANDED_OVER else why
+    if control is not None:
+        state = await control.state()
+        return "" if state == "STOPPED" else f"its connector is {state}"
+    if await _positions(site) and await _is_handed_over(site):
+        return ""
+    members = (await group_state(site.target, site.flow_workers)).members
+    if not members:
+        return ""
+    return f"group {site.flow_workers} on cluster {site.target.name} has {len(members)} members, such as {members[0]}"
 
 
 async def why_back_runs(site: Site, control: FlowControl | None) -> str:
-    """Why the flow back has to be taken for running; empty where it is not. Raises as the clusters."""
-    positions = await read_positions(site.source, site.back.map_topic, site.back.name)
-    if control is None and not positions and not site.back.enabled:
+    """The same of the flow back."""
+    back = site.turned()
+    if control is None and not back.flow.enabled and not await _positions(back):
         return ""  # who is in the group of its workers emits heartbeats, and no more
-    why = await _why_running(site.source, site.back_workers, positions, control)
-    return "" if why == _NOT_HANDED_OVER else why
+    return await why_running(back, control)
+
+
+async def _is_handed_over(site: Site) -> bool:
+    return all(one.is_handed_over for one in (await _positions(site)).values())
 
 
 async def _positions(site: Site) -> dict[TopicPartition, Position]:
     return await read_positions(site.target, site.flow.map_topic, site.flow.name)
-
-
-async def _why_running(
-    cluster: Cluster, workers: str, positions: Mapping[TopicPartition, Position], control: FlowControl | None
-) -> str:
-    is_handed_over = all(one.is_handed_over for one in positions.values())
-    if control is not None:
-        state = await control.state()
-        if state != "STOPPED":
-            return f"its connector is {state}"
-        return "" if is_handed_over else _NOT_HANDED_OVER
-    if positions and is_handed_over:
-        return ""
-    members = (await group_state(cluster, workers)).members
-    if members:
-        return f"group {workers} on cluster {cluster.name} has {len(members)} members, such as {members[0]}"
-    return ""
 
 
 class CopiedEnd(NamedTuple):
@@ -204,9 +190,8 @@ async def copied_ends(
         for one, position in (await _positions(site)).items()
         if among is None or target_of(position) in among
     }
-    unclean = {one: position for one, position in positions.items() if not position.is_handed_over}
     if tell is not None:
-        await _fence(site, unclean, tell)
+        await fence_writers(site, tell)
     if not positions:
         return {}
     topics = (await site.target.metadata({position.target_topic for position in positions.values()})).topics
@@ -218,17 +203,14 @@ async def copied_ends(
 
 async def fence_writers(site: Site, tell: Tell) -> None:
     """Shut out writers of the flow that ended without a word. Raises as the cluster."""
-    await _fence(site, {one: each for one, each in (await _positions(site)).items() if not each.is_handed_over}, tell)
-
-
-async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: Tell) -> None:
+    unclean = [one for one in (await _positions(site)).values() if not one.is_handed_over and one.transactional_id]
+    there = await known_topics(site.target, {one.target_topic for one in unclean})
     by_id: dict[str, list[tuple[str, int]]] = {}
-    there = await known_topics(site.target, {position.target_topic for position in unclean.values()})
-    for position in unclean.values():
+    for one in unclean:
         # In a topic that is gone there is no place for a marker, and without a leader nothing is written.
-        place = position.target_topic, position.target_partition
-        if position.transactional_id and place[0] in there and _has_leader(there[place[0]], place[1]):
-            by_id.setdefault(position.transactional_id, []).append(place)
+        known = there[one.target_topic].partitions.get(one.target_partition) if one.target_topic in there else None
+        if known is not None and known.leader >= 0:
+            by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
     for name, partitions in sorted(by_id.items()):
         try:
             await fence(site.target, name, partitions)
@@ -238,19 +220,12 @@ async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: T
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
 
 
-def _has_leader(topic: TopicMetadata, index: int) -> bool:
-    known = topic.partitions.get(index)
-    return known is not None and known.leader >= 0
-
-
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:
     """Behind the last batch of a position's writer: what arrived after the last commit is seen in the log. ``known`` is
     the topic that is there now."""
     name, index = position.target_topic, position.target_partition
-    if known is None or index not in known.partitions:
-        return CopiedEnd(0)
-    if None not in (known.topic_id, position.target_topic_id) and known.topic_id != position.target_topic_id:
-        return CopiedEnd(0)  # made anew: nothing was copied into it yet
+    if known is None or not is_kept(position, known):
+        return CopiedEnd(0)  # recreated, or gone: nothing was copied into it yet
     end = CopiedEnd(position.target_end)
     if position.is_handed_over or position.producer_id < 0 or position.is_atomic:
         return end  # what an exactly-once flow had not stored is aborted
@@ -301,9 +276,9 @@ class Behind:
         return f"a producer's transaction is open in {self.open[0]}{more}" if self.open else "0 records behind"
 
 
-async def behind(site: Site, look: LagReader, left_out: Collection[str] = ()) -> Behind:
+async def behind(site: Site, left_out: Collection[str] = ()) -> Behind:
     """``left_out`` are partitions, such as ``orders-0``, that do not count. Raises as the clusters."""
-    lag = await look.all()
+    lag = await LagReader(site.flow, site.source, site.target).all()
     counted = [
         one
         for one in without_heartbeats(lag.partitions, site.flow.policy)

@@ -21,8 +21,7 @@ from connect.kafka.transactions import Superseded
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect
-from connectors.failover.collect import Wish
-from connectors.failover.denying import denied_already, deny_writes, first_rules, named
+from connectors.failover.denying import denied_already, deny_writes, first_rules
 from connectors.failover.draining import (
     CopiedEnd,
     FlowControl,
@@ -32,24 +31,19 @@ from connectors.failover.draining import (
     drain,
     fence_writers,
     stop_flow,
-    without_heartbeats,
 )
 from connectors.failover.group_reads import why_silent
 from connectors.failover.journal import GroupBefore, Journal, State
-from connectors.failover.lease import TRANSACTION_TIMEOUT_MS, InHand, Lease, await_no_way_back, hold
-from connectors.failover.plan import Plan, differing, gone_on, plan
+from connectors.failover.lease import InHand, Lease, await_no_way_back, hold
+from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
-from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule
+from connectors.failover.snapshot import Finding, GroupMove, Proof, Rule, named
 from connectors.failover.starting import starts_due, store_starts, way_back
-from connectors.lag_reader import LagReader
 
-_NAMED: Final = 5
 _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
 _LOOK_S: Final = 10.0
-#: Groups that are moved at a time, each by a transactional id of its own.
-_LANES: Final = 8
 #: Less than a consumer needs to join a group, commit and leave (``group.initial.rebalance.delay.ms`` is 3 s).
 _FRESH_S: Final = 2.0
 
@@ -65,24 +59,13 @@ class Done:
 
 
 class GroupMover:
-    """Moves groups of the site's target, under a lease and with a journal.
-
-    Every run opens the same transactional ids: transactions of a run before, wherever it stands still, come to nothing.
-    """
+    """Moves groups of the site's target, by the writers of a lease and with a journal."""
 
     def __init__(self, site: Site, lease: Lease, journal: Journal, tell: Tell) -> None:
         self._target = site.target
         self._lease = lease
         self._journal = journal
         self._tell = tell
-        ids = [f"heliograph-failover-{site.flow.flow}:move-{lane}" for lane in range(_LANES)]
-        self._writers = [
-            TransactionalWriter(site.target, one, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) for one in ids
-        ]
-
-    async def open(self) -> None:
-        """Raises as :meth:`TransactionalWriter.open`."""
-        await gather_limited(lambda writer: writer.open(), self._writers)
 
     async def move_all(self, groups: Collection[Sequence[GroupMove]]) -> list[Finding]:
         """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
@@ -98,41 +81,40 @@ class GroupMover:
                 else:
                     findings.append(why)
 
-        await gather_limited(lane, self._writers[: len(waiting)])
+        await gather_limited(lane, self._lease.lanes[: len(waiting)])
         return findings
 
     async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:
-        group = moves[0].group
-        rows = self._journal.run.rows(moves)
-        return await self.change(writer, group, expected(moves), to_commit(moves), rows)
+        before = {one.target: one.before for one in moves}
+        wanted = {one.target: Committed(one.after, one.metadata) for one in moves}
+        return await self.change(moves[0].group, before, wanted, self._journal.run.rows(moves), writer)
 
     async def change(
         self,
-        writer: TransactionalWriter,
         group: str,
         before: Mapping[Partition, int | None],
         wanted: Mapping[Partition, Committed],
-        rows: Sequence[GroupBefore],
+        rows: Sequence[GroupBefore] = (),
+        writer: TransactionalWriter | None = None,
     ) -> Finding | None:
-        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal.
-        Return why not."""
+        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal,
+        or that nothing is left to be taken back. Return why not."""
         found: list[Finding] = []
 
         async def may_commit(_: object) -> bool:
-            """Asked when the brokers have the offsets: what is committed from now on is newer, and stays."""
+            """Asked when the brokers have the offsets: what is committed from now on is newer, and stays. Who has
+            taken the lease over has claimed the writer, and what it has open comes to nothing."""
             found[:] = await self._why_not(group, before, wanted)
-            if not found:
-                await self._lease.check()
             return not found
 
-        records = self._journal.of_group(group, rows)
         try:
-            await writer.write(records, may_commit, {group: wanted} if wanted else {})
+            records = [self._journal.of_group(group, rows)]
+            await (writer or self._lease.lanes[0]).write(records, may_commit, {group: wanted} if wanted else {})
             if found:
                 return found[0]
             self._journal.changed(group, rows)
             now = await committed(self._target, group, list(wanted), stable=True) if wanted else {}
-        except (InHand, Superseded) as error:
+        except Superseded as error:
             raise InHand("another operator has taken this failover over: this one stops") from error
         except HeliographError as error:
             return Finding(group, Rule.NOT_MOVED, f"was not moved: {error}")
@@ -155,12 +137,6 @@ class GroupMover:
                 return [Finding(group, Rule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
         return []
 
-    async def take_back(
-        self, group: str, before: Mapping[Partition, int | None], wanted: Mapping[Partition, Committed]
-    ) -> Finding | None:
-        """As :meth:`change`, and the journal forgets the group."""
-        return await self.change(self._writers[0], group, before, wanted, ())
-
     async def forget(self, group: str, places: Collection[Partition], before: Mapping[Partition, int | None]) -> str:
         """Delete offsets of a group that has committed ``before`` and nothing newer; return why not.
 
@@ -176,16 +152,6 @@ class GroupMover:
             return f"group {group}: its coordinator answers too slowly to take it back: run this again"
         refused = await forget(self._target, group, places)
         return ", ".join(f"group {group}, {topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
-
-
-def to_commit(moves: Sequence[GroupMove]) -> dict[Partition, Committed]:
-    """What to store for one group."""
-    return {one.target: Committed(one.after, one.metadata) for one in moves}
-
-
-def expected(moves: Sequence[GroupMove]) -> dict[Partition, int | None]:
-    """What one group has committed on the target as long as nothing newer was."""
-    return {one.target: one.before for one in moves}
 
 
 class Failover:
@@ -205,10 +171,11 @@ class Failover:
         self._control, self._back = controls
         self._stalled_s = stalled_s
         self._has_stopped = False
+        self._journal: Journal | None = None
 
     async def look(self) -> Plan:
         """See :func:`connectors.failover.plan.plan`. Raises as :func:`connectors.failover.collect.collect`."""
-        return plan(await collect.collect(self._site, self._wish, self._back), self._wish.options)
+        return plan(await collect.collect(self._site, self._wish, self._back), self._wish)
 
     async def run(self, command: str, looked: Plan) -> Done:
         """Do what ``looked`` says as far as it still holds.
@@ -234,31 +201,28 @@ class Failover:
 
     async def run_under(self, lease: Lease, looked: Plan) -> Done:
         """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
-        is_done = False
         try:
-            done = await self._run_under(lease, looked)
-            is_done = True
-        finally:
-            if not is_done:
-                self._tell_what_is_left(lease)
-        return done
+            return await self._run_under(lease, looked)
+        except BaseException:
+            self._tell_what_is_left()
+            raise
 
-    def _tell_what_is_left(self, lease: Lease) -> None:
+    def _tell_what_is_left(self) -> None:
         flow = self._site.flow
         if self._has_stopped:
             self._tell(
                 f"{flow.flow} was stopped, and is left so: run this again, or, if readers stay, start it (heliograph "
                 "connectors resume)"
             )
-        if lease.record.denied:
+        if self._journal is not None and (denied := self._journal.denied):
             self._tell(
-                f"cluster {flow.source_alias} still refuses writers of {named(lease.record.denied)}: run this again, "
-                "or let them in with heliograph undo"
+                f"cluster {flow.source_alias} still refuses writers of {named(sorted(denied))}: run this again, or let "
+                "them in with heliograph undo"
             )
 
     async def _run_under(self, lease: Lease, looked: Plan) -> Done:
         site, wish = self._site, self._wish
-        journal = await Journal.begin(site, lease)
+        journal = self._journal = await Journal.begin(site, lease)
         if journal.run.changes and journal.run.updated_ms < lease.record.since_ms:
             self._tell(f"this goes on with a run of {journal.run.owner} that was interrupted")
         left_out = looked.snapshot.stopped.keys()
@@ -267,11 +231,11 @@ class Failover:
                 await self._deny(lease, journal)
             await self._step(lease, "drain")
             await start_again(site, self._control, self._tell, left_out)
-            denied = lease.record.denied
-            await drain(site, self._tell, lambda: _still_ours(lease), wish.timeout_s, self._stalled_s, denied, left_out)
+            denied = journal.denied
+            await drain(site, self._tell, lease.check_not_lost, wish.timeout_s, self._stalled_s, denied, left_out)
         await self._step(lease, "stop the flow")
         self._has_stopped = self._control is not None
-        await stop_flow(site, self._control, self._tell, lambda: _still_ours(lease), wish.timeout_s)
+        await stop_flow(site, self._control, self._tell, lease.check_not_lost, wish.timeout_s)
         if wish.is_gone:
             await fence_writers(site, self._tell)
         else:
@@ -296,7 +260,7 @@ class Failover:
         """Raises PermanentError if no group can be moved now."""
         now = await self.look()
         if now.obstacles:
-            raise PermanentError(f"{_some(now.obstacles)}; then run this again")
+            raise PermanentError(f"{named(now.obstacles, '; ')}; then run this again")
         return now
 
     async def _move(self, lease: Lease, journal: Journal, now: Plan) -> Plan:
@@ -305,13 +269,11 @@ class Failover:
             return now
         # Before the first change, so that it is known on every machine that there is something to take back.
         await journal.store()
-        mover = GroupMover(self._site, lease, journal, self._tell)
-        await mover.open()
-        return now.with_blocked(await mover.move_all(ready))
+        return now.with_blocked(await GroupMover(self._site, lease, journal, self._tell).move_all(ready))
 
     async def _written_late(self, left_out: Collection[str]) -> str:
         """Writes after the drain are not on the target, and the flow is stopped."""
-        now = await behind(self._site, LagReader(self._site.flow, self._site.source, self._site.target), left_out)
+        now = await behind(self._site, left_out)
         if now.is_copied:
             return ""
         flow = self._site.flow
@@ -326,7 +288,7 @@ class Failover:
         site = self._site
         due, objections = await way_back(site, ends, self._back, leaves_unreplicated=self._wish.leaves_unreplicated)
         if objections:
-            raise PermanentError(f"{_some(objections)}; then run this again")
+            raise PermanentError(f"{named(objections, '; ')}; then run this again")
         if due:
             await journal.store(starts=due)
             await store_starts(site, due)
@@ -335,9 +297,8 @@ class Failover:
     async def _deny(self, lease: Lease, journal: Journal) -> None:
         await self._step(lease, "deny writes")
         site = self._site
-        lag = await LagReader(site.flow, site.source, site.target).all()
-        wanted = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
-        ours = {*lease.record.denied, *journal.run.denied}
+        wanted = {one.topic for one in (await behind(site)).lag.partitions}
+        ours = journal.denied
         # What another operator has refused is not ours to allow.
         topics = tuple(sorted(wanted - (await denied_already(site.source, wanted) - ours)))
         first = await first_rules(site.source, topics)
@@ -352,7 +313,7 @@ class Failover:
 
     async def _check_drained(self, left_out: Collection[str]) -> None:
         site = self._site
-        now = await behind(site, LagReader(site.flow, site.source, site.target), left_out)
+        now = await behind(site, left_out)
         if not now.is_copied:
             if self._control is not None:
                 await self._control.resume()
@@ -363,18 +324,8 @@ class Failover:
             )
 
     async def _step(self, lease: Lease, step: str) -> None:
-        _still_ours(lease)
+        lease.check_not_lost()
         await lease.store(step=step)
-
-
-def _some(lines: Sequence[str]) -> str:
-    more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
-    return f"{'; '.join(lines[:_NAMED])}{more}"
-
-
-def _still_ours(lease: Lease) -> None:
-    if lease.lost is not None:
-        raise lease.lost
 
 
 async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_out: Collection[str] = ()) -> None:
@@ -385,11 +336,11 @@ async def start_again(site: Site, control: FlowControl | None, tell: Tell, left_
     """
     if control is None or await control.state() not in _STOPPED:
         return
-    now = await behind(site, LagReader(site.flow, site.source, site.target), left_out)
+    now = await behind(site, left_out)
     if now.is_copied:
         return
     flow, there = site.flow, site.turned()
-    due, refused = await starts_due(there, await copied_ends(there))
+    due, refused, _ = await starts_due(there, await copied_ends(there))
     if due or refused:
         raise PermanentError(
             f"{flow.flow} is stopped, {now}, and would copy back what {there.flow.flow} has brought to cluster "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 from uuid import UUID
 
 from connect.core.errors import HeliographError
-from connect.kafka.cluster import Cluster
+from connect.kafka.cluster import Cluster, TopicMetadata
 from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import (
     SHARE,
@@ -24,17 +24,26 @@ from connect.kafka.offsets import LATEST, told_offsets
 from connect.kafka.topiclog import LogRecord, read_to_end
 from connectors.checkpoint.live_offsets import Live, read_live
 from connectors.checkpoint.offset_sync import why_left
+from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.places import Places, readable, where, without_empty_steps
-from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place, Rule, move_of
+from connectors.failover.places import LEADER_S, Places, about, readable, without_empty_steps
+from connectors.failover.plan import Wish
+from connectors.failover.site import Site
+from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place, Rule, move_of, named
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
+T = TypeVar("T")
+P = TypeVar("P", bound=Partition)
+
 _AT_ONCE: Final = 64
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+#: Of the look at one group: its coordinator may not answer.
+_GROUP_S: Final = 30.0
+_NO_CHECKPOINT: Final = (
+    "has no checkpoint: it is younger than refresh.groups.interval.seconds and emit.checkpoints.interval.seconds, or "
+    "the flow's groups leave it out"
+)
 _CHANGELOG: Final = "-changelog"
-_NAMED: Final = 5
-_NO_ANSWER: Final = "its leader does not answer"
 #: What a group has committed at a source that is gone.
 _UNKNOWN: Final = Committed(-1, "")
 _WITHOUT_OFFSETS: Final[Mapping[str, Finding]] = {
@@ -54,40 +63,19 @@ _WITHOUT_OFFSETS: Final[Mapping[str, Finding]] = {
 
 
 class GroupsLook:
-    """At groups whose whole names ``takes`` accepts.
+    """At the groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
+    committed."""
 
-    Args:
-        source: None if it is gone: then the flow's checkpoints say what groups had committed.
-        checkpoints_topic: On the target.
-        at_ms: Target offsets by time, in milliseconds since 1970, instead of by offset; None for none.
-        named: Groups that are looked for even if there is no trace of them; ``topics`` are remote ones they read.
-        others: Aliases of clusters that are neither the source nor the target.
-    """
-
-    def __init__(
-        self,
-        takes: Callable[[str], bool],
-        source: Cluster | None,
-        target: Cluster,
-        places: Places,
-        checkpoints_topic: str,
-        at_ms: int | None = None,
-        *,
-        named: Collection[str] = (),
-        topics: Collection[str] = (),
-        others: Collection[str] = (),
-    ) -> None:
-        self._takes = takes
+    def __init__(self, site: Site, wish: Wish, source: Cluster | None, places: Places) -> None:
+        self._site = site
+        self._wish = wish
         self._source = source
-        self._target = target
+        self._target = site.target
         self._places = places
-        self._checkpoints_topic = checkpoints_topic
-        self._at_ms = at_ms
-        self._named = named
-        self._topics = topics
-        self._others = others
         #: When each group's last checkpoint was written, in milliseconds since 1970; none if the source was asked.
         self.seen_at_ms: dict[str, int] = {}
+        #: Records that groups had read at a source that is gone, and that did not arrive.
+        self.ahead = 0
 
     async def groups(self) -> Groups:
         """Raises as the clusters, but for what concerns one group alone."""
@@ -97,15 +85,16 @@ class GroupsLook:
         else:
             moves, findings, lost = await self._of_checkpoints()
         found = sorted({one.group for one in moves} | {one.group for one in findings})
-        refused = {group: why for group in found if (why := why_left(listed.get(group)))}
-        findings += [Finding(group, Rule.USED_AT_TARGET, why) for group, why in refused.items()]
+        findings += [
+            Finding(group, Rule.USED_AT_TARGET, why) for group in found if (why := why_left(listed.get(group)))
+        ]
         moves, begun = await readable(moves, self._source, self._target, self._places)
         moves = await without_empty_steps(moves, self._target)
         moves.sort(key=lambda one: (one.group, one.source))
         return Groups(tuple(found), tuple(moves), (*findings, *begun), lost)
 
     async def _of_source(self, source: Cluster) -> tuple[list[GroupMove], list[Finding], tuple[str, ...]]:
-        listed = {name: one for name, one in (await list_groups(source)).items() if self._takes(name)}
+        listed = {name: one for name, one in (await list_groups(source)).items() if self._wish.takes(name)}
         findings = [replace(known, group=name) for name, one in listed.items() if (known := _without_offsets(one))]
         findings += [
             Finding(name, Rule.USED_AT_SOURCE, f"has members on cluster {source.name} (it is {one.state})")
@@ -116,19 +105,26 @@ class GroupsLook:
         findings += streams_state(asked, (await source.metadata(None)).topics)
         moves: list[GroupMove] = []
         lost: set[str] = set()
-        for some, more, topics in await gather_limited(self._of_group, asked, _AT_ONCE):
-            moves += some
-            findings += more
-            lost |= topics
+        looked = await gather_limited(lambda group: self._one(group, self._translated(group)), asked, _AT_ONCE)
+        for one in looked:
+            if isinstance(one, Finding):
+                findings.append(one)
+            else:
+                moves += one[0]
+                findings += one[1]
+                lost |= one[2]
         moves, untimed = await self._by_time(moves)
         return moves, [*findings, *untimed], tuple(sorted(lost))
 
-    async def _of_group(self, group: str) -> tuple[list[GroupMove], list[Finding], set[str]]:
-        """One that cannot be read does not keep others from being read."""
+    async def _one(self, group: str, look: Awaitable[T]) -> T | Finding:
+        """One that cannot be read, or not in time, does not keep others from being read."""
         try:
-            return await self._translated(group)
+            async with asyncio.timeout(_GROUP_S):
+                return await look
+        except TimeoutError:
+            return Finding(group, Rule.UNREADABLE, f"could not be read within {_GROUP_S:g} s")
         except HeliographError as error:
-            return [], [Finding(group, Rule.UNREADABLE, f"could not be read: {error}")], set()
+            return Finding(group, Rule.UNREADABLE, f"could not be read: {error}")
 
     async def _translated(self, group: str) -> tuple[list[GroupMove], list[Finding], set[str]]:
         assert self._source is not None
@@ -138,8 +134,9 @@ class GroupsLook:
         moves: list[GroupMove] = []
         findings: dict[object, Finding] = {}
         lost: set[str] = set()
-        for (topic, partition), at in sorted(offsets.items()):
-            place = await self._places.place(topic, partition, at.offset)
+        rows = sorted(offsets.items())
+        places = await gather_limited(lambda row: self._places.place(*row[0], row[1].offset), rows)
+        for ((topic, partition), at), place in zip(rows, places, strict=True):
             if place is not None:
                 moves.append(move_of(group, (topic, partition), at, place, present))
             elif self._places.is_mirrored(topic):
@@ -147,81 +144,83 @@ class GroupsLook:
                 findings[topic, partition] = Finding(group, Rule.NO_OFFSET, why)
             else:
                 lost.add(topic)
-                why = why_not_mirrored(topic, partition, at.offset, self._places.flow, self._others)
+                why = why_not_mirrored(topic, partition, at.offset, self._site.flow, self._site.others)
                 findings.setdefault(topic, Finding(group, Rule.NOT_MIRRORED, why))
         return moves, list(findings.values()), lost
 
     async def _of_checkpoints(self) -> tuple[list[GroupMove], list[Finding], tuple[str, ...]]:
         checkpoints = await self._checkpoints()
-        live = await read_live(self._target, self._places.flow.map_topic, self._places.flow.flow)
-        gone = await self._gone({target for _, target in checkpoints})
-        findings = [_without_topic(*one) for one in sorted(checkpoints) if one[1] in gone]
+        live = await read_live(self._target, self._site.flow.map_topic, self._site.flow.flow)
+        targets = {target for _, target in checkpoints}
+        there = in_topics(targets, await known_topics(self._target, {topic for topic, _ in targets}, 0))
+        gone = targets.difference(there)
+        # A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it.
+        findings = [
+            Finding(
+                group,
+                Rule.TOPIC_GONE,
+                "its remote topic is gone: the group has a checkpoint of it, and nothing there to read",
+                f"{topic}-{index} ",
+            )
+            for group, (topic, index) in sorted(checkpoints)
+            if (topic, index) in gone
+        ]
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
-        ends, _ = await told_offsets(self._target, {target for _, target in kept}, LATEST)
+        ends, _ = await self._told({target for _, target in kept}, LATEST)
         told = {group for group, _ in checkpoints} - {group for group, _ in kept}
-        named = {group for group in self._named if group not in told or self._topics}
+        named = {group for group in self._wish.named if group not in told or self._wish.topics}
         present: dict[str, Mapping[Partition, Committed]] = {}
 
-        async def ask(group: str) -> None:
-            try:
-                present[group] = await committed(self._target, group)
-            except HeliographError as error:
-                findings.append(Finding(group, Rule.UNREADABLE, f"could not be read on the target: {error}"))
+        async def look(group: str) -> None:
+            found = await self._one(group, committed(self._target, group))
+            if isinstance(found, Finding):
+                findings.append(found)
+            else:
+                present[group] = found
 
-        await gather_limited(ask, sorted({group for group, _ in kept} | named), _AT_ONCE)
-        moves: list[GroupMove] = []
+        await gather_limited(look, sorted({group for group, _ in kept} | named), _AT_ONCE)
         asked = [(of, one) for of, one in sorted(kept.items()) if of[0] in present]
-        for ((group, target), one), place in zip(
-            asked, await gather_limited(self._by_checkpoint, asked, _AT_ONCE), strict=True
-        ):
+        moves, ahead = list[GroupMove](), dict[Partition, int]()
+        found = await gather_limited(
+            lambda each: self._one(each[0][0], self._places.by_checkpoint(each[0][1], each[1].upstream_offset)),
+            asked,
+            _AT_ONCE,
+        )
+        for ((group, target), one), place in zip(asked, found, strict=True):
             if isinstance(place, Finding):
-                findings.append(place)
+                findings.append(replace(place, what=f"{target[0]}-{target[1]} "))
                 continue
-            at = Committed(one.upstream_offset, one.metadata)
             offset = place or Place(*target, one.downstream_offset, How.CHECKPOINT)
-            moves.append(move_of(group, target, at, offset, present[group]))
-            copied_up_to = self._places.copied_up_to(TopicPartition(*target)) if place is not None else None
-            now = self._places.source_id(TopicPartition(*target))
-            why = why_not_live(one, live.get(group), now) or why_stale(one, ends.get(target), copied_up_to)
-            if self._at_ms is None and why:
+            moves.append(move_of(group, target, Committed(one.upstream_offset, one.metadata), offset, present[group]))
+            copied = self._places.copied_from(TopicPartition(*target))
+            if copied is not None and one.upstream_offset > copied.next_source_offset:
+                ahead[target] = max(ahead.get(target, 0), one.upstream_offset - copied.next_source_offset)
+            why = why_not_live(one, live.get(group), copied.source_topic_id if copied else None) or why_stale(
+                one, ends.get(target), copied.next_source_offset if copied and place else None
+            )
+            if self._wish.at_ms is None and why:
                 findings.append(Finding(group, Rule.STALE_CHECKPOINT, why))
-        more = await self._unseen(moves, present, named & present.keys())
-        moves, untimed = await self._by_time([*moves, *more.moves])
-        return moves, [*findings, *more.findings, *untimed], ()
+        self.ahead = sum(ahead.values())
+        more, unseen = await self._unseen(moves, present, named & present.keys())
+        moves, untimed = await self._by_time([*moves, *more])
+        return moves, [*findings, *unseen, *untimed], ()
 
-    async def _by_checkpoint(self, asked: tuple[tuple[str, Partition], Checkpoint]) -> Place | Finding | None:
-        (group, target), one = asked
-        try:
-            return await self._places.by_checkpoint(target, one.upstream_offset)
-        except HeliographError as error:
-            return Finding(group, Rule.UNREADABLE, f"has no known target offset: {error}", f"{target[0]}-{target[1]} ")
-
-    async def _gone(self, partitions: Collection[Partition]) -> set[Partition]:
-        """Those that are not on the target; what it does not show is not known to be gone."""
-        if not partitions:
-            return set()
-        topics = (await self._target.metadata({topic for topic, _ in partitions})).topics
-        found = set()
-        for topic, index in partitions:
-            known = topics.get(topic)
-            code = _UNKNOWN_TOPIC_OR_PARTITION if known is None else known.error_code
-            if code == _UNKNOWN_TOPIC_OR_PARTITION or (
-                known is not None and not code and index not in known.partitions
-            ):
-                found.add((topic, index))
-        return found
+    async def _told(
+        self, partitions: Collection[Partition], at: int
+    ) -> tuple[dict[Partition, int], dict[Partition, str]]:
+        return await told_offsets(self._target, partitions, at, leader_s=LEADER_S)
 
     async def _checkpoints(self) -> dict[tuple[str, Partition], Checkpoint]:
         found: dict[tuple[str, Partition], Checkpoint] = {}
         self.seen_at_ms.clear()
-        topic = self._checkpoints_topic
+        topic = self._site.checkpoints.checkpoints_topic
         known = (await self._target.metadata({topic})).topics.get(topic)
         if known is None or not known.partitions:
             return found
 
         def take(record: LogRecord) -> None:
             one = Checkpoint.decode(record.key, record.value)
-            if self._takes(one.group):
+            if self._wish.takes(one.group):
                 found[one.group, (one.topic, one.partition)] = one
                 self.seen_at_ms[one.group] = max(record.timestamp_ms, self.seen_at_ms.get(one.group, 0))
 
@@ -230,91 +229,78 @@ class GroupsLook:
 
     async def _by_time(self, moves: list[GroupMove]) -> tuple[list[GroupMove], list[Finding]]:
         """With ``at_ms`` the first record that is as late, of the same partitions."""
-        if self._at_ms is None or not moves:
+        if self._wish.at_ms is None or not moves:
             return moves, []
         wanted = {one.target for one in moves}
-        found, _ = await told_offsets(self._target, wanted, self._at_ms)
-        ends, failed = await told_offsets(self._target, wanted, LATEST)
+        found, _ = await self._told(wanted, self._wish.at_ms)
+        ends, failed = await self._told(wanted, LATEST)
         places = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
         timed = [
             replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves if one.target in places
         ]
-        findings = [
-            Finding(
-                one.group, Rule.UNREADABLE, f"could not be looked at: {failed.get(one.target, _NO_ANSWER)}", where(one)
+        return timed, [
+            about(
+                one, Rule.UNREADABLE, f"could not be looked at: {failed.get(one.target, 'its leader does not answer')}"
             )
             for one in moves
             if one.target not in places
         ]
-        return timed, findings
 
     async def _unseen(
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
-    ) -> _Unseen:
+    ) -> tuple[list[GroupMove], list[Finding]]:
         """What no checkpoint says, of groups in ``moves``, which have one, and of ``others``."""
-        filled, is_by_time = self._places.filled(), self._at_ms is not None
+        filled, is_by_time = self._places.filled(), self._wish.at_ms is not None
+        wanted = {self._site.flow.remote_topic(one) for one in self._wish.topics}
         known: dict[str, set[Partition]] = {}
         for one in moves:
             known.setdefault(one.group, set()).add(one.target)
-        without = sorted(others - known.keys())
         reads = {
             group: {topic for topic, _ in known.get(group, ())}
             | {topic for topic, _ in present[group] if topic in filled}
-            | {topic for topic in self._topics if group in self._named}
-            for group in (*known, *without)
+            | (wanted if group in self._wish.named else set())
+            for group in sorted({*known, *others})
         }
-        there = await self._partitions({topic for some in reads.values() for topic in some})
-        found, unplaced = _Unseen([], []), dict[str, list[Partition]]()
+        topics = {topic for some in reads.values() for topic in some}
+        metadata = (await self._target.metadata(topics)).topics if topics else {}
+        there = {name: [(name, index) for index in sorted(one.partitions)] for name, one in metadata.items()}
+        more, findings, unplaced = list[GroupMove](), list[Finding](), dict[str, list[Partition]]()
         for group, some in reads.items():
-            of_group = known.get(group, set())
+            of_group, is_named = known.get(group, set()), group in self._wish.named
             missing = [one for topic in sorted(some) for one in there.get(topic, ()) if one not in of_group]
-            if group in self._named:
-                found.findings.extend(self._no_topic(group, topic) for topic in sorted(self._topics - there.keys()))
-            if not some and group not in self._named:
-                continue  # it has nothing to do with the flow
-            if not some or (not of_group and not is_by_time):
-                found.findings.append(self._no_checkpoint(group))
+            if is_named:
+                findings += [
+                    Finding(
+                        group, Rule.NO_TOPIC, f"cluster {self._target.name} has no topic {topic}, or does not show it"
+                    )
+                    for topic in sorted(wanted)
+                    if not there.get(topic)
+                ]
+            if (is_named and not some) or (some and not of_group and not is_by_time):
+                findings.append(Finding(group, Rule.NO_CHECKPOINT, _NO_CHECKPOINT))
             elif is_by_time:
-                found.moves.extend(
-                    move_of(group, one, _UNKNOWN, Place(*one, -1, How.TIME), present[group]) for one in missing
-                )
-            else:
+                more += [move_of(group, one, _UNKNOWN, Place(*one, -1, How.TIME), present[group]) for one in missing]
+            elif some:
                 unplaced[group] = [one for one in missing if one not in present[group]]
-        found.findings.extend(await self._without_place(unplaced))
-        return found
-
-    async def _partitions(self, topics: Collection[str]) -> dict[str, list[Partition]]:
-        """Of those that are there."""
-        known = (await self._target.metadata(set(topics))).topics if topics else {}
-        return {
-            name: [(name, index) for index in sorted(one.partitions)] for name, one in known.items() if one.partitions
-        }
-
-    def _no_topic(self, group: str, topic: str) -> Finding:
-        return Finding(group, Rule.NO_TOPIC, f"cluster {self._target.name} has no topic {topic}, or does not show it")
-
-    def _no_checkpoint(self, group: str) -> Finding:
-        why = (
-            "has no checkpoint: it is younger than refresh.groups.interval.seconds and emit.checkpoints.interval."
-            "seconds, or the flow's groups leave it out"
-        )
-        return Finding(group, Rule.NO_CHECKPOINT, why)
-
-    async def _without_place(self, unplaced: Mapping[str, Sequence[Partition]]) -> list[Finding]:
-        """Of groups with partitions without a checkpoint. One that is empty needs none."""
-        wanted = {one for partitions in unplaced.values() for one in partitions}
-        ends, _ = await told_offsets(self._target, wanted, LATEST) if wanted else ({}, {})
-        found = []
+        # A partition that is empty needs no checkpoint.
+        ends, _ = await self._told({one for some in unplaced.values() for one in some}, LATEST)
         for group, partitions in unplaced.items():
-            names = [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]
-            if names:
-                more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            if names := [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]:
                 why = (
-                    f"has no checkpoint of {', '.join(names[:_NAMED])}{more}: it begins there by its auto.offset."
-                    "reset; --at sets it by time"
+                    f"has no checkpoint of {named(names)}: it begins there by its auto.offset.reset; --at sets it by "
+                    "time"
                 )
-                found.append(Finding(group, Rule.PARTLY_NO_CHECKPOINT, why))
-        return found
+                findings.append(Finding(group, Rule.PARTLY_NO_CHECKPOINT, why))
+        return more, findings
+
+
+def in_topics(partitions: Iterable[P], topics: Mapping[str, TopicMetadata]) -> list[P]:
+    """Those of ``topics``; what cannot be looked into counts as there."""
+    return [
+        one
+        for one in partitions
+        if (topic := topics.get(one[0])) is not None and (topic.error_code or one[1] in topic.partitions)
+    ]
 
 
 def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Finding]:
@@ -329,11 +315,6 @@ def streams_state(groups: Collection[str], topics: Collection[str]) -> list[Find
             )
             found.append(Finding(group, Rule.STREAMS_STATE, why))
     return found
-
-
-class _Unseen(NamedTuple):
-    moves: list[GroupMove]
-    findings: list[Finding]
 
 
 def _without_offsets(one: GroupListing) -> Finding | None:
@@ -359,12 +340,6 @@ def why_not_mirrored(
         f"the answer on cluster {flow.target_alias} ({look_up} --flow '{there}' --offset ANSWER), and set it there "
         "with kafka-consumer-groups.sh --reset-offsets"
     )
-
-
-def _without_topic(group: str, target: Partition) -> Finding:
-    """A checkpoint outlives its topic: nothing is left to read, and nothing can be stored for it."""
-    why = "its remote topic is gone: the group has a checkpoint of it, and nothing there to read"
-    return Finding(group, Rule.TOPIC_GONE, why, f"{target[0]}-{target[1]} ")
 
 
 def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> str:

@@ -6,15 +6,17 @@ is written in the transaction that moves the group: it is there if, and only if,
 
 from __future__ import annotations
 
+import base64
 import json
-import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from connect.core.errors import PermanentError
+from connect.kafka.clock import wall_ms
 from connect.kafka.group_offsets import Partition
 from connect.kafka.producer import OutRecord
 from connectors.failover.lease import PARTITION_KEY, Lease, decode_object, encode_key, stored
@@ -22,14 +24,12 @@ from connectors.failover.site import Site
 from connectors.failover.snapshot import GroupMove
 from connectors.positions import text
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
 #: An interrupted run that is not continued for so long is over: another run begins.
 OLD_MS: Final = 86_400_000
 #: Runs that are over, and kept.
 _KEPT: Final = 10
-#: Rows in a record, which stays below ``max.message.bytes``.
-_ROWS: Final = 1000
 
 
 class State(StrEnum):
@@ -123,47 +123,54 @@ async def read_runs(site: Site) -> list[Run]:
     """The runs of the site's flow, the newest last. Raises as :func:`connectors.failover.lease.stored`."""
     front = encode_key(site.flow.flow) + _JOURNAL
     kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
-    entries = [decode_object(value) for key, value in kept.items() if key.startswith(front)]
-    return decode_runs(entries)
+    return decode_runs([value for key, value in kept.items() if key.startswith(front)])
 
 
-def decode_runs(entries: Sequence[Mapping[str, Any]]) -> list[Run]:
+def decode_runs(values: Iterable[bytes]) -> list[Run]:
     """Raises PermanentError for what a later version wrote."""
+    entries = [decode_object(value) for value in values]
     if any(one.get("format") != FORMAT for one in entries):
-        raise PermanentError("a later Heliograph has written the journal of this failover: use that one")
-    runs = {
-        one["run"]: Run(
-            one["run"],
-            one["from"],
-            one["to"],
-            one["owner"],
-            one["command"],
-            one["updated_ms"],
-            State(one["state"]),
-            denied=tuple(one["denied"]),
-        )
-        for one in entries
-        if one["kind"] == "run"
-    }
+        raise PermanentError("another version of Heliograph has written the journal of this failover: use that one")
+    runs, groups = dict[str, Run](), dict[str, dict[str, tuple[GroupBefore, ...]]]()
     for one in entries:
-        run = runs.get(one["run"])
-        if run is None or one["kind"] == "run":
-            continue
-        if one["kind"] == "group":
-            rows = tuple(GroupBefore(one["name"], **row) for row in one["rows"])
-            groups = {**run.groups, one["name"]: (*run.groups.get(one["name"], ()), *rows)}
-            runs[run.id] = replace(run, groups=groups)
-        elif one["kind"] == "starts":
-            runs[run.id] = replace(run, starts=(*run.starts, *(StartBefore(**row) for row in one["rows"])))
-        elif one["kind"] == "begins":
-            runs[run.id] = replace(run, begins=(*run.begins, *(StartBefore(**row) for row in one["rows"])))
-    return sorted(runs.values(), key=lambda run: run.id)
+        rows = _unpacked(one["rows"])
+        if "group" in one:
+            groups.setdefault(one["run"], {})[one["group"]] = tuple(GroupBefore(one["group"], *row) for row in rows)
+        else:
+            starts, begins = (tuple(StartBefore(*row) for row in some) for some in rows)
+            runs[one["run"]] = Run(
+                one["run"],
+                one["from"],
+                one["to"],
+                one["owner"],
+                one["command"],
+                one["updated_ms"],
+                State(one["state"]),
+                starts=starts,
+                begins=begins,
+                denied=tuple(one["denied"]),
+            )
+    return sorted((replace(run, groups=groups.get(run.id, {})) for run in runs.values()), key=lambda run: run.id)
+
+
+def _packed(rows: Any) -> str:
+    """Of ten thousand partitions less than 100 kB: a record stays below ``max.message.bytes``."""
+    return base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
+
+
+def _unpacked(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def denied_by(runs: Iterable[Run]) -> frozenset[str]:
+    """Topics of the source whose writers any of the runs has refused."""
+    return frozenset(topic for run in runs for topic in run.denied)
 
 
 async def interrupted(site: Site) -> Run | None:
     """The newest run, if it did not come to its end and is not too old to go on with. Raises as :func:`read_runs`."""
     runs = await read_runs(site)
-    return runs[-1] if runs and is_open(runs[-1], _now_ms()) else None
+    return runs[-1] if runs and is_open(runs[-1], wall_ms()) else None
 
 
 def is_open(run: Run, now_ms: int) -> bool:
@@ -185,93 +192,70 @@ class Journal:
     async def begin(cls, site: Site, lease: Lease) -> Journal:
         """Go on with a run that was interrupted, or begin another. Raises as :func:`read_runs`."""
         known = await read_runs(site)
-        if known and is_open(known[-1], _now_ms()):
+        if known and is_open(known[-1], wall_ms()):
             return cls(site, lease, known[-1], known)
         # Ids sort by time.
-        name = f"{_now_ms():015d}-{uuid.uuid4().hex[:8]}"
+        name = f"{wall_ms():015d}-{uuid.uuid4().hex[:8]}"
         return cls(site, lease, Run(name, site.flow.source_alias, site.flow.target_alias), known)
+
+    @property
+    def denied(self) -> frozenset[str]:
+        """Topics whose writers are refused now, by this run or one before."""
+        return denied_by([*self._old, self.run])
 
     async def store(
         self,
         *,
         state: State = State.OPEN,
-        starts: Sequence[StartBefore] | None = None,
-        begins: Sequence[StartBefore] | None = None,
+        starts: Sequence[StartBefore] = (),
+        begins: Sequence[StartBefore] = (),
         denied: Sequence[str] | None = None,
         replaces: bool = False,
     ) -> None:
-        """Before what it says is changed. ``replaces``: ``starts`` and ``begins`` are all that is left of them;
-        else they come to those that are known. Raises as :meth:`Lease.store`."""
-        known = ((), ()) if replaces else (self.run.starts, self.run.begins)
+        """Before what it says is changed. ``starts`` and ``begins`` come to those that are known, or with ``replaces``
+        are all that is left of them; ``denied`` none: of earlier runs too. Raises as :meth:`Lease.store`."""
+        known = Run("", "", "") if replaces else self.run
         run = replace(
             self.run,
             owner=self._lease.record.owner,
             command=self._lease.record.command,
-            updated_ms=_now_ms(),
+            updated_ms=wall_ms(),
             state=state,
-            starts=self.run.starts if starts is None else with_starts(known[0], starts),
-            begins=self.run.begins if begins is None else with_starts(known[1], begins),
+            starts=with_starts(known.starts, starts),
+            begins=with_starts(known.begins, begins),
             denied=self.run.denied if denied is None else tuple(denied),
         )
-        records = [self._record(run.id, "run", "", 0, _head(run))]
-        for kind, rows, before in (("starts", run.starts, self.run.starts), ("begins", run.begins, self.run.begins)):
-            if rows != before:
-                records += self._parts(run.id, kind, "", [asdict(row) for row in rows], len(before))
-        held = None if denied is None else tuple(denied)
-        await self._lease.store(denied=held, records=[*records, *self._forgotten()])
-        self.run, self._old = run, self._old[-_KEPT:]
+        old = [replace(one, denied=()) for one in self._old] if denied is not None and not denied else self._old
+        changed = [one for one, before in zip(old, self._old, strict=True) if one != before]
+        # Runs that are too old to be taken back are forgotten.
+        forgotten = [self._record(one.id, group, None) for one in old[:-_KEPT] for group in ("", *one.groups)]
+        await self._lease.store(records=[*map(self._head, [*changed, run]), *forgotten])
+        self.run, self._old = run, old[-_KEPT:]
 
-    def of_group(self, group: str, rows: Sequence[GroupBefore]) -> list[OutRecord]:
+    def of_group(self, group: str, rows: Sequence[GroupBefore]) -> OutRecord:
         """To be written in the transaction that changes the group; none of ``rows``: it was taken back."""
-        plain = [{name: value for name, value in asdict(row).items() if name != "group"} for row in rows]
-        known = self.run.groups.get(group, ())
-        return self._parts(self.run.id, "group", group, plain, len(known))
+        plain = [(row.topic, row.partition, row.before, row.before_metadata, row.after) for row in rows]
+        return self._record(self.run.id, group, {"group": group, "rows": _packed(plain)} if rows else None)
 
     def changed(self, group: str, rows: Sequence[GroupBefore]) -> None:
         """Take note of a group whose transaction was committed."""
-        groups = {**self.run.groups, group: tuple(rows)}
-        if not rows:
-            del groups[group]
-        self.run = replace(self.run, groups=groups)
+        groups = {name: one for name, one in self.run.groups.items() if name != group}
+        self.run = replace(self.run, groups={**groups, group: tuple(rows)} if rows else groups)
 
-    def _parts(
-        self, run: str, kind: str, name: str, rows: Sequence[Mapping[str, Any]], known: int = 0
-    ) -> list[OutRecord]:
-        parts = [rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS)]
-        written = [self._record(run, kind, name, at, {"rows": part}) for at, part in enumerate(parts)]
-        emptied = range(len(parts), -(-known // _ROWS))
-        return [*written, *(self._record(run, kind, name, at, None) for at in emptied)]
+    def _head(self, run: Run) -> OutRecord:
+        content = {
+            "from": run.source,
+            "to": run.target,
+            "owner": run.owner,
+            "command": run.command,
+            "updated_ms": run.updated_ms,
+            "state": run.state.value,
+            "denied": list(run.denied),
+            "rows": _packed([[astuple(one) for one in some] for some in (run.starts, run.begins)]),
+        }
+        return self._record(run.id, "", content)
 
-    def _forgotten(self) -> list[OutRecord]:
-        """Tombstones of runs that are too old to be taken back."""
-        found = []
-        for run in self._old[:-_KEPT]:
-            found.append(self._record(run.id, "run", "", 0, None))
-            of_groups = [("group", name, len(rows)) for name, rows in run.groups.items()]
-            of_flows = [("starts", "", len(run.starts)), ("begins", "", len(run.begins))]
-            for kind, name, count in (*of_groups, *of_flows):
-                found += self._parts(run.id, kind, name, [], count)
-        return found
-
-    def _record(self, run: str, kind: str, name: str, part: int, content: Mapping[str, Any] | None) -> OutRecord:
-        key = encode_key(self._flow) + _JOURNAL + text(run) + text(kind) + text(name) + text(str(part))
-        value = None
-        if content is not None:
-            value = json.dumps({"format": FORMAT, "run": run, "kind": kind, "name": name, **content}).encode()
+    def _record(self, run: str, group: str, content: Mapping[str, Any] | None) -> OutRecord:
+        key = encode_key(self._flow) + _JOURNAL + text(run) + text(group)
+        value = None if content is None else json.dumps({"format": FORMAT, "run": run, **content}).encode()
         return OutRecord(self._topic, key, value, PARTITION_KEY)
-
-
-def _head(run: Run) -> dict[str, Any]:
-    return {
-        "from": run.source,
-        "to": run.target,
-        "owner": run.owner,
-        "command": run.command,
-        "updated_ms": run.updated_ms,
-        "state": run.state.value,
-        "denied": list(run.denied),
-    }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

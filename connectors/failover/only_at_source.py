@@ -15,8 +15,8 @@ from kafka.protocol.admin import (
 from connect.core.errors import HeliographError
 from connect.kafka.acls import SecurityDisabled, describe_acls
 from connect.kafka.cluster import Cluster, error_name, refusal_of
+from connectors.failover.snapshot import named
 
-_NAMED: Final = 5
 _TOPIC: Final = "TOPIC"
 #: Of our own transactional ids.
 _OURS: Final = "heliograph-"
@@ -34,8 +34,7 @@ async def only_at_source(source: Cluster, target: Cluster) -> list[str]:
             hidden.append(what)
             continue
         if only := sorted(here - there):
-            more = f" and {len(only) - _NAMED} more" if len(only) > _NAMED else ""
-            notes.append(f"only cluster {source.name} has these {what}: {', '.join(only[:_NAMED])}{more}")
+            notes.append(f"only cluster {source.name} has these {what}: {named(only)}")
     if hidden:
         notes.append(f"not compared, because a cluster does not show them: {', '.join(hidden)}")
     return notes

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka import TopicPartition as Assigned
-
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster
-from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
-from connect.kafka.topiclog import reader, reading
+from connect.kafka.cluster import Cluster, TopicMetadata
+from connect.kafka.log_ranges import Range, read_ranges, without
+from connect.kafka.offsets import EARLIEST, LATEST, epoch_ends, told_offsets
 from connectors.dataplane.plan import TopicPartition
 from connectors.map_reader import MapReader
 from connectors.positions import Position
 
-_POLL_MS: Final = 250
-#: So long a reader may stand at one place before the end.
-_STALLED_S: Final = 60.0
-#: Ranges that lie so near are read in one go: between transactions there are as many as markers.
-_NEAR: Final = 5000
-#: Offsets from one to before another.
-Range = tuple[int, int]
+#: Of a record's timestamp: its producer gave it.
+CREATE_TIME: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,65 +32,6 @@ class Own:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}: {self.records} records, offsets {self.first} to {self.last}"
-
-
-def between(begin: int, end: int, copied: Iterable[Range]) -> Iterator[Range]:
-    """What is left of [begin, end) without the ranges in ``copied``, which ascend (pure)."""
-    at = begin
-    for first, behind in copied:
-        if first > at:
-            yield at, min(first, end)
-        at = max(at, behind)
-        if at >= end:
-            return
-    if at < end:
-        yield at, end
-
-
-def without(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """What is left of ``ranges`` without ``others``, both ascending and none empty (pure). One pass over both: between
-    transactions there are thousands."""
-    found: list[Range] = []
-    at = 0
-    for begin, end in ranges:
-        while at < len(others) and others[at][1] <= begin:
-            at += 1
-        found += between(begin, end, (others[index] for index in range(at, len(others))))
-    return found
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Those that touch or overlap as one, ascending (pure)."""
-    found: list[Range] = []
-    for begin, end in sorted(ranges):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((begin, end))
-    return found
-
-
-def stretches(ranges: Iterable[Range], end: int, near: int = _NEAR) -> Iterator[list[Range]]:
-    """Ranges before ``end``, which ascend, with those together that lie so ``near`` that reading on is cheaper than a
-    new beginning (pure)."""
-    some: list[Range] = []
-    for first, behind in ranges:
-        if first >= min(behind, end):
-            continue
-        if some and first - some[-1][1] > near:
-            yield some
-            some = []
-        some.append((first, min(behind, end)))
-    if some:
-        yield some
-
-
-def inside(records: Iterable[Any], ranges: Sequence[Range], begins: Sequence[int]) -> Iterator[Any]:
-    """Those that lie in one of ``ranges``, which ascend and begin at ``begins`` (pure)."""
-    for record in records:
-        at = bisect_right(begins, record.offset) - 1
-        if at >= 0 and record.offset < ranges[at][1]:
-            yield record
 
 
 async def own_ranges(
@@ -118,70 +49,12 @@ async def own_ranges(
                 for run in await copies.runs(pair, chunk)
                 if run.downstream_end > begin and run.downstream < end
             ]
-    return list(between(begin, end, sorted(copied)))
+    return without([(begin, end)], sorted(copied))
 
 
-async def read_ranges(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> AsyncGenerator[Any, None]:
-    """The committed records in ``ranges`` as aiokafka has them, once. Raises RetriableError where the cluster hands
-    out nothing for a minute, or begins anew, and as the cluster."""
-    if not ranges:
-        return
-    place = Assigned(log.topic, log.partition)
-    with reading(cluster, log.topic):
-        async with reader(cluster, read_committed=True, auto_offset_reset="earliest") as consumer:
-            consumer.assign([place])
-            stable = (await consumer.end_offsets([place]))[place]
-            for some in stretches(ranges, stable):
-                begins, end = [first for first, _ in some], some[-1][1]
-                consumer.seek(place, some[0][0])
-                pace = _Pace(cluster, log)
-                while (at := await pace.at(consumer, place)) < end:
-                    fetched = (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, [])
-                    if fetched and fetched[0].offset < at:
-                        raise pace.went_back(at)
-                    for record in inside(fetched, some, begins):
-                        yield record
-
-
-class _Pace:
-    """Sees to it that a reader gets on: brokers that are gone, or a log that was cut, are waited for without an end."""
-
-    def __init__(self, cluster: Cluster, log: TopicPartition) -> None:
-        self._cluster = cluster
-        self._log = log
-        self._clock = asyncio.get_running_loop().time
-        self._at = -1
-        self._since_s = self._clock()
-
-    async def at(self, consumer: AIOKafkaConsumer, place: Assigned) -> int:
-        """Its position. Raises RetriableError where that goes back or stays for too long, or there is none."""
-        try:
-            async with asyncio.timeout(_STALLED_S):
-                at = int(await consumer.position(place))
-        except TimeoutError:
-            raise self._stalled("from where it was cut") from None
-        now_s = self._clock()
-        if at < self._at:
-            raise self.went_back(self._at)
-        if at != self._at:
-            self._at, self._since_s = at, now_s
-        elif now_s - self._since_s > _STALLED_S:
-            raise self._stalled(f"from offset {at} on")
-        return at
-
-    def went_back(self, at: int) -> RetriableError:
-        """For a log that ends before the place by now: aiokafka reads it from the beginning on (``auto_offset_reset``),
-        and what was read would come a second time."""
-        return RetriableError(
-            f"cluster {self._cluster.name}: {self._log} has lost its end while it was read, and has no offset {at} any "
-            "more: run this again, which looks at what is left of it"
-        )
-
-    def _stalled(self, where: str) -> RetriableError:
-        return RetriableError(
-            f"cluster {self._cluster.name}: {self._log} could not be read {where} for {_STALLED_S:g} s: see whether "
-            "its brokers answer, and whether its log has lost its end; then run this again"
-        )
+def identity(record: Any) -> tuple[Any, ...]:
+    """What a copy has in common with its record, as aiokafka has it, whatever its topic (pure)."""
+    return record.key, record.value, tuple((name, bytes(value or b"")) for name, value in record.headers)
 
 
 async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) -> Own | None:
@@ -197,7 +70,7 @@ async def count(cluster: Cluster, log: TopicPartition, ranges: Sequence[Range]) 
 
 class Fate(StrEnum):
     SAME = "same"
-    ANEW = "made anew"
+    RECREATED = "recreated"
     CUT = "truncated"
     GONE = "gone"
 
@@ -226,29 +99,36 @@ def became(position: Position, topic_id: UUID | None, begin: int, end: int, epoc
     ``epoch_end``: where the leader epoch of the last batch copied ends now; -1 where nobody knows.
     """
     if None not in (topic_id, position.source_topic_id) and topic_id != position.source_topic_id:
-        return Log(Fate.ANEW, topic_id, begin, end)
+        return Log(Fate.RECREATED, topic_id, begin, end)
     copied = position.next_source_offset
     same_to = min(copied, end, epoch_end if epoch_end >= 0 else copied)
     return Log(Fate.CUT if same_to < copied else Fate.SAME, topic_id, begin, end, same_to)
 
 
-async def logs_now(source: Cluster, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Log]:
-    """Of every position. Raises as the source."""
-    if not positions:
-        return {}
-    topics = (await source.metadata({one.topic for one in positions})).topics
+def is_kept(position: Position, known: TopicMetadata | None) -> bool:
+    """Whether the topic on the target is the one that the flow has copied into (pure)."""
+    return (
+        known is not None
+        and position.target_partition in known.partitions
+        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
+    )
+
+
+async def logs_now(
+    source: Cluster, positions: Mapping[TopicPartition, Position], *, must_tell: bool = True
+) -> dict[TopicPartition, Log]:
+    """Of every position. Raises as the source, and RetriableError where a partition has no leader; unless it
+    ``must_tell``, such a partition counts as gone."""
+    topics = (await source.metadata({one.topic for one in positions})).topics if positions else {}
     there = [one for one in positions if one.topic in topics and one.partition in topics[one.topic].partitions]
-    begins = await list_offsets(source, there, EARLIEST)
-    ends = await list_offsets(source, there, LATEST)
+    begins, silent = await told_offsets(source, there, EARLIEST)
+    ends, more = await told_offsets(source, there, LATEST)
+    if must_tell and (silent := silent | more):
+        raise RetriableError(f"cluster {source.name}: {next(iter(silent.values()))}")
+    there = [one for one in there if one in begins and one in ends]
     ends_of_epochs = await epoch_ends(source, {one: positions[one].source_leader_epoch for one in there})
     found = dict.fromkeys(positions, GONE)
     for one in there:
-        topic_id = topics[one.topic].topic_id
-        found[one] = became(
-            positions[one],
-            topic_id,
-            begins[one],
-            ends[one],
-            ends_of_epochs[one].offset if one in ends_of_epochs else -1,
-        )
+        epoch_end = ends_of_epochs[one].offset if one in ends_of_epochs else -1
+        found[one] = became(positions[one], topics[one.topic].topic_id, begins[one], ends[one], epoch_end)
     return found

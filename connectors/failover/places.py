@@ -3,32 +3,94 @@ read the other way. Which of the two knows is decided by offset, as a topic that
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
-from connect.kafka.concurrency import gather_limited
+from connect.kafka.concurrency import gather_limited, together
 from connect.kafka.group_offsets import Partition
+from connect.kafka.log_ranges import has_records
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
 from connectors.checkpoint.settings import CheckpointSettings
 from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.own import Range, read_ranges
-from connectors.failover.snapshot import Finding, GroupMove, How, Place, Rule
-from connectors.map_reader import MapReader
+from connectors.failover.snapshot import Finding, GroupMove, How, LastKnown, Place, Rule
+from connectors.map_reader import MapReader, source_of, target_of
 from connectors.offset_map import Pair, Translation
 from connectors.offset_map import Place as Lies
+from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
 
 _HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
+#: So long the leader of a partition may take to tell where it begins or ends.
+LEADER_S: Final = 10.0
 _LookUp = Callable[[int], Awaitable[Translation | None]]
 #: How near the last record that a map knows lies before an offset, and the place.
 _Candidate = tuple[int, Place]
+
+
+class _Map:
+    """The map of one flow, of topics that are still those that it tells of, as far as ids say.
+
+    ``source`` and ``target`` are the flow's; None where one is gone.
+    """
+
+    def __init__(self, reader: MapReader, source: Cluster | None, target: Cluster | None) -> None:
+        self.reader = reader
+        self._clusters = source, target
+        self._ids: tuple[dict[str, UUID | None], dict[str, UUID | None]] = {}, {}
+
+    async def follow(self) -> None:
+        await self.reader.follow()
+        pairs = self.pairs()
+        topics = {one.source_topic for one in pairs}, {one.target_topic for one in pairs}
+        for cluster, ids, names in zip(self._clusters, self._ids, topics, strict=True):
+            if cluster is not None and names:
+                known = (await cluster.metadata(names)).topics
+                ids.update({name: one.topic_id for name, one in known.items() if one.partitions})
+
+    def pairs(self) -> list[Pair]:
+        """Of all that is copied now."""
+        return [pair for one in self.reader.sources() if (pair := self.reader.current(one)) is not None]
+
+    def pair_of(self, source: TopicPartition) -> Pair | None:
+        """Where a source partition is copied to."""
+        pair = self.reader.current(source)
+        return pair if pair is not None and self._is_there(pair) else None
+
+    def pair_to(self, target: TopicPartition) -> Pair | None:
+        """Where a target partition is copied from."""
+        for pair in self.reader.pairs_to(target):
+            if pair == self.reader.current(source_of(pair)) and self._is_there(pair):
+                return pair
+        return None
+
+    def _is_there(self, pair: Pair) -> bool:
+        told = (pair.source_topic, pair.source_topic_id), (pair.target_topic, pair.target_topic_id)
+        for cluster, ids, (name, topic_id) in zip(self._clusters, self._ids, told, strict=True):
+            if cluster is not None and (
+                name not in ids or (None not in (topic_id, ids[name]) and topic_id != ids[name])
+            ):
+                return False
+        return True
+
+    async def candidate(self, pair: Pair | None, offset: int, *, back: bool = False) -> _Candidate | None:
+        """Where ``offset`` of the pair's source goes on at its target; ``back``: the other way round."""
+        if pair is None:
+            return None
+        look_up, inverse = (
+            (self.reader.reverse, self.reader.forward) if back else (self.reader.forward, self.reader.reverse)
+        )
+        position = self.reader.position(source_of(pair))
+        passed = -1 if position is None else position.target_end if back else position.next_source_offset
+        target = source_of(pair) if back else target_of(pair)
+        found = await look_up(pair, offset)
+        return await _candidate(found, offset, target, partial(inverse, pair), is_passed=offset <= passed)
 
 
 class Places:
@@ -49,60 +111,53 @@ class Places:
         target: Cluster,
     ) -> None:
         self.flow = flow
-        self._source = source
         self._target = target
-        self._checkpoints = checkpoints
-        #: Of the flow to the target; and that of the flow from it, which lies on the source.
+        #: The map of the flow to the target.
         self.there = MapReader(target, flow.map_topic, connector=flow.name)
-        self.back = (
-            None
-            if source is None
-            else MapReader(source, back.map_topic, connector=back.name, must_be_seen=back.enabled)
-        )
-        self._back_flow = back.flow
+        self._there = _Map(self.there, source, target)
+        self._back: _Map | None = None
         self._by_syncs: Translator | None = None
-        self._ids: dict[tuple[Cluster, str], UUID | None] = {}
+        self._back_flow = back.flow
+        if source is not None:
+            reader = MapReader(source, back.map_topic, connector=back.name, must_be_seen=back.enabled)
+            self._back = _Map(reader, target, source)
+            syncs = OffsetSyncs(
+                source if checkpoints.syncs_on_source else target, checkpoints.offset_syncs_topic, only_last=False
+            )
+            self._by_syncs = Translator(checkpoints, source, target, self.there, syncs)
 
     async def begin(self) -> None:
         """Read both maps. Raises as :meth:`MapReader.follow` and the clusters."""
-        await self.there.follow()
-        readers: list[tuple[MapReader, Cluster | None, Cluster | None]] = [(self.there, self._source, self._target)]
-        if self.back is not None:
-            await self.back.follow()
-            readers.append((self.back, self._target, self._source))
-        for reader, source, target in readers:
-            pairs = [pair for one in reader.sources() if (pair := reader.current(one)) is not None]
-            await self._learn_ids(source, {pair.source_topic for pair in pairs})
-            await self._learn_ids(target, {pair.target_topic for pair in pairs})
-        if self._source is not None:
-            settings = self._checkpoints
-            syncs = OffsetSyncs(
-                self._source if settings.syncs_on_source else self._target, settings.offset_syncs_topic, only_last=False
-            )
-            self._by_syncs = Translator(settings, self._source, self._target, self.there, syncs)
+        await together("maps", [one.follow() for one in (self._there, self._back) if one is not None])
+        if self._by_syncs is not None:
             await self._by_syncs.follow()
 
     def notes(self) -> list[str]:
         """What is not known, for who reads the places."""
-        if self.back is None or not self.back.unseen:
+        if self._back is None or not self._back.reader.unseen:
             return []
-        return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self.back.unseen}"]
+        return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self._back.reader.unseen}"]
 
     def is_mirrored(self, topic: str) -> bool:
         """Whether a topic of the source is carried to the target, or came from there."""
-        if self.flow.should_mirror(topic):
-            return True
-        back = self.back
-        return back is not None and any(pair.target_topic == topic for pair in self._current(back))
+        came = self._back is not None and any(pair.target_topic == topic for pair in self._back.pairs())
+        return came or self.flow.should_mirror(topic)
 
     def filled(self) -> set[str]:
         """Topics of the target that hold what the flow has copied."""
-        return {pair.target_topic for pair in self._current(self.there)}
+        return {pair.target_topic for pair in self._there.pairs()}
+
+    def last_known(self, ahead: int) -> LastKnown:
+        """How far a source was copied that is gone; ``ahead`` as there."""
+        return LastKnown(self.there.stored_ms, len(self.there.sources()), ahead)
 
     async def place(self, topic: str, partition: int, offset: int) -> Place | None:
         """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
         source = TopicPartition(topic, partition)
-        found = [one for one in (await self._forward(source, offset), await self._reverse(source, offset)) if one]
+        both = [await self._there.candidate(self._there.pair_of(source), offset)]
+        if self._back is not None:
+            both.append(await self._back.candidate(self._back.pair_to(source), offset, back=True))
+        found = [one for one in both if one]
         best = max(found, key=lambda one: one[0])[1] if found else None
         if best is not None and best.how is not How.BEGIN:
             return best
@@ -110,139 +165,53 @@ class Places:
         for one in translated:  # a map of one connector knows one place
             # By the map that is where it begins: of what lies before nobody knows whether it was to be copied.
             return Place(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
-        return None if best is None else await self._at_begin(best)
-
-    async def _at_begin(self, place: Place) -> Place:
-        """Copies that are older than a map may be there: nothing of them is skipped."""
-        start = await list_offset(self._target, (place.topic, place.partition), EARLIEST)
-        return place._replace(offset=start)
+        if best is None:
+            return None
+        # Copies that are older than a map may be there: nothing of them is skipped.
+        return best._replace(offset=await list_offset(self._target, (best.topic, best.partition), EARLIEST))
 
     async def first_there(self, log: Partition, target: Partition, offset: int) -> int | None:
         """The offset of ``log``, on the source, from which on its records lie at ``offset`` of ``target`` or behind, as
         far as the maps know; None where neither knows of them."""
         source = TopicPartition(*log)
-        found = [
-            one
-            for one in (
-                await self._first_copied(source, target, offset),
-                await self._first_back(source, target, offset),
-            )
-            if one
-        ]
-        inside = [one for one in found if one.place is not Lies.BELOW]
-        return max((one.offset for one in inside or found), default=None)
+        found = list[Translation | None]()
+        if (pair := self._there.pair_of(source)) is not None and target_of(pair) == target:
+            position = self.there.position(source)
+            assert position is not None, "it is copied"
+            # Without a map nothing has arrived yet: the first is the one that is copied next.
+            found.append(await self.there.reverse(pair, offset) or Translation(position.next_source_offset, Lies.BELOW))
+        if self._back is not None and (pair := self._back.pair_to(source)) is not None and source_of(pair) == target:
+            found.append(await self._back.reader.forward(pair, offset))
+        return first_of(found)
 
     def leaving_out(self, log: Partition, target: Partition) -> str:
         """The setting by which the flow may have left out records of ``log``, on the source, that lie before all it
         has copied into ``target``. Empty where none does, and where it did not begin at the first: which of them it
         left out and which it never saw nobody can tell then."""
         flow, pair = self.flow, self.there.current(TopicPartition(*log))
-        if pair is None or (pair.target_topic, pair.target_partition) != target:
-            return ""
-        if flow.auto_offset_reset == "latest" or flow.initial_offsets_group:
-            return ""
-        return flow.changing_key
-
-    async def _first_copied(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
-        pair, position = self.there.current(source), self.there.position(source)
-        if pair is None or position is None or not self._is_there(pair, self._source, self._target):
-            return None
-        if (pair.target_topic, pair.target_partition) != target:
-            return None
-        # Without a map nothing has arrived yet: the first is the one that is copied next.
-        return await self.there.reverse(pair, offset) or Translation(position.next_source_offset, Lies.BELOW)
-
-    async def _first_back(self, source: TopicPartition, target: Partition, offset: int) -> Translation | None:
-        pair = self._back_pair(source)
-        if self.back is None or pair is None or (pair.source_topic, pair.source_partition) != target:
-            return None
-        return await self.back.forward(pair, offset)
+        begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
+        return "" if pair is None or target_of(pair) != target or begins_later else flow.changing_key
 
     async def by_checkpoint(self, target: Partition, upstream: int) -> Place | None:
-        """The place of a checkpoint's upstream offset, found anew; None where the map does not know its topic."""
-        for pair in self.there.pairs_to(TopicPartition(*target)):
-            if pair == self.there.current(TopicPartition(pair.source_topic, pair.source_partition)):
-                candidate = await self._forward(TopicPartition(pair.source_topic, pair.source_partition), upstream)
-                if candidate is not None and candidate[1].how is not How.BEGIN:
-                    return candidate[1]._replace(how=How.CHECKPOINT)
-        return None
+        """The place of a checkpoint's upstream offset, looked up again; None where the map does not know its topic."""
+        candidate = await self._there.candidate(self._there.pair_to(TopicPartition(*target)), upstream)
+        known = candidate is not None and candidate[1].how is not How.BEGIN
+        return candidate[1]._replace(how=How.CHECKPOINT) if candidate is not None and known else None
 
-    def copied_up_to(self, target: TopicPartition) -> int | None:
-        """The source offset up to which ``target`` is copied; None where nobody knows."""
+    def copied_from(self, target: TopicPartition) -> Position | None:
+        """How far, and of which topic, ``target`` is copied now; None where nothing is known of it."""
         for pair in self.there.pairs_to(target):
-            source = TopicPartition(pair.source_topic, pair.source_partition)
-            position = self.there.position(source)
-            if position is not None and pair == self.there.current(source):
-                return position.next_source_offset
+            position = self.there.position(source_of(pair))
+            if position is not None and pair == Pair.of(position):
+                return position
         return None
 
-    def source_id(self, target: TopicPartition) -> UUID | None:
-        """The id of the topic of the source that ``target`` is copied from now; None if it is not known."""
-        for pair in self.there.pairs_to(target):
-            if pair == self.there.current(TopicPartition(pair.source_topic, pair.source_partition)):
-                return pair.source_topic_id
-        return None
 
-    async def _forward(self, source: TopicPartition, offset: int) -> _Candidate | None:
-        pair = self.there.current(source)
-        if pair is None or not self._is_there(pair, self._source, self._target):
-            return None
-
-        async def reverse(downstream: int, pair: Pair = pair) -> Translation | None:
-            return await self.there.reverse(pair, downstream)
-
-        found = await self.there.forward(pair, offset)
-        position = self.there.position(source)
-        is_passed = position is not None and offset <= position.next_source_offset
-        target = (pair.target_topic, pair.target_partition)
-        return await _candidate(found, offset, target, reverse, is_passed=is_passed)
-
-    async def _reverse(self, copy: TopicPartition, offset: int) -> _Candidate | None:
-        back, pair = self.back, self._back_pair(copy)
-        if back is None or pair is None:
-            return None
-
-        async def forward(upstream: int) -> Translation | None:
-            return await back.forward(pair, upstream)
-
-        found = await back.reverse(pair, offset)
-        position = back.position(TopicPartition(pair.source_topic, pair.source_partition))
-        is_passed = position is not None and offset <= position.target_end
-        target = (pair.source_topic, pair.source_partition)
-        return await _candidate(found, offset, target, forward, is_passed=is_passed)
-
-    def _back_pair(self, copy: TopicPartition) -> Pair | None:
-        """Of the flow back, which fills ``copy`` now."""
-        for pair in self.back.pairs_to(copy) if self.back is not None else ():
-            assert self.back is not None
-            is_current = self.back.current(TopicPartition(pair.source_topic, pair.source_partition)) == pair
-            if is_current and self._is_there(pair, self._target, self._source):
-                return pair
-        return None
-
-    @staticmethod
-    def _current(reader: MapReader) -> list[Pair]:
-        return [pair for one in reader.sources() if (pair := reader.current(one)) is not None]
-
-    def _is_there(self, pair: Pair, source: Cluster | None, target: Cluster | None) -> bool:
-        """Whether its topics are those that are there, as far as anybody can tell."""
-        ends = ((source, pair.source_topic, pair.source_topic_id), (target, pair.target_topic, pair.target_topic_id))
-        for cluster, topic, topic_id in ends:
-            if cluster is None:
-                continue
-            if (cluster, topic) not in self._ids:
-                return False
-            now = self._ids[cluster, topic]
-            if topic_id is not None and now is not None and now != topic_id:
-                return False
-        return True
-
-    async def _learn_ids(self, cluster: Cluster | None, topics: Collection[str]) -> None:
-        if cluster is None or not topics:
-            return
-        for name, topic in (await cluster.metadata(set(topics))).topics.items():
-            if topic.partitions:
-                self._ids[cluster, name] = topic.topic_id
+def first_of(found: Sequence[Translation | None]) -> int | None:
+    """Of what two maps say the one that reaches so far (pure)."""
+    known = [one for one in found if one is not None]
+    inside = [one for one in known if one.place is not Lies.BELOW]
+    return max((one.offset for one in inside or known), default=None)
 
 
 async def _candidate(
@@ -273,9 +242,9 @@ async def readable(
 ) -> tuple[list[GroupMove], list[Finding]]:
     """None before its log: there consumers would be reset, perhaps to the end. With them what those pass over that go
     elsewhere by that, or to the begin of the copy; ``source`` is None if it is gone. Raises as the clusters."""
-    starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST)
-    unknown = [
-        Finding(one.group, Rule.UNREADABLE, f"could not be looked at: {failed[one.target]}", where(one))
+    starts, failed = await told_offsets(target, {one.target for one in moves}, EARLIEST, leader_s=LEADER_S)
+    left = [
+        about(one, Rule.UNREADABLE, f"could not be looked at: {failed[one.target]}")
         for one in moves
         if one.target in failed and not one.is_done
     ]
@@ -284,25 +253,59 @@ async def readable(
         for one in moves
     ]
     begun = [(one, before) for one, before in zip(found, moves, strict=True) if one.how is How.BEGIN]
-    if source is None or not begun:
-        return found, [*unknown, *(_log_begin(one) for one, before in begun if one != before)]
-    begins, _ = await told_offsets(source, {one.source for one, _ in begun}, EARLIEST)
-    ends, _ = await told_offsets(source, {one.source for one, _ in begun}, LATEST)
-    left = unknown
-    behind = [each for each in begun if each[0].source_offset < ends.get(each[0].source, each[0].source_offset + 1)]
-    unread = [await _unread(one, begins, places) for one, _ in behind]
-    has_it = await gather_limited(
-        partial(_is_held, source), zip([one.source for one, _ in behind], unread, strict=True)
-    )
-    for (one, before), is_held in zip(behind, has_it, strict=True):
-        if is_held:
-            # A log that still has its beginning has all that was copied.
-            key = "" if one.after else places.leaving_out(one.source, one.target)
-            held = _deleted(one, before, source) if one != before else _not_copied(one, source)
-            left.append(_left_out(one, key) if key else held)
+    passed = [one for one, _ in begun]
+    held = dict.fromkeys(passed, False) if source is None else await _held(source, passed, places)
+    for one, before in begun:
+        if one not in held:
+            continue  # it has read all there is
+        at, log = f"at {one.after}", f"{one.source[0]}-{one.source[1]}"
+        # A log that still has its beginning has all that was copied.
+        key = "" if one.after or not held[one] else places.leaving_out(one.source, one.target)
+        if not held[one]:
+            if one != before:
+                left.append(
+                    about(one, Rule.LOG_BEGIN, f"goes on {at}, where the log begins: what was before is deleted")
+                )
+        elif key:
+            why = (
+                f"goes on where the copy begins: what {log} has before it from offset {one.source_offset} on was not "
+                f"copied, as {key} may leave records out"
+            )
+            left.append(about(one, Rule.LEFT_OUT, why))
         elif one != before:
-            left.append(_log_begin(one))
+            why = (
+                f"begins {at} on the target, and the group's target offset is {before.after}: it would skip records "
+                f"that cluster {places.flow.source_alias} still has"
+            )
+            left.append(about(one, Rule.DELETED, why))
+        else:
+            why = (
+                f"begins {at} on the target, and the offset map knows of nothing older: the group would skip what "
+                f"cluster {places.flow.source_alias} has of {log} from offset {one.source_offset} on, which was not "
+                "copied"
+            )
+            left.append(about(one, Rule.NOT_COPIED, why))
     return found, left
+
+
+async def _held(source: Cluster, begun: Sequence[GroupMove], places: Places) -> dict[GroupMove, bool]:
+    """Of those that have not read all of the source, whether they would pass over records that it has; in doubt it has
+    some."""
+    logs = {one.source for one in begun}
+    begins, _ = await told_offsets(source, logs, EARLIEST, leader_s=LEADER_S)
+    ends, _ = await told_offsets(source, logs, LATEST, leader_s=LEADER_S)
+
+    async def is_held(one: GroupMove) -> bool:
+        begin = begins.get(one.source, 0)
+        if begin > one.source_offset:
+            first = await places.place(*one.source, begin)
+            if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
+                return False
+        behind = await places.first_there(one.source, one.target, one.after)
+        return behind is None or await has_records(source, one.source, max(begin, one.source_offset), behind)
+
+    behind = [one for one in begun if one.source_offset < ends.get(one.source, one.source_offset + 1)]
+    return dict(zip(behind, await gather_limited(is_held, behind), strict=True))
 
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
@@ -310,80 +313,21 @@ async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> li
     transaction, or what one has aborted: it stays, for it would not be taken back by anything. What is not decided yet,
     or not there, is not known to be empty. Raises RetriableError where the target does not tell its leaders."""
     back = {one.target for one in moves if one.goes_back}
-    decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED) if back else ({}, {})
-    found = []
-    for one in moves:
+    decided, _ = await told_offsets(target, back, LATEST, READ_COMMITTED, leader_s=LEADER_S)
+
+    async def kept(one: GroupMove) -> GroupMove:
         stands = one.after + one.goes_back
-        is_empty = one.goes_back and stands <= decided.get(one.target, -1) and await _is_empty(target, one, stands)
-        found.append(replace(one, after=stands) if is_empty else one)
-    return found
+        if not one.goes_back or stands > decided.get(one.target, -1):
+            return one
+        try:
+            is_empty = not await has_records(target, one.target, one.after, stands)
+        except HeliographError:
+            return one  # then it stands in the way, as it does
+        return replace(one, after=stands) if is_empty else one
+
+    return await gather_limited(kept, moves)
 
 
-async def _is_empty(target: Cluster, one: GroupMove, end: int) -> bool:
-    try:
-        return not await _has_records(target, one.target, one.after, end)
-    except HeliographError:
-        return False  # then it stands in the way, as it does
-
-
-async def _unread(one: GroupMove, begins: Mapping[Partition, int], places: Places) -> Range | None:
-    """Where at the source lies what the group has not read, and what on the target is before its place, or not there;
-    None in doubt."""
-    begin = begins.get(one.source, 0)
-    if begin > one.source_offset:
-        first = await places.place(*one.source, begin)
-        if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
-            return begin, begin
-    behind = await places.first_there(one.source, one.target, one.after)
-    return None if behind is None else (max(begin, one.source_offset), behind)
-
-
-async def _is_held(source: Cluster, unread: tuple[Partition, Range | None]) -> bool:
-    """Whether the source has records there; in doubt it has."""
-    log, span = unread
-    return span is None or await _has_records(source, log, *span)
-
-
-async def _has_records(source: Cluster, log: Partition, begin: int, end: int) -> bool:
-    """A compacted log has holes, and one of transactions markers: neither is passed over."""
-    if begin >= end:
-        return False
-    async with aclosing(read_ranges(source, TopicPartition(*log), [(begin, end)])) as records:
-        async for _ in records:
-            return True
-    return False
-
-
-def where(one: GroupMove) -> str:
-    """The partition of the target, before a sentence about it."""
-    return f"{one.target[0]}-{one.target[1]} "
-
-
-def _log_begin(one: GroupMove) -> Finding:
-    why = f"goes on at {one.after}, where the log begins: what was before it is deleted"
-    return Finding(one.group, Rule.LOG_BEGIN, why, where(one))
-
-
-def _left_out(one: GroupMove, key: str) -> Finding:
-    why = (
-        f"goes on where the copy begins: what {one.source[0]}-{one.source[1]} has before it from offset "
-        f"{one.source_offset} on was not copied, as {key} may leave records out"
-    )
-    return Finding(one.group, Rule.LEFT_OUT, why, where(one))
-
-
-def _deleted(one: GroupMove, before: GroupMove, source: Cluster) -> Finding:
-    why = (
-        f"begins at {one.after} on the target, and the group's target offset is {before.after}: it would skip records "
-        f"that cluster {source.name} still has"
-    )
-    return Finding(one.group, Rule.DELETED, why, where(one))
-
-
-def _not_copied(one: GroupMove, source: Cluster) -> Finding:
-    why = (
-        f"begins at {one.after} on the target, and the offset map knows of nothing older: the group would skip what "
-        f"cluster {source.name} has of {one.source[0]}-{one.source[1]} from offset {one.source_offset} on, which was "
-        "not copied"
-    )
-    return Finding(one.group, Rule.NOT_COPIED, why, where(one))
+def about(one: GroupMove, rule: Rule, why: str) -> Finding:
+    """What was found of one partition of a group, by its name on the target."""
+    return Finding(one.group, rule, why, f"{one.target[0]}-{one.target[1]} ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,35 +30,50 @@ class Outcome(StrEnum):
     LEFT = "left"  # it has no offsets that could be moved
 
 
+def has(groups: Collection[str], group: str) -> bool:
+    """Whether a set of groups holds one."""
+    return group in groups or EVERY in groups
+
+
+def _every(_: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
-class Options:
+class Wish:
     """What the operator wants. Sets of groups may hold :data:`EVERY`.
 
     Args:
+        takes: Which groups.
         rewinds: Groups that may go back on the target.
         keeps: Groups that keep an offset of theirs that lies further on the target.
         accepts: By a rule that :data:`ACCEPTABLE` names, the groups that are moved in spite of it.
-        is_by_time: Target offsets are by time (``--at``).
+        named: Groups that have one name, and no pattern.
+        at_ms: Target offsets by time; None by offset.
+        topics: What those that are named read, by time, if the source is gone: its names.
+        is_gone: The source counts as gone, whether it answers or not.
+        leaves_unreplicated: The flow back may pass over records that only the target holds.
+        sample: Records of each partition of a group that are compared.
     """
 
+    takes: Callable[[str], bool] = _every
     rewinds: frozenset[str] = frozenset()
     keeps: frozenset[str] = frozenset()
     accepts: Mapping[Rule, frozenset[str]] = field(default_factory=dict)
-    is_by_time: bool = False
+    named: frozenset[str] = frozenset()
+    at_ms: int | None = None
+    topics: frozenset[str] = frozenset()
+    is_gone: bool = False
+    sample: int = 10
+    denies_writes: bool = False
+    leaves_unreplicated: bool = False
+    timeout_s: float = 600.0
 
     def rewinds_group(self, group: str) -> bool:
         return has(self.rewinds, group)
 
-    def keeps_group(self, group: str) -> bool:
-        return has(self.keeps, group)
-
     def accepts_for(self, group: str, rule: Rule) -> bool:
         return has(self.accepts.get(_WORDS.get(rule, rule), frozenset()), group)
-
-
-def has(groups: Collection[str], group: str) -> bool:
-    """Whether a set of groups holds one."""
-    return group in groups or EVERY in groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,7 @@ ACCEPTABLE: Final[Mapping[str, Rule]] = {
     "checkpoints": Rule.STALE_CHECKPOINT,
     "deleted": Rule.DELETED,
     "copy-time": Rule.COPY_TIME,
+    "diverged": Rule.DIVERGED,
 }
 _WORDS: Final[Mapping[Rule, Rule]] = {Rule.NOT_COPIED: Rule.DELETED}
 _RUN_AGAIN: Final = "run the command again"
@@ -142,6 +158,10 @@ _REMEDIES: Final[Mapping[Rule, str]] = {
         "skip them: --accept deleted={group}"
     ),
     Rule.DELETED: "let it read these records at the source first; to skip them: --accept deleted={group}",
+    Rule.DIVERGED: (
+        "export these records and compare (heliograph unreplicated --export DIR); to move it in spite of them: "
+        "--accept diverged={group}"
+    ),
     Rule.STALE_CHECKPOINT: (
         "if its consumers were ahead of the copy: --accept checkpoints={group}; else set it by time: --at TIME --group "
         "{group}"
@@ -163,17 +183,17 @@ def _remedy(one: Finding) -> str:
     return _REMEDIES[one.rule].format(group=one.group)
 
 
-def is_blocking(one: Finding, options: Options | None = None) -> bool:
+def is_blocking(one: Finding, wish: Wish | None = None) -> bool:
     """Whether a finding keeps its group from moving."""
-    return one.rule in _REMEDIES and not (options or Options()).accepts_for(one.group, one.rule)
+    return one.rule in _REMEDIES and not (wish or Wish()).accepts_for(one.group, one.rule)
 
 
-def plan(snapshot: Snapshot, options: Options) -> Plan:
+def plan(snapshot: Snapshot, wish: Wish) -> Plan:
     """Decide what becomes of each group."""
     groups = snapshot.groups
-    if snapshot.is_gone and not options.is_by_time:
-        groups = with_moved(groups, snapshot.moved, options)
-    groups = without_rewinds(groups, options)
+    if snapshot.is_gone and wish.at_ms is None:
+        groups = with_moved(groups, snapshot.moved, wish)
+    groups = without_rewinds(groups, wish)
     stopped: dict[str, list[Finding]] = {}
     if not snapshot.is_gone:
         for move in groups.moves:
@@ -185,19 +205,19 @@ def plan(snapshot: Snapshot, options: Options) -> Plan:
     for group in groups.found:
         of_group = [one for one in groups.findings if one.group == group] + stopped.get(group, [])
         moves = tuple(one for one in groups.moves if one.group == group)
-        planned.append(_group(group, moves, of_group, options))
+        planned.append(_group(group, moves, of_group, wish))
     return Plan(snapshot, tuple(planned), tuple(_obstacles(snapshot)))
 
 
-def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[Finding], options: Options) -> GroupPlan:
+def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[Finding], wish: Wish) -> GroupPlan:
     is_done = all(one.is_done for one in moves)
     # A group that has its offsets already may be used: nothing of it is changed.
     reasons = tuple(
         Reason(str(one), _remedy(one))
         for one in findings
-        if is_blocking(one, options) and not (one.rule is Rule.USED_AT_TARGET and moves and is_done)
+        if is_blocking(one, wish) and not (one.rule is Rule.USED_AT_TARGET and moves and is_done)
     )
-    notes = tuple(str(one) for one in findings if not is_blocking(one, options))
+    notes = tuple(str(one) for one in findings if not is_blocking(one, wish))
     if reasons:
         return GroupPlan(group, Outcome.BLOCKED, moves, reasons, notes)
     outcome = Outcome.LEFT if not moves else Outcome.IN_PLACE if is_done else Outcome.READY
@@ -217,7 +237,7 @@ def _obstacles(snapshot: Snapshot) -> list[str]:
     return found
 
 
-def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], options: Options) -> Groups:
+def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], wish: Wish) -> Groups:
     """Groups that an interrupted run has moved stay there: it knew what they had committed at the source, and
     checkpoints are older."""
     kept = tuple(
@@ -225,24 +245,24 @@ def with_moved(groups: Groups, moved: Mapping[tuple[str, Partition], int], optio
         if one.goes_back
         and one.before is not None
         and moved.get((one.group, one.target)) == one.before
-        and not options.rewinds_group(one.group)
+        and not wish.rewinds_group(one.group)
         else one
         for one in groups.moves
     )
     return replace(groups, moves=kept)
 
 
-def without_rewinds(groups: Groups, options: Options) -> Groups:
+def without_rewinds(groups: Groups, wish: Wish) -> Groups:
     """Without moves that would take a group back, unless that is wanted. Whether its consumers have read so far on the
     target, or it was taken back at the source, is not known; if it was, it would skip records. So the operator has to
     say which."""
-    if options.is_by_time:
+    if wish.at_ms is not None:
         return groups
     kept, findings = [], []
     for one in groups.moves:
-        if not one.goes_back or options.rewinds_group(one.group):
+        if not one.goes_back or wish.rewinds_group(one.group):
             kept.append(one)
-        elif options.keeps_group(one.group):
+        elif has(wish.keeps, one.group):
             # It is watched as if it was moved there.
             kept.append(replace(one, after=one.before or 0, metadata=one.before_metadata))
         else:

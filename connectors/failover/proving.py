@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from connect.core.errors import HeliographError
 from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import Partition
 from connect.kafka.offsets import EARLIEST, told_offsets
-from connect.kafka.topic_configs import describe
+from connect.kafka.topic_configs import perhaps_compacted
 from connect.kafka.topiclog import reader, reading
 from connectors.comparison import abbreviate
+from connectors.failover.own import CREATE_TIME, identity
 from connectors.failover.site import Site
 from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, How, Proof
 
@@ -28,9 +28,6 @@ _SILENCE_S: Final = 15.0
 _FETCH_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 200
 _POSITION_S: Final = 0.05
-#: A record has the time that its producer gave it.
-_CREATE_TIME: Final = 0
-_Identity = tuple[Any, ...]
 
 
 async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: bool) -> list[Proof]:
@@ -55,10 +52,16 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
             _next_records(target, {one.target: one.after for one in some}, count, True),
         )
         for one in some:
-            if why := _not_read(one, ours, theirs):
-                found.append(_proof(one, 0, NOT_COMPARED, why))
+            why = ""
+            # Some of what a side has says neither that it ends there nor that they differ.
+            if one.source not in ours or one.target not in theirs:
+                why = f"the {'target' if one.source in ours else 'source'} could not be read in time"
             elif not ours[one.source]:
-                found.append(_proof(one, 0, NOT_COMPARED, _nothing_follows(theirs[one.target])))
+                more = len(theirs[one.target])
+                why = "nothing follows on the source"
+                why += f"; the target goes on with {more} records or more" if more else ""
+            if why:
+                found.append(_proof(one, 0, NOT_COMPARED, why))
             else:
                 found.append(compare(one, ours[one.source], theirs[one.target]))
     return sorted(found, key=lambda one: (one.group, one.source))
@@ -66,8 +69,8 @@ async def prove(site: Site, moves: Sequence[GroupMove], count: int, *, is_gone: 
 
 async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[GroupMove]) -> list[str]:
     """Why each move cannot be compared; empty if it can."""
-    compacted_there = await compacted(target, {one.target[0] for one in moves})
-    compacted_here = await compacted(source, {one.source[0] for one in moves}, in_doubt=False)
+    compacted_there = await perhaps_compacted(target, {one.target[0] for one in moves})
+    compacted_here = await perhaps_compacted(source, {one.source[0] for one in moves}, in_doubt=False)
     begins, _ = await told_offsets(source, {one.source for one in moves}, EARLIEST)
 
     def why(one: GroupMove) -> str:
@@ -105,40 +108,18 @@ def compare(move: GroupMove, ours: Sequence[Any], theirs: Sequence[Any]) -> Proo
     return _proof(move, shared, SAME, f"the target goes on with {surplus} records or more" if surplus else "")
 
 
-def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[list[_Identity], list[_Identity]]:
+def _identities(ours: Sequence[Any], theirs: Sequence[Any]) -> list[list[tuple[Any, ...]]]:
     """With their times, which a copy has of its record, and without which heartbeats and counters are all alike; unless
     a log has stamped any itself, or has none."""
-    both = [[_identity(one) for one in some] for some in (ours, theirs)]
-    if all(one.timestamp_type == _CREATE_TIME and one.timestamp >= 0 for some in (ours, theirs) for one in some):
-        both = [
-            [(*what, one.timestamp) for what, one in zip(identities, some, strict=True)]
-            for identities, some in zip(both, (ours, theirs), strict=True)
-        ]
-    return both[0], both[1]
+    both = ours, theirs
+    timed = all(one.timestamp_type == CREATE_TIME and one.timestamp >= 0 for some in both for one in some)
+    return [[(*identity(one), one.timestamp if timed else 0) for one in some] for some in both]
 
 
 def _difference(ours: Any, theirs: Any) -> str:
-    if _identity(ours) == _identity(theirs):
+    if identity(ours) == identity(theirs):
         return f"{abbreviate(ours.value)} of {ours.timestamp} against the same of {theirs.timestamp}, in ms"
     return f"{abbreviate(ours.value)} against {abbreviate(theirs.value)}"
-
-
-def _identity(record: Any) -> _Identity:
-    """What a copy has in common with its record, whatever its topic."""
-    headers = tuple((name, None if value is None else bytes(value)) for name, value in record.headers)
-    return record.key, record.value, headers
-
-
-def _not_read(move: GroupMove, ours: Collection[Partition], theirs: Collection[Partition]) -> str:
-    """Some of what a side has says neither that it ends there nor that they differ."""
-    if move.source not in ours:
-        return "the source could not be read in time"
-    return "" if move.target in theirs else "the target could not be read in time"
-
-
-def _nothing_follows(theirs: Sequence[Any]) -> str:
-    more = f"; the target goes on with {len(theirs)} records or more" if theirs else ""
-    return f"nothing follows on the source{more}"
 
 
 def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
@@ -148,44 +129,28 @@ def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
     """A consumer stands at one place of a partition: groups take turns, as do more than a few hundred partitions."""
-    rounds: list[tuple[set[Partition], set[Partition], list[GroupMove]]] = []
+    turns: dict[tuple[str, Partition], int] = {}
+    rounds: dict[int, list[GroupMove]] = {}
     for one in moves:
-        free = (
-            each
-            for each in rounds
-            if len(each[2]) < _AT_ONCE and one.source not in each[0] and one.target not in each[1]
-        )
-        turn = next(free, None)
-        if turn is None:
-            turn = (set(), set(), [])
-            rounds.append(turn)
-        turn[0].add(one.source)
-        turn[1].add(one.target)
-        turn[2].append(one)
-    return [some for _, _, some in rounds]
+        ends = ("source", one.source), ("target", one.target)
+        turn = max(turns.get(end, 0) for end in ends)
+        turns |= dict.fromkeys(ends, turn + 1)
+        rounds.setdefault(turn, []).append(one)
+    return [some[at : at + _AT_ONCE] for some in rounds.values() for at in range(0, len(some), _AT_ONCE)]
 
 
-async def compacted(cluster: Cluster, topics: Collection[str], *, in_doubt: bool = True) -> set[str]:
-    """Return the topics that are compacted and, ``in_doubt``, those whose ``cleanup.policy`` cannot be read. Raises as
-    the cluster."""
-    found = set()
-    for topic, configs in (await describe(cluster, topics)).items():
-        policy = None if isinstance(configs, HeliographError) else configs.get("cleanup.policy")
-        if in_doubt if policy is None or policy.value is None else "compact" in policy.value:
-            found.add(topic)
-    return found
-
-
-async def first_records(cluster: Cluster, places: Mapping[Partition, int], count: int) -> dict[Partition, list[Any]]:
-    """The next ``count`` records of each partition, as a consumer of committed records gets them; without partitions
-    that could not be read in time. Raises as the cluster."""
-    return await _next_records(cluster, places, count, True) if places else {}
+async def first_records(
+    cluster: Cluster, places: Mapping[Partition, int], count: int, group: str
+) -> dict[Partition, list[Any]]:
+    """The next ``count`` records of each partition, as a consumer of ``group`` gets them that commits nothing; without
+    partitions that could not be read in time. Raises as the cluster."""
+    return await _next_records(cluster, places, count, True, group_id=group) if places else {}
 
 
 async def _next_records(
-    cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool
+    cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
-    """Without those that could not be read in time."""
+    """Without those that could not be read in time; ``more`` is for the consumer."""
     found: dict[Partition, list[Any]] = {one: [] for one in places}
     with reading(cluster, ", ".join(sorted({topic for topic, _ in places}))):
         async with reader(
@@ -193,6 +158,7 @@ async def _next_records(
             read_committed=read_committed,
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=_FETCH_BYTES,
+            **more,
         ) as consumer:
             partitions = {TopicPartition(*one): one for one in places}
             consumer.assign(list(partitions))

@@ -1,5 +1,10 @@
 """Readers taken back to where they came from: the flow back is begun where the flow there ended, then it is a failover
-the other way round."""
+the other way round.
+
+A partition of which the old primary has lost records that were copied is a special case: the flow begins where the two
+logs part, so that nothing is missing there. The old primary's own tail lies before what comes back; groups that read
+such a partition are blocked. (To replace that tail by the new primary's records, ``_prepare`` is the place.)
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from connect.core.errors import PermanentError
-from connectors.dataplane.plan import TopicPartition
-from connectors.failover import lease
-from connectors.failover.collect import Wish, collect
+from connectors.failover.collect import collect
 from connectors.failover.denying import allow_writes
-from connectors.failover.draining import CopiedEnd, FlowControl, Tell, copied_ends, stop_flow
+from connectors.failover.draining import FlowControl, Tell, copied_ends, stop_flow
 from connectors.failover.execute import Done, Failover
-from connectors.failover.journal import Journal
+from connectors.failover.journal import Journal, denied_by, read_runs
 from connectors.failover.lease import Lease, hold
-from connectors.failover.plan import Plan, plan
+from connectors.failover.plan import Plan, Wish, plan
 from connectors.failover.site import Site
-from connectors.failover.snapshot import Snapshot
-from connectors.failover.starting import WayBack, comes_back, returns, store_starts, way_back
+from connectors.failover.snapshot import Snapshot, named
+from connectors.failover.starting import WayBack, comes_back, find_diverged, returns, store_starts, way_back
 from connectors.failover.unreplicated import find
 from connectors.partition_states import read_states
 from connectors.record_settings import record_settings
@@ -48,47 +51,46 @@ class Failback:
         self._wish = wish
         self._tell = tell
         self._control, self._back = controls
-        # Somebody has to start the flow by hand, perhaps.
+        # The flow may have to be started by hand.
         self._steps = Failover(site, wish, tell, controls, stalled_s=wish.timeout_s)
 
     async def look(self) -> Plan:
         """As :meth:`Failover.look`; with it what keeps the flow from beginning where it has to."""
-        return plan(await self._collect(), self._wish.options)
-
-    async def _collect(self) -> Snapshot:
         looked = await collect(self._site, self._wish, self._back)
-        if looked.source_error:
-            return looked
-        looked = await self._without_denied(looked)
+        return plan(looked if looked.source_error else await self._with_begin(looked), self._wish)
+
+    async def _with_begin(self, looked: Snapshot) -> Snapshot:
+        site, there = self._site, self._there
+        # Partitions are stopped because the failover has refused all writers there: this run lets them in again.
+        denied = denied_by(await read_runs(there))
+        stopped = still_stopped(looked.stopped, denied, site.flow.remote_topic)
+        if ended := len(looked.stopped) - len(stopped):
+            note = (
+                f"{ended} partitions stand still while cluster {site.flow.target_alias} refuses writers, which this "
+                f"run ends, and starts {site.flow.flow} again"
+            )
+            looked = replace(looked, stopped=stopped, notes=(*looked.notes, note))
         if not await self._keeps_names():
             return looked
-        due, way = await self._way_there(await copied_ends(self._there))
+        due, objections = await self._way_there()
         if not self._wish.leaves_unreplicated:
-            way += [
-                f"only cluster {self._site.flow.target_alias} holds {one.own}: {self._there.flow.flow} would pass over "
-                "them; heliograph unreplicated --append, or --leave-unreplicated"
-                for one in await find(self._there)
+            # What only diverged partitions hold is named for the groups that read them.
+            diverged = await find_diverged(there)
+            objections += [
+                f"only cluster {site.flow.target_alias} holds {one.own}: {there.flow.flow} would pass over them; "
+                "heliograph unreplicated --append, or --leave-unreplicated"
+                for one in await find(there)
+                if one.source not in diverged
             ]
-        if not due and not way:
-            return looked
-        notes = (f"{self._site.flow.flow}: it begins where {self._there.flow.flow} ended, in {len(due)} partitions",)
-        return replace(looked, objections=(*looked.objections, *way), notes=(*looked.notes, *(notes if due else ())))
-
-    async def _without_denied(self, looked: Snapshot) -> Snapshot:
-        """Partitions are stopped because the failover has refused all writers there: this run lets them in again."""
-        there = self._there
-        known = await lease.look(there.target, there.flow.map_topic, there.flow.flow)
-        denied = frozenset(known.denied if known is not None else ())
-        stopped = still_stopped(looked.stopped, denied, self._site.flow.remote_topic)
-        if len(stopped) == len(looked.stopped):
-            return looked
-        note = (
-            f"{len(looked.stopped) - len(stopped)} partitions stand still while cluster {self._site.flow.target_alias} "
-            f"refuses writers, which this run ends, and starts {self._site.flow.flow} anew"
+        note = f"{site.flow.flow}: it begins where {there.flow.flow} ended, in {len(due)} partitions"
+        return replace(
+            looked,
+            objections=(*looked.objections, *objections),
+            notes=(*looked.notes, note) if due else looked.notes,
         )
-        return replace(looked, stopped=stopped, notes=(*looked.notes, note))
 
-    async def _way_there(self, ends: Mapping[TopicPartition, CopiedEnd]) -> WayBack:
+    async def _way_there(self, tell: Tell | None = None) -> WayBack:
+        ends = await copied_ends(self._there, tell)
         return await way_back(self._there, ends, self._control, leaves_unreplicated=self._wish.leaves_unreplicated)
 
     async def run(self, command: str, looked: Plan) -> Done:
@@ -99,9 +101,10 @@ class Failback:
             hold(there, command) as other,
         ):
             await self._prepare(held)
-            if other.record.denied:
-                await self._let_in(other.record.denied)
-                await other.store(denied=())
+            runs = await read_runs(there)
+            if denied := denied_by(runs):
+                await self._let_in(denied)
+                await Journal(there, other, runs[-1], runs).store(state=runs[-1].state, denied=())
             await self._start(held)
             done = await self._steps.run_under(held, looked)
             if self._back is not None:
@@ -119,9 +122,7 @@ class Failback:
         states = await read_states(site.target, record_settings(site.flow))
         still = [str(one) for one, state in sorted(states.items()) if state.target_topic in denied]
         if still:
-            self._tell(
-                f"{site.flow.flow} is started again: it stands still in {len(still)} partitions, such as {still[0]}"
-            )
+            self._tell(f"{site.flow.flow} is started again: it stands still in {named(still)}")
             await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
 
     async def _prepare(self, held: Lease) -> None:
@@ -131,16 +132,13 @@ class Failback:
         if not await self._keeps_names():
             return
         await stop_flow(there, self._back, self._tell, lambda: None, self._wish.timeout_s)
-        due, objections = await self._way_there(await copied_ends(there, self._tell))
+        due, objections = await self._way_there(self._tell)
         if objections:
             raise PermanentError(f"{objections[0]}; then run this again")
-        if not due:
-            return
-        site = self._site
-        journal = await Journal.begin(site, held)
-        await journal.store(begins=due)
-        await store_starts(there, due)
-        self._tell(f"{site.flow.flow} will begin behind what {there.flow.flow} copied")
+        if due:
+            await (await Journal.begin(self._site, held)).store(begins=due)
+            await store_starts(there, due)
+            self._tell(f"{self._site.flow.flow} will begin behind what {there.flow.flow} copied")
 
     async def _keeps_names(self) -> bool:
         """Whether anything would be copied back to where it came from."""

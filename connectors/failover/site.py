@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from connect.core.errors import ConfigError
 from connect.kafka.admin import Admin
@@ -30,6 +30,8 @@ class Site:
     back_workers: str
     #: Aliases of the file's other clusters.
     others: tuple[str, ...] = ()
+    #: Runs that hold a lease with these connections.
+    held: set[str] = field(default_factory=set)
 
     def turned(self) -> Site:
         """The same for who goes the other way. ``checkpoints`` stay, which only say where groups stand."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 SAME: Final = "same"
 DIFFERS: Final = "differs"
 NOT_COMPARED: Final = "not compared"
+
+
+_NAMED: Final = 5
+
+
+def named(names: Collection[str], between: str = ", ") -> str:
+    """The first few (pure)."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{between.join([*names][:_NAMED])}{more}"
 
 
 class How(StrEnum):
@@ -46,6 +55,7 @@ class Rule(StrEnum):
     DELETED = "deleted"
     LEFT_OUT = "left out"
     LOG_BEGIN = "log begin"
+    DIVERGED = "diverged"
     STALE_CHECKPOINT = "stale checkpoint"
     TOPIC_GONE = "topic gone"
     NO_TOPIC = "no topic"
@@ -152,6 +162,22 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
+class LastKnown:
+    """How far the copy of a source was that is gone.
+
+    Args:
+        stored_ms: When a position was stored last, in milliseconds since 1970; -1 if that is not known.
+        partitions: How many have a position.
+        ahead: Records that groups had read at the source and that did not arrive, by their checkpoints: the lag was at
+            least so many.
+    """
+
+    stored_ms: int = -1
+    partitions: int = 0
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a plan is made of.
 
@@ -161,6 +187,7 @@ class Snapshot:
         lag: None if it is not known.
         copied_until_ms: Until when records of the source arrived, by mirrored heartbeats, in milliseconds since 1970;
             -1 if that is not known.
+        last_known: If the source is not asked, instead of the lag.
         moved: Target offsets that an interrupted run has given to groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
         operators: Who else moves readers of these clusters now.
@@ -174,6 +201,7 @@ class Snapshot:
     is_gone: bool = False
     lag: FlowLag | None = None
     copied_until_ms: int = -1
+    last_known: LastKnown | None = None
     groups: Groups = field(default_factory=Groups)
     moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)

@@ -14,19 +14,19 @@ from connect.core.errors import PermanentError
 from connect.core.model import NewTopic
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.cluster import Cluster, NotAuthorized
-from connect.kafka.concurrency import gather_limited
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
 from connect.kafka.topiclog import CLEANED_SOON, ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appender import appended_up_to
-from connectors.failover.draining import CopiedEnd, FlowControl, why_back_runs, written_on
+from connectors.failover.draining import CopiedEnd, FlowControl, why_back_runs
 from connectors.failover.journal import StartBefore
-from connectors.failover.own import Fate, Log, Own, count, logs_now, own_ranges, without
+from connectors.failover.own import Fate, Log, logs_now
 from connectors.failover.site import Site
+from connectors.failover.unreplicated import find
 from connectors.map_reader import MapReader
-from connectors.positions import Position
+from connectors.offset_map import Place
 from connectors.settings import MirrorSourceSettings
+from connectors.source.reach import target_of
 from connectors.stored_offsets import read_copied, read_positions, read_stored_offsets
 
 
@@ -35,9 +35,23 @@ def returns(flow: MirrorSourceSettings, back: MirrorSourceSettings, source_topic
     return back.should_mirror(target_topic) and back.remote_topic(target_topic) == source_topic
 
 
-async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tuple[list[StartBefore], list[str]]:
-    """What is to be stored for the flow back; nothing where it stands behind ``ends`` already, which are by source
-    partition. Beside it the topics of which nothing may be stored, and why. Raises as the clusters."""
+class Due(NamedTuple):
+    """What is to be stored for the flow back.
+
+    Args:
+        starts: Where it begins.
+        refused: Why nothing may be stored of a partition.
+        diverged: Partitions of the source that have lost the end of what was copied: there it begins where the logs
+            part. Of each the end of what both have, and of the log.
+    """
+
+    starts: list[StartBefore]
+    refused: list[str]
+    diverged: Mapping[TopicPartition, Log]
+
+
+async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> Due:
+    """What is not stored yet; ``ends`` are by source partition. Raises as the clusters."""
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     returning = {
         one: position
@@ -45,23 +59,70 @@ async def starts_due(site: Site, ends: Mapping[TopicPartition, CopiedEnd]) -> tu
         if one in ends and returns(site.flow, site.back, one.topic, position.target_topic)
     }
     # Who mirrors one way alone may have no right to see it.
-    back = [_target_of(position) for position in returning.values()]
+    back = [target_of(position) for position in returning.values()]
     stored = await _begun(site, back) if back else {}
     logs = await logs_now(site.source, returning)
-    found, refused = [], []
+    due = Due([], await comes_back(site, positions), {one: log for one, log in logs.items() if log.fate is Fate.CUT})
+    parts = await _parting(site, due.diverged)
     for one, position in sorted(returning.items()):
-        end, topic, index = ends[one].offset, position.target_topic, position.target_partition
-        before = stored.get(_target_of(position))
-        if end and (before is None or before < end - 1):
-            if logs[one].fate is Fate.SAME:
-                found.append(StartBefore(topic, index, before, end - 1))
-            elif why := why_no_start(site, one, position, logs[one], before):
-                refused.append(why)
-    return found, [*refused, *await comes_back(site, positions)]
+        end, before = parts.get(one, ends[one].offset), stored.get(target_of(position))
+        if one in due.diverged and one not in parts:
+            due.refused.append(
+                f"cluster {site.flow.source_alias} has lost the end of {one}, and the offset map does not tell where "
+                f"its log parts from that of cluster {site.flow.target_alias}: set {site.back.flow}.topics.exclude = "
+                f"{one.topic} in the file and in the mirror"
+            )
+        elif not end or (before is not None and before >= end - 1):
+            continue
+        elif logs[one].fate in (Fate.SAME, Fate.CUT):
+            due.starts.append(StartBefore(position.target_topic, position.target_partition, before, end - 1))
+        elif before is not None:
+            due.refused.append(
+                f"{one} of cluster {site.flow.source_alias} was recreated or is gone, but {site.back.flow} would begin "
+                f"at offset {before + 1}: reset its offsets of {position.target_topic}, so that it brings all of it "
+                "back"
+            )
+    return due
 
 
-def _target_of(position: Position) -> TopicPartition:
-    return TopicPartition(position.target_topic, position.target_partition)
+async def _parting(site: Site, diverged: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Behind which offset of the target lies what the source has lost."""
+    if not diverged:
+        return {}
+    copies = MapReader(site.target, site.flow.map_topic, connector=site.flow.name)
+    await copies.follow()
+    found = {}
+    for one, log in diverged.items():
+        pair = copies.current(one)
+        place = None if pair is None else await copies.forward(pair, log.same_to)
+        if place is not None and place.place is not Place.BELOW:
+            found[one] = place.offset
+    return found
+
+
+async def find_diverged(site: Site) -> dict[TopicPartition, str]:
+    """Partitions of the source that the flow has copied further than they are the same now, with what both sides hold
+    alone. Raises as the clusters."""
+    try:
+        positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    except NotAuthorized:
+        if site.flow.enabled:
+            raise
+        return {}  # who mirrors one way alone may have no right to see it
+    now = await logs_now(site.source, positions, must_tell=False)
+    logs = {one: log for one, log in now.items() if log.fate is Fate.CUT}
+    own = {one.source: one.own for one in await find(site, {one: log.end for one, log in logs.items()})} if logs else {}
+    source, target = site.flow.source_alias, site.flow.target_alias
+    return {
+        one: f"cluster {source} has lost the end of {one}, which cluster {target} has: they are the same up to offset "
+        f"{log.same_to} of {positions[one].next_source_offset}, and cluster {source} "
+        + (
+            f"holds {own[one].records} records of its own there, offsets {own[one].first} to {own[one].last}"
+            if one in own
+            else "has none of its own there"
+        )
+        for one, log in sorted(logs.items())
+    }
 
 
 async def _begun(site: Site, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -72,54 +133,6 @@ async def _begun(site: Site, partitions: Collection[TopicPartition]) -> dict[Top
             f"{error}, and CREATE, READ and WRITE: topics keep their names, and where {site.back.flow} begins is "
             "stored there, or it would bring back all that was copied once it runs"
         ) from error
-
-
-def why_no_start(site: Site, one: TopicPartition, position: Position, log: Log, before: int | None) -> str:
-    """Why the flow back cannot begin behind what the source no longer has; empty where it begins at the beginning, and
-    so brings all of it back (pure)."""
-    source, back = site.flow.source_alias, site.back.flow
-    if log.fate is Fate.CUT:
-        return (
-            f"cluster {source} has lost the end of {one}: it was copied up to offset {position.next_source_offset}, "
-            f"and is the same up to {log.same_to} only; its records from there to {log.end} are on no other cluster: "
-            f"heliograph unreplicated --to {site.flow.target_alias} --export DIR. To go on with all other topics, "
-            f"set {back}.topics.exclude = {one.topic} in the file and in the mirror, and run this again: groups that "
-            f"read it stay where they are. To bring all of it back, delete the topic on {source} then"
-        )
-    if before is None:
-        return ""
-    return (
-        f"{one} of cluster {source} was made anew or is gone, but {back} would begin at offset {before + 1}: reset its "
-        f"offsets of {position.target_topic}, so that it brings all of it back"
-    )
-
-
-async def passed_over(
-    site: Site,
-    starts: Sequence[StartBefore],
-    ends: Mapping[TopicPartition, CopiedEnd],
-    appended: Mapping[TopicPartition, int] | None = None,
-) -> list[Own]:
-    """Records of the target's own that lie before where the flow back is to begin, and that it has not copied: nobody
-    would. ``ends`` are as of :func:`starts_due`; those up to ``appended`` were appended to the source by hand. Raises
-    as the clusters."""
-    if not starts:
-        return []
-    copies = MapReader(site.target, site.flow.map_topic, connector=site.flow.name)
-    await copies.follow()
-    positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    written = written_on(positions, ends)
-    logs = [TopicPartition(one.topic, one.partition) for one in starts]
-    topics = (await site.target.metadata({one.topic for one in logs})).topics
-    begins = await list_offsets(site.target, logs, EARLIEST)
-
-    async def left(start: StartBefore) -> Own | None:
-        log = TopicPartition(start.topic, start.partition)
-        first = max(begins[log], 0 if start.before is None else start.before + 1, (appended or {}).get(log, -1) + 1)
-        own = await own_ranges(copies, log, topics[log.topic].topic_id, first, start.after + 1)
-        return await count(site.target, log, without(own, written.get(log, ())))
-
-    return [one for one in await gather_limited(left, starts) if one is not None]
 
 
 async def store_starts(site: Site, starts: list[StartBefore]) -> None:
@@ -166,18 +179,21 @@ async def way_back(
     site: Site, ends: Mapping[TopicPartition, CopiedEnd], back: FlowControl | None, *, leaves_unreplicated: bool
 ) -> WayBack:
     """Look, and change nothing. ``ends`` are by source partition. Raises as the clusters."""
-    due, objections = await starts_due(site, ends)
+    due, objections, _ = await starts_due(site, ends)
     if due and (why := await why_back_runs(site, back)):
         objections.append(
             f"{site.back.flow} runs and copies back what came from cluster {site.flow.source_alias} ({why}): stop it "
             "first"
         )
-    if not leaves_unreplicated and await passed_over(site, due, ends):
-        appended = await appended_up_to(site.turned())
+    if due and not leaves_unreplicated:
+        # The tail of a log that was replaced stays where it is: it is named for the groups that read it.
+        diverged = await find_diverged(site.turned())
+        begins = {TopicPartition(one.topic, one.partition): one.after + 1 for one in due}
         objections += [
-            f"only cluster {site.flow.target_alias} holds {own}, which {site.back.flow} has not copied and would pass "
-            "over: see heliograph unreplicated; --leave-unreplicated goes on"
-            for own in await passed_over(site, due, ends, appended)
+            f"only cluster {site.flow.target_alias} holds {one.own}, which {site.back.flow} has not copied and would "
+            "pass over: see heliograph unreplicated; --leave-unreplicated goes on"
+            for one in await find(site.turned(), begins)
+            if one.source not in diverged
         ]
     return WayBack(due, objections)
 
@@ -200,11 +216,18 @@ async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
     if not found:
         return []
     begun = await read_stored_offsets(site.source, site.back.offsets_topic)
-    back = site.back
+    flow, back = site.flow.flow, site.back
     found = [one for one in found if begun.mirrored_offset(back.name, back.source_alias, *one.target) is None]
     logs = await _logs(site.source, [one.source for one in found])
     copies = await _logs(site.target, [one.target for one in found])
-    return [_why(site, one) for one in found if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)]
+    return [
+        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
+        f"on cluster {site.flow.target_alias}: {back.flow} would bring them all back. If nobody has written to "
+        f"{one.target} there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the "
+        f"offset of {back.flow} for {one.target} to that of the last copy (heliograph connectors offsets)"
+        for one in found
+        if _holds(logs, one.source, one.offset) and _holds(copies, one.target, 0)
+    ]
 
 
 def copied(flow: MirrorSourceSettings, back: MirrorSourceSettings, stored: SourceOffsets) -> list[Copied]:
@@ -239,13 +262,3 @@ def _holds(logs: Mapping[tuple[str, int], tuple[int, int]], log: TopicPartition,
     """Whether it has records, and has had one at ``offset``: one that was recreated since is to get them back."""
     begin, end = logs.get(log, (0, 0))
     return begin < end and offset < end
-
-
-def _why(site: Site, one: Copied) -> str:
-    flow, back = site.flow.flow, site.back.flow
-    return (
-        f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
-        f"on cluster {site.flow.target_alias}: {back} would bring them all back. If nobody has written to {one.target} "
-        f"there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the offset of {back} "
-        f"for {one.target} to that of the last copy (heliograph connectors offsets)"
-    )

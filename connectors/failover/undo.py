@@ -12,7 +12,7 @@ from connect.kafka.group_offsets import Committed, GroupInUse, Partition, commit
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import FlowControl, Tell, why_back_runs, why_running
 from connectors.failover.execute import GroupMover
-from connectors.failover.journal import GroupBefore, Journal, Run, StartBefore, State
+from connectors.failover.journal import GroupBefore, Journal, Run, StartBefore, State, read_runs
 from connectors.failover.lease import Lease
 from connectors.failover.site import Site
 from connectors.failover.starting import undo_starts
@@ -44,11 +44,11 @@ def why_kept(group: str, rows: Sequence[GroupBefore], now: Mapping[Partition, Co
 async def take_back(
     site: Site, run: Run, lease: Lease, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None]
 ) -> list[str]:
-    """Undo what ``run`` says, and let writers in whom the lease knows to be refused; returns what was left as it is,
+    """Undo what ``run`` says, and let writers in that are refused; returns what was left as it is,
     and why. Raises as the clusters."""
     left: list[str] = []
     control, back = controls
-    journal = Journal(site, lease, run)
+    journal = Journal(site, lease, run, await read_runs(site))
     begins, starts = list[StartBefore](), list[StartBefore]()
     if run.begins:
         begins, why_not = await _begins_back(site.turned(), run.begins, await why_running(site, control))
@@ -57,13 +57,12 @@ async def take_back(
         starts, why_not = await _begins_back(site, run.starts, await why_back_runs(site, back))
         left += why_not
     mover = GroupMover(site, lease, journal, tell)
-    await mover.open()
     for group, rows in sorted(run.groups.items()):
         why = await _group_back(site, mover, group, rows)
         left += [why] if why else []
         if not why:
             tell(f"group {group} taken back in {len(rows)} partitions")
-    if refused := {*run.denied, *lease.record.denied}:
+    if refused := journal.denied:
         await lease.check()
         await allow_writes(site.source, refused)
         tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
@@ -101,7 +100,7 @@ async def _group_back(site: Site, mover: GroupMover, group: str, rows: Sequence[
         return f"{error}: stop them, and run this again"
     if refused:
         return refused
-    found = await mover.take_back(group, before | dict.fromkeys(gone), wanted)
+    found = await mover.change(group, before | dict.fromkeys(gone), wanted)
     return f"group {group}: {found}" if found else ""
 
 

@@ -1,55 +1,82 @@
-"""Records that only the old primary holds, after a failover that nobody had planned: found."""
+"""Records that only the old primary holds, after a failover that was not planned: found, exported, and which of them
+were appended to the new one."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from connect.core.errors import PermanentError
-from connect.kafka.cluster import TopicMetadata
 from connect.kafka.concurrency import gather_limited
+from connect.kafka.log_ranges import Range, read_ranges, without
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from connect.wire.header_keys import bytes_of, is_text, readable
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.appender import Mark, copied_to, read_marks
 from connectors.failover.draining import CopiedEnd, copied_ends, written_on
-from connectors.failover.own import Fate, Own, Range, count, logs_now, own_ranges, read_ranges, without
+from connectors.failover.lease import decode_object, encode_key, stored
+from connectors.failover.own import CREATE_TIME, Fate, Own, count, identity, is_kept, logs_now, own_ranges
 from connectors.failover.site import Site
 from connectors.map_reader import MapReader
-from connectors.positions import Position
+from connectors.positions import text
 from connectors.source.reach import target_of
 from connectors.source.topology import selected
 from connectors.stored_offsets import read_copied, read_positions
 
-_CREATE_TIME: Final = 0
+_FORMAT: Final = 2
+#: Behind the key of the lease.
+_APPENDED: Final = text("appended")
+
+
+class Mark(NamedTuple):
+    """Unreplicated records of a partition up to the offset ``appended`` are on the target; -1 for none. ``of`` names
+    the topics with their ids, and up to which offset the flow had copied then."""
+
+    of: str
+    appended: int = -1
+
+
+def encode_mark(flow: str, source: TopicPartition, mark: Mark) -> tuple[bytes, bytes]:
+    """Return key and value."""
+    content = {"format": _FORMAT, "source": source, **mark._asdict()}
+    return encode_key(flow) + _APPENDED + text(str(source)), json.dumps(content).encode()
+
+
+async def read_marks(site: Site) -> dict[TopicPartition, Mark]:
+    """By source partition. Raises as :func:`connectors.failover.lease.stored`, and PermanentError for what another
+    version wrote."""
+    front = encode_key(site.flow.flow) + _APPENDED
+    kept = await stored(site.target, site.flow.map_topic, site.flow.flow)
+    found = [decode_object(value) for key, value in kept.items() if key.startswith(front)]
+    if any(one["format"] != _FORMAT for one in found):
+        raise PermanentError("another version of Heliograph has appended records of this flow: use that one")
+    return {TopicPartition(*one["source"]): Mark(one["of"], one["appended"]) for one in found}
 
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
     """Of one partition of the source, what was not appended.
 
-    ``mark`` says how far it was; ``doubt``: why some of these may be on the target already, empty if none is.
-    ``is_missing``: the target does not have the partition.
+    ``topic_id`` is the source's; ``mark`` has what was appended; ``doubt``: why some of these may be on the target
+    already, empty if none is. ``is_missing``: the target does not have the partition.
     """
 
     own: Own
     ranges: tuple[Range, ...]
+    target: TopicPartition
     mark: Mark
+    topic_id: UUID | None = None
     doubt: str = ""
     is_missing: bool = False
 
     @property
     def source(self) -> TopicPartition:
-        return self.mark.source
-
-    @property
-    def target(self) -> TopicPartition:
-        return self.mark.target
+        return TopicPartition(self.own.topic, self.own.partition)
 
 
 class _Extent(NamedTuple):
@@ -65,15 +92,20 @@ class _Extent(NamedTuple):
     may_have_arrived: bool = False
 
 
-async def find(site: Site) -> list[Unreplicated]:
-    """Of every partition that the flow has copied some of, or takes. Raises as the clusters."""
-    stored = await read_positions(site.target, site.flow.map_topic, site.flow.name)
-    # The worker of the flow back goes on with heartbeats there, which are nobody's records.
-    positions = {one: each for one, each in stored.items() if not site.flow.policy.is_heartbeats_topic(one.topic)}
+async def find(site: Site, until: Mapping[TopicPartition, int] | None = None) -> list[Unreplicated]:
+    """Of every partition that the flow has copied some of, or takes; or ``until`` these offsets of partitions, whether
+    it takes them or not. Raises as the clusters."""
+    known = await read_positions(site.target, site.flow.map_topic, site.flow.name)
+    # The worker of the flow back goes on with heartbeats there, which no reader misses.
+    positions = {
+        one: each
+        for one, each in known.items()
+        if not site.flow.policy.is_heartbeats_topic(one.topic) and (until is None or one in until)
+    }
     logs = await logs_now(site.source, positions)
     there = [one for one, log in logs.items() if log.fate is not Fate.GONE]
     ends = await list_offsets(site.source, there, LATEST, READ_COMMITTED) if there else {}
-    new = await _extents(site, positions)
+    new = await _extents(site, positions, until)
     # In this order: what the flow back stores meanwhile is in its map too.
     brought = await _brought(site, {*there, *new})
     copies = MapReader(site.source, site.back.map_topic, connector=site.back.name)
@@ -87,20 +119,24 @@ async def find(site: Site) -> list[Unreplicated]:
 
     async def look_at(one: TopicPartition) -> Unreplicated | None:
         target, surplus, since = targets[one], CopiedEnd(0), 0
-        known = topics.get(target.topic)
+        topic = topics.get(target.topic)
         if one in new:
             extent = new[one]
         else:
             log = logs[one]
-            since = log.same_to if is_kept(positions[one], known) else 0
+            since = log.same_to if is_kept(positions[one], topic) else 0
             extent, surplus = _Extent(log.topic_id, max(log.begin, since), ends[one]), written[one]
-        is_missing = known is None or target.partition not in known.partitions
-        mark = Mark(
-            one, extent.topic_id, target, None if known is None else known.topic_id, copied_to(positions.get(one))
+        extent = extent._replace(end=min(extent.end, (until or {}).get(one, extent.end)))
+        is_missing = topic is None or target.partition not in topic.partitions
+        copied = positions[one].next_source_offset if one in positions else -1
+        there_id = topic.topic_id if topic is not None and not is_missing else "missing"
+        of = f"{one} {extent.topic_id} {target} {there_id} copied up to {copied}"
+        before = marks.get(one, Mark(of))
+        mark = before if before.of == of else Mark(of)
+        ranges = without(
+            await own_ranges(copies, one, extent.topic_id, max(extent.begin, mark.appended + 1), extent.end),
+            brought.get(one, ()),
         )
-        mark = mark if is_missing else marks.of(mark)
-        begin = max(extent.begin, mark.appended + 1)
-        ranges = without(await own_ranges(copies, one, extent.topic_id, begin, extent.end), brought.get(one, ()))
         doubt = ""
         if surplus.surplus and mark.appended < since:  # else they were told apart before any was appended
             arrived = await _arrived(site, one, ranges, target, surplus)
@@ -111,17 +147,20 @@ async def find(site: Site) -> list[Unreplicated]:
             return None
         if extent.may_have_arrived:
             doubt = "only a stored source offset, as Java's MirrorMaker 2 leaves it, says how far they were copied"
-        if own.first <= mark.unknown_to:
-            doubt = "they may have been appended before"
-        return Unreplicated(own, tuple(ranges), mark, doubt, is_missing)
+        if before.of != of and own.first <= before.appended:
+            doubt = "they may have been appended before, to another topic or when less was copied"
+        return Unreplicated(own, tuple(ranges), target, mark, extent.topic_id, doubt, is_missing)
 
     seen = await gather_limited(look_at, sorted(targets))
     return [one for one in seen if one is not None]
 
 
-async def _extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, _Extent]:
-    """Of all partitions that the flow takes but ``known``, which have a position. Raises as the clusters."""
-    wanted = await _selected(site, known)
+async def _extents(
+    site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
+) -> dict[TopicPartition, _Extent]:
+    """Of all partitions that the flow takes, or ``among`` these, but ``known``, which have a position. Raises as the
+    clusters."""
+    wanted = await _selected(site, known, among)
     if not wanted:
         return {}
     begins = await list_offsets(site.source, wanted, EARLIEST)
@@ -136,17 +175,19 @@ async def _extents(site: Site, known: Collection[TopicPartition]) -> dict[TopicP
     return found
 
 
-async def _selected(site: Site, known: Collection[TopicPartition]) -> dict[TopicPartition, UUID | None]:
-    """With the ids of their topics. Heartbeats are nobody's records."""
-    if not site.flow.enabled:
+async def _selected(
+    site: Site, known: Collection[TopicPartition], among: Collection[TopicPartition] | None
+) -> dict[TopicPartition, UUID | None]:
+    """With the ids of their topics."""
+    if not site.flow.enabled and among is None:
         return {}
-    topics = selected(site.flow.should_mirror, (await site.source.metadata(None)).topics)
+    topics = (await site.source.metadata(None)).topics
     return {
         one: topic.topic_id
-        for topic in topics
+        for topic in (selected(site.flow.should_mirror, topics) if among is None else topics.values())
         if not site.flow.policy.is_heartbeats_topic(topic.name) and _has_name(site, topic.name)
         for index in topic.partitions
-        if (one := TopicPartition(topic.name, index)) not in known
+        if (one := TopicPartition(topic.name, index)) not in known and (among is None or one in among)
     }
 
 
@@ -166,62 +207,41 @@ async def _brought(site: Site, among: Collection[TopicPartition]) -> dict[TopicP
     return written_on(positions, await copied_ends(back, among=among))
 
 
-def is_kept(position: Position, known: TopicMetadata | None) -> bool:
-    """Whether the topic on the target is the one that the flow has copied into (pure)."""
-    return (
-        known is not None
-        and position.target_partition in known.partitions
-        and (None in (known.topic_id, position.target_topic_id) or known.topic_id == position.target_topic_id)
-    )
-
-
 async def _arrived(
     site: Site, one: TopicPartition, ranges: Sequence[Range], target: TopicPartition, written: CopiedEnd
 ) -> int:
-    """Before which offset all of them arrived: the first, as many as the flow wrote behind what it stored, if the last
-    of them is the last that it wrote. 0 in doubt, for what is not known to have arrived counts as stranded."""
+    """Before which offset all of them arrived: counted off, as many as the flow wrote behind what it stored, if the
+    last of them is the last that it wrote. 0 in doubt: what is not known to have arrived counts as unreplicated."""
     if site.flow.changing_key:
         return 0
-    ours = [each async for each in _first(read_ranges(site.source, one, ranges), written.surplus)]
     theirs = [each async for each in read_ranges(site.target, target, [(written.offset - 1, written.offset)])]
-    if len(ours) < written.surplus or len(theirs) != 1 or not is_same(ours[-1], theirs[0]):
-        return 0
-    return int(ours[-1].offset) + 1
-
-
-async def _first(records: AsyncIterator[Any], wanted: int) -> AsyncIterator[Any]:
-    async for record in records:
-        yield record
-        wanted -= 1
-        if not wanted:
-            return
+    count = 0
+    async with aclosing(read_ranges(site.source, one, ranges)) as ours:
+        async for each in ours:
+            count += 1
+            if count == written.surplus:
+                return int(each.offset) + 1 if len(theirs) == 1 and is_same(each, theirs[0]) else 0
+    return 0
 
 
 def is_same(ours: Any, theirs: Any) -> bool:
-    """Whether a record, as aiokafka has it, is the copy of another (pure)."""
-    if theirs.timestamp_type == _CREATE_TIME and ours.timestamp != theirs.timestamp:
-        return False
-    headers = [[(name, bytes(value or b"")) for name, value in each.headers] for each in (ours, theirs)]
-    return (ours.key, ours.value) == (theirs.key, theirs.value) and headers[0] == headers[1]
+    """Whether a record is the copy of another (pure)."""
+    is_timed = theirs.timestamp_type == CREATE_TIME
+    return identity(ours) == identity(theirs) and (not is_timed or ours.timestamp == theirs.timestamp)
 
 
-def records_of(site: Site, one: Unreplicated) -> AsyncGenerator[Any, None]:
-    """As aiokafka has them."""
-    return read_ranges(site.source, one.source, one.ranges)
-
-
-async def export(site: Site, stranded: Sequence[Unreplicated], directory: Path) -> list[Path]:
+async def export(site: Site, found: Sequence[Unreplicated], directory: Path) -> list[Path]:
     """A file a partition, a record a line: JSON, with base64 for bytes; null is null. What is there is replaced.
 
     Raises OSError, and as the source.
     """
     directory.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     written = []
-    for one in stranded:
+    for one in found:
         file = directory / f"{one.own.topic}-{one.own.partition}.jsonl"
         beside = file.with_name(file.name + ".new")
         with beside.open("w") as out:
-            async for record in records_of(site, one):
+            async for record in read_ranges(site.source, one.source, one.ranges):
                 out.write(json.dumps(as_json(record)) + "\n")
         beside.replace(file)
         written.append(file)

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from connect.cli.failover import EXIT_NO_GO, EXIT_SOME_LEFT, Arguments, run_failover, run_undo
+from connect.cli.failover import EXIT_NO_GO, EXIT_SOME_LEFT, Arguments, run_failback, run_failover, run_undo
+from connect.cli.unreplicated import run_unreplicated
 from connect.core.acls import AclBinding
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.acls import describe_acls
+from connect.kafka.group_offsets import list_groups
 from connectors.failover.lease import InHand, hold
 from connectors.failover.site import site
 from connectors.flows import load
@@ -129,8 +131,17 @@ async def test_a_rehearsal_changes_nothing_and_says_what_a_failover_would(copied
     said = capsys.readouterr().out
     assert "3 groups ready, 0 blocked; nothing was changed" in said
     assert "3 of 3 target offsets were read from" in said
-    assert "RTO, beside the drain and the stop of the flow: " in said and f"RPO, if {copied.us} was lost now: " in said
+    assert (
+        "RTO: " in said
+        and "; estimated: drain 0.0 s, stop 2.0 s, moves " in said
+        and f"RPO, if {copied.us} was lost now: " in said
+    )
     assert set((await copied.stored()).values()) == {None}
+    cluster = cluster_at(copied.bootstrap[copied.eu])
+    try:
+        assert not [group for group in await list_groups(cluster) if group.startswith("heliograph-rehearse-")]
+    finally:
+        await cluster.close()
 
 
 async def test_a_command_is_run_once_groups_were_moved(copied: Copied, tmp_path: Path, capsys: Capture) -> None:
@@ -172,6 +183,44 @@ async def test_writers_are_refused_until_the_undo_lets_them_in_again(
         assert await asyncio.to_thread(run_undo, go) == 0
         assert await rules_of(guarded) == []
         assert set((await copied.stored()).values()) == {None}
+
+
+@pytest.mark.long
+async def test_an_old_primary_with_another_tail_holds_up_who_reads_it_and_says_what_it_has(
+    eu: KafkaCluster, tmp_path: Path, capsys: Capture
+) -> None:
+    with KafkaCluster.start("tailless") as tailless:
+        copied = Copied(tailless, eu, tmp_path)
+        copied.left = RECORDS - 10
+        await copied.make()
+        await copied.go_on_at_target(0)
+        tailless.stop_node(0)
+        tailless.start_node(0)  # its log goes on in another leader epoch
+        async with AIOKafkaProducer(bootstrap_servers=copied.bootstrap[copied.us]) as producer:
+            for _ in range(4):
+                await producer.send(copied.topic, b"of its own")
+        back = replace(copied.arguments(leaves_unreplicated=True), target=copied.us)
+        capsys.readouterr()
+        assert await asyncio.to_thread(run_failback, back) == EXIT_NO_GO
+        told = json.loads(capsys.readouterr().out)
+        assert told["obstacles"] == []
+        assert {one["group"] for one in told["blocked"]} == copied.groups.keys()
+        for one in told["blocked"]:
+            assert f"cluster {copied.us} has lost the end of {copied.topic}-0" in one["why"]
+            assert (
+                "the same up to offset 20 of 30" in one["why"]
+                and "4 records of its own there, offsets 20" in one["why"]
+            )
+        assert any("begins where" in note for note in told["notes"])
+        accepts = tuple(f"diverged={group}" for group in copied.groups)
+        assert await asyncio.to_thread(run_failback, replace(back, accepts=accepts, rewinds=("*",))) == 0
+        capsys.readouterr()
+        export = tmp_path / "export"
+        code = await asyncio.to_thread(
+            run_unreplicated, copied.file, copied.us, copied.eu, export_to=export, appends=False, as_json=True
+        )
+        assert (code, json.loads(capsys.readouterr().out)["records"]) == (EXIT_NO_GO, 4)
+        assert len((export / f"{copied.topic}-0.jsonl").read_text().splitlines()) == 4
 
 
 async def rules_of(kafka: KafkaCluster) -> list[AclBinding]:

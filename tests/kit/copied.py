@@ -45,6 +45,8 @@ class Copied:
         self.topic = f"copied-{self.name}"
         self.groups = {f"{self.name}-{label}": offset for label, offset in _GROUPS.items()}
         self.bootstrap = {self.us: us.bootstrap, self.eu: eu.bootstrap}
+        #: How many of them the source still has.
+        self.left = RECORDS
         self.file = directory / "mm2.properties"
         self.configure()
 
@@ -69,7 +71,7 @@ class Copied:
             await make_topics(address, {self.topic: 1})
         now_ms = int(time.time() * 1000)  # a copy bears its record's
         for alias, values in (
-            (self.us, [b"%d" % number for number in range(RECORDS)]),
+            (self.us, [b"%d" % number for number in range(self.left)]),
             (self.eu, [b"own"] * AHEAD + [b"%d" % number for number in range(RECORDS)]),
         ):
             async with AIOKafkaProducer(bootstrap_servers=self.bootstrap[alias]) as producer:

@@ -24,7 +24,7 @@ from connect.kafka.concurrency import Scope
 from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing, Partition
 from connect.kafka.transactions import Superseded
 from connectors.failover import execute, journal, lease, undo
-from connectors.failover.plan import Options, plan
+from connectors.failover.plan import Wish, plan
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
 
 GROUPS: Final = ("billing", "mail", "search")
@@ -278,7 +278,7 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
     _ACTOR.set(operator)
     flow = SimpleNamespace(flow="us->eu", map_topic="map", source_alias="us", target_alias="eu")
     site: Any = SimpleNamespace(flow=flow, target=None, source=None)
-    record = lease.Record(name, name, 1, "failover", world.now_ms(), 0)
+    record = lease.Record(name, name, 1, "failover", world.now_ms(), 0, run=name)
     held = lease.Lease(site.target, "map", "us->eu", record)
     scope = Scope(name)
     try:
@@ -291,14 +291,13 @@ async def operate(world: World, name: str, *, undoes: bool, after_s: float) -> N
         else:
             written = await journal.Journal.begin(site, held)
             await asyncio.sleep(world.random.uniform(0, 30))  # the flow is drained and stopped
-            ready = [one.due for one in plan(snapshot(world, operator), Options()).ready]
+            ready = [one.due for one in plan(snapshot(world, operator), Wish()).ready]
             await written.store()
             mover = execute.GroupMover(site, held, written, lambda _: None)
-            await mover.open()
             left = await mover.move_all(ready)
             world.moves += len(ready) - len(left)
             await written.store(state=journal.State.DONE)
-        await held.release(is_finished=True)
+        await held.release()
     except (Killed, HeliographError):
         pass
     finally:
@@ -343,10 +342,9 @@ async def play(world: World) -> None:
 
 def simulate(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Put the world's brokers in the place of real ones."""
-    for module in (lease, execute):
-        monkeypatch.setattr(module, "TransactionalWriter", world.writer)
+    monkeypatch.setattr(lease, "TransactionalWriter", world.writer)
     for module in (lease, journal):
-        monkeypatch.setattr(module, "_now_ms", world.now_ms)
+        monkeypatch.setattr(module, "wall_ms", world.now_ms)
     monkeypatch.setattr(lease, "look", world.look)
     monkeypatch.setattr(journal, "stored", world.stored)
     monkeypatch.setattr(execute, "listed_group", world.listed)

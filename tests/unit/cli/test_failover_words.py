@@ -14,7 +14,7 @@ from connect.cli import failover
 from connect.cli.failover import Arguments, exit_code, find_source, wish_of, with_values
 from connect.cli.main import app
 from connect.core.errors import ConfigError
-from connectors.failover.plan import Options, plan
+from connectors.failover.plan import Wish, plan
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
 from connectors.flows import MirrorMakerConfig, load
 
@@ -66,8 +66,8 @@ def test_old_forms_work_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count("warning:") == 2
     known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
     wish = wish_of(Arguments(file, None, "eu", accepts=("ahead", "deleted", "checkpoints=g")), known)
-    assert (wish.options.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
-    assert wish.options.accepts == {Rule.DELETED: frozenset("*"), Rule.STALE_CHECKPOINT: frozenset("g")}
+    assert (wish.keeps, capsys.readouterr().err.count("warning:")) == (frozenset("*"), 2)
+    assert wish.accepts == {Rule.DELETED: frozenset("*"), Rule.STALE_CHECKPOINT: frozenset("g")}
 
 
 def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_another_cluster_than_the_source_is_not_taken_for_gone(tmp_path: Path) -
 def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None:
     moves = tuple(GroupMove(name, ("t", 0), 1, ("us.t", 0), None, "", 1, "", How.EXACT) for name in ("a", "b"))
     findings = tuple(Finding(name, Rule.NO_OFFSET, "is not copied") for name in blocked)
-    found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Options())
+    found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
     assert exit_code(found) == code
-    assert exit_code(plan(Snapshot("us", "eu", operators=("ann",), groups=Groups(("a",), moves[:1])), Options())) == 2
+    assert exit_code(plan(Snapshot("us", "eu", operators=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])

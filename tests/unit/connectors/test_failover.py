@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError
-from connect.kafka.group_offsets import Committed
 from connectors.failover import lease, places, undo
-from connectors.failover.execute import to_commit
 from connectors.failover.journal import GroupBefore, StartBefore
-from connectors.failover.own import Range, between
-from connectors.failover.plan import EVERY, Options, Outcome, Plan, differing, plan, with_moved
+from connectors.failover.plan import EVERY, Outcome, Plan, Wish, differing, plan, with_moved
 from connectors.failover.proving import _rounds, compare
 from connectors.failover.snapshot import (
     DIFFERS,
@@ -51,10 +48,10 @@ def outcomes(found: Plan) -> dict[str, Outcome]:
 
 
 def test_groups_go_if_nothing_keeps_them() -> None:
-    assert outcomes(plan(snapshot(), Options())) == {"readers": Outcome.READY}
-    assert plan(snapshot(source_error="no answer", is_gone=True), Options()).can_go
+    assert outcomes(plan(snapshot(), Wish())) == {"readers": Outcome.READY}
+    assert plan(snapshot(source_error="no answer", is_gone=True), Wish()).can_go
     done = snapshot(groups=Groups(("readers",), (replace(MOVE, before=37),)))
-    assert outcomes(plan(done, Options())) == {"readers": Outcome.IN_PLACE}
+    assert outcomes(plan(done, Wish())) == {"readers": Outcome.IN_PLACE}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_groups_go_if_nothing_keeps_them() -> None:
     ],
 )
 def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str) -> None:
-    found = plan(snapshot(**more), Options())
+    found = plan(snapshot(**more), Wish())
     (obstacle,) = found.obstacles
     assert words in obstacle and not found.can_go
 
@@ -78,7 +75,7 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: Rule) -> None:
     """Whatever is found of it; it is named with what to do."""
     names = [f"g{number:03}" for number in range(200)]
     moves = tuple(replace(MOVE, group=name) for name in names)
-    found = plan(snapshot(groups=Groups(tuple(names), moves, (Finding("g007", rule, "has a reason"),))), Options())
+    found = plan(snapshot(groups=Groups(tuple(names), moves, (Finding("g007", rule, "has a reason"),))), Wish())
     assert found.can_go
     assert len(found.ready) == 200 - len(found.blocked)
     for one in found.blocked:
@@ -92,10 +89,10 @@ def test_one_blocked_group_of_200_keeps_no_other(rule: Rule) -> None:
 def test_a_partition_that_is_not_copied_blocks_its_readers_alone() -> None:
     other = replace(MOVE, group="others", source=("mail", 0), target=("us.mail", 0))
     groups = Groups(("others", "readers"), (MOVE, other))
-    found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), Options())
+    found = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}), Wish())
     assert outcomes(found) == {"readers": Outcome.BLOCKED, "others": Outcome.READY}
     assert found.blocked[0].reasons[0].why == "orders-0 is not copied to its end: it is quarantined"
-    gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), Options())
+    gone = plan(snapshot(groups=groups, stopped={"orders-0": "it is quarantined"}, is_gone=True), Wish())
     assert not gone.blocked, "what was copied is all there will be"
 
 
@@ -103,12 +100,12 @@ def test_a_group_in_use_that_is_in_place_is_not_blocked() -> None:
     used = Finding("readers", Rule.USED_AT_TARGET, "has members")
     for before, outcome in ((37, Outcome.IN_PLACE), (None, Outcome.BLOCKED)):
         groups = Groups(("readers",), (replace(MOVE, before=before),), (used,))
-        assert outcomes(plan(snapshot(groups=groups), Options())) == {"readers": outcome}
+        assert outcomes(plan(snapshot(groups=groups), Wish())) == {"readers": outcome}
 
 
 def test_a_group_without_offsets_is_left() -> None:
     groups = Groups(("shared",), (), (Finding("shared", Rule.SHARE_GROUP, "is a share group"),))
-    found = plan(snapshot(groups=groups), Options())
+    found = plan(snapshot(groups=groups), Wish())
     assert (outcomes(found), found.can_go) == ({"shared": Outcome.LEFT}, False)
 
 
@@ -116,13 +113,12 @@ def test_no_group_goes_back_unless_that_is_wanted() -> None:
     back = replace(MOVE, before=50)
     other = replace(back, group="others")
     groups = snapshot(groups=Groups(("others", "readers"), (back, other)))
-    found = plan(groups, Options(rewinds=frozenset({"readers"})))
+    found = plan(groups, Wish(rewinds=frozenset({"readers"})))
     assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
     assert found.ready[0].due == (back,)
-    assert to_commit(found.ready[0].due) == {("us.orders", 0): Committed(37, "note")}
     ((why, remedy),) = found.blocked[0].reasons
     assert "50" in why and "--rewind others" in remedy and "--keep-offset others" in remedy
-    kept = plan(groups, Options(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
+    kept = plan(groups, Wish(keeps=frozenset({"readers"}), rewinds=frozenset({"others"})))
     assert outcomes(kept) == {"readers": Outcome.IN_PLACE, "others": Outcome.READY}
     assert [one.after for one in kept.moves if one.group == "readers"] == [50]
 
@@ -131,14 +127,14 @@ def test_what_is_accepted_is_accepted_for_the_group_that_is_named() -> None:
     stale = [Finding(group, Rule.STALE_CHECKPOINT, "may be stale") for group in ("others", "readers")]
     moves = (MOVE, replace(MOVE, group="others"))
     groups = snapshot(groups=Groups(("others", "readers"), moves, tuple(stale)))
-    found = plan(groups, Options(accepts={Rule.STALE_CHECKPOINT: frozenset({"readers"})}))
+    found = plan(groups, Wish(accepts={Rule.STALE_CHECKPOINT: frozenset({"readers"})}))
     assert outcomes(found) == {"readers": Outcome.READY, "others": Outcome.BLOCKED}
-    every = plan(groups, Options(accepts={Rule.STALE_CHECKPOINT: frozenset({EVERY})}))
+    every = plan(groups, Wish(accepts={Rule.STALE_CHECKPOINT: frozenset({EVERY})}))
     assert not every.blocked
 
 
 def test_groups_whose_samples_differ_are_blocked() -> None:
-    found = plan(snapshot(), Options())
+    found = plan(snapshot(), Wish())
     proofs = [Proof("readers", "orders-0 at 40", "us.orders-0 at 37", 1, outcome, "'a' against 'b'")
               for outcome in (SAME, NOT_COMPARED)]  # fmt: skip
     assert found.with_blocked(differing(proofs)) == found
@@ -221,22 +217,14 @@ def test_an_undo_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_who_is_at_it_is_told_and_the_dead_are_not_waited_for() -> None:
-    held = lease.Record(
-        "ann@host",
-        platform.node(),
-        os.getpid(),
-        "heliograph failover",
-        0,
-        5000,
-        "drain",
-        denied=("a",),
-    )
+    held = lease.Record("ann@host", platform.node(), os.getpid(), "heliograph failover", 0, 5000, "drain", "run")
     assert lease.decode(lease.encode(held)) == held
     assert held.is_held(4999) and not held.is_held(5000)
     assert not held.is_of_the_dead
-    assert replace(held, pid=2**22 - 1 if sys.platform == "linux" else 99999).is_of_the_dead
-    assert not replace(held, host="elsewhere", pid=2**22 - 1).is_of_the_dead
-    assert "ann@host" in lease.in_words(held) and "«drain»" in lease.in_words(held)
+    dead = replace(held, pid=2**22 - 1 if sys.platform == "linux" else 99999)
+    assert dead.is_of_the_dead and not dead.is_held(4999)
+    assert not replace(dead, host="elsewhere").is_of_the_dead
+    assert "ann@host" in str(held) and "«drain»" in str(held)
     assert decode_kind(lease.encode_key("us->eu")) is Kind.FAILOVER
     with pytest.raises(PermanentError, match="later Heliograph"):
         lease.decode(b'{"format": 2}')
@@ -271,32 +259,18 @@ async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lie
     assert await places._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
 
 
-@pytest.mark.parametrize(
-    ("copied", "left"),
-    [
-        ([], [(5, 20)]),
-        ([(0, 5)], [(5, 20)]),
-        ([(0, 7), (7, 9), (15, 99)], [(9, 15)]),
-        ([(5, 20)], []),
-        ([(4, 6), (5, 6), (19, 20)], [(6, 19)]),
-    ],
-)
-def test_what_is_no_copy_is_a_cluster_s_own(copied: list[Range], left: list[Range]) -> None:
-    assert list(between(5, 20, copied)) == left
-
-
 def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:
     late = replace(MOVE, before=37, after=30, how=How.CHECKPOINT)
     groups = Groups(("readers",), (late,))
-    (one,) = with_moved(groups, {("readers", MOVE.target): 37}, Options()).moves
+    (one,) = with_moved(groups, {("readers", MOVE.target): 37}, Wish()).moves
     assert one.is_done and one.how is How.MOVED
     for moved in ({}, {("readers", MOVE.target): 36}, {("others", MOVE.target): 37}):
-        assert with_moved(groups, moved, Options()).moves == (late,), "another operator has moved it"
-    rewinds = Options(rewinds=frozenset({"readers"}))
+        assert with_moved(groups, moved, Wish()).moves == (late,), "another operator has moved it"
+    rewinds = Wish(rewinds=frozenset({"readers"}))
     assert with_moved(groups, {("readers", MOVE.target): 37}, rewinds).moves == (late,), "that is wanted"
     ahead = replace(late, before=30, after=37)
     ahead_alone = Groups(("readers",), (ahead,))
-    assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, Options()).moves == (ahead,)
+    assert with_moved(ahead_alone, {("readers", MOVE.target): 30}, Wish()).moves == (ahead,)
 
 
 def test_the_planning_of_a_move_opens_few_files() -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from connect.kafka.offsets import EARLIEST
-from connectors.checkpoint.beginnings import Beginnings
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import places
 from connectors.failover.places import Places
@@ -96,31 +95,38 @@ async def look(
 ) -> tuple[Place | None, list[Finding]]:
     """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
 
-    async def told(cluster: Cluster, partitions: Collection[Any], at: int) -> Any:
+    async def told(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
         return dict.fromkeys(partitions, cluster.start if at == EARLIEST else cluster.end), {}
 
     async def start(cluster: Cluster, *_: Any) -> int:
         return cluster.start
 
-    async def has_nothing(*_: Any) -> bool:
-        return is_bare
+    async def has_copies(*_: Any, **__: Any) -> bool:
+        return not is_bare
 
-    def read(cluster: Cluster, _: Any, ranges: list[tuple[int, int]]) -> AsyncGenerator[int, None]:
-        (wanted,) = ranges
-        return cluster.read(*wanted)
+    async def has_records(cluster: Cluster, _: Any, begin: int, end: int) -> bool:
+        return bool([one async for one in cluster.read(begin, end)])
 
     maps = {"there": Maps(runs, position), "back": Maps([], None)}
     monkeypatch.setattr(places, "MapReader", lambda _, topic, **__: maps[topic])
     monkeypatch.setattr(places, "OffsetSyncs", NoSyncs)
     monkeypatch.setattr(places, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
-    monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
+    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_copies)
     monkeypatch.setattr(places, "told_offsets", told)
-    monkeypatch.setattr(places, "read_ranges", read)
+    monkeypatch.setattr(places, "has_records", has_records)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
-            Any, SimpleNamespace(flow=one, map_topic=one, name="MirrorSourceConnector", enabled=True, **plain | of_flow)
+            Any,
+            SimpleNamespace(
+                flow=one,
+                map_topic=one,
+                name="MirrorSourceConnector",
+                enabled=True,
+                source_alias="us",
+                **plain | of_flow,
+            ),
         )
         for one in maps
     )
@@ -235,17 +241,7 @@ async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) 
         (None, None, None),
     ],
 )
-async def test_of_two_maps_the_one_that_reaches_so_far_tells(
-    monkeypatch: pytest.MonkeyPatch,
-    copied: tuple[int, Lies] | None,
-    back: tuple[int, Lies] | None,
-    first: int | None,
+def test_of_two_maps_the_one_that_reaches_so_far_tells(
+    copied: tuple[int, Lies] | None, back: tuple[int, Lies] | None, first: int | None
 ) -> None:
-    for name, found in (("_first_copied", copied), ("_first_back", back)):
-
-        async def tells(*_: Any, found: tuple[int, Lies] | None = found) -> Translation | None:
-            return found and Translation(*found)
-
-        monkeypatch.setattr(Places, name, tells)
-    of_two = object.__new__(Places)
-    assert await of_two.first_there(SOURCE, TARGET, 57) == first
+    assert places.first_of([one and Translation(*one) for one in (copied, back)]) == first

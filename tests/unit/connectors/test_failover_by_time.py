@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from connect.cli.failover import Arguments, wish_of
-from connect.core.errors import ConfigError, PermanentError
+from connect.core.errors import ConfigError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
-from connect.kafka.topic_configs import ConfigSource, TopicConfig
 from connectors.failover import collect, group_reads, places
 from connectors.failover.group_reads import GroupsLook
-from connectors.failover.plan import Options, is_blocking
+from connectors.failover.plan import Wish, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
 from connectors.mirror_records import Checkpoint
 
@@ -39,7 +38,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     }
 
     async def metadata(names: Collection[str]) -> Any:
-        topics = {name: SimpleNamespace(error_code=0, partitions=dict.fromkeys(range(count)))
+        topics = {name: SimpleNamespace(error_code=0, exists=True, partitions=dict.fromkeys(range(count)))
                   for name, count in TOPICS.items() if name in names}  # fmt: skip
         return SimpleNamespace(topics=topics)
 
@@ -54,12 +53,12 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
             return dict.fromkeys(partitions, 7)
         return {one: 0 if one == EMPTY else 90 if at == LATEST else 0 for one in partitions}
 
-    async def told(*arguments: Any) -> Any:
+    async def told(*arguments: Any, **_: Any) -> Any:
         return await offsets(*arguments), {}
 
     async def checkpoints(look: GroupsLook) -> Any:
         one = Checkpoint("readers", "us.orders", 0, 40, 37, "")
-        return {("readers", ("us.orders", 0)): one} if look._takes("readers") else {}
+        return {("readers", ("us.orders", 0)): one} if look._wish.takes("readers") else {}
 
     monkeypatch.setattr(group_reads, "committed", committed)
     monkeypatch.setattr(group_reads, "told_offsets", told)
@@ -75,10 +74,12 @@ async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] 
         return None
 
     places: Any = SimpleNamespace(
-        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_up_to=lambda _: None,
-        source_id=lambda _: None, flow=SimpleNamespace(map_topic="map", flow="us->eu"),
+        by_checkpoint=unknown, filled=lambda: {"us.orders", "us.mail"}, copied_from=lambda _: None,
     )  # fmt: skip
-    look = GroupsLook(named.__contains__, None, eu, places, "checkpoints", at_ms, named=named, topics=topics)
+    flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
+    site: Any = SimpleNamespace(flow=flow, target=eu)
+    wish = Wish(named.__contains__, named=frozenset(named), at_ms=at_ms, topics=frozenset(topics))
+    look = GroupsLook(site, wish, None, places)
     return await look.groups()
 
 
@@ -99,9 +100,9 @@ async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> 
 async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
     found = await plan(eu, AT_MS, "moved")
     assert places_of(found) == {("moved", ("us.mail", 0)): 7, ("moved", ("us.mail", 1)): 7}
-    found = await plan(eu, AT_MS, "new", topics={"us.orders"})
+    found = await plan(eu, AT_MS, "new", topics={"orders"})
     assert places_of(found) == {("new", ("us.orders", index)): 7 for index in range(3)}
-    found = await plan(eu, AT_MS, "new", topics={"us.order"})
+    found = await plan(eu, AT_MS, "new", topics={"order"})
     assert [(is_blocking(one), one.why.split(",")[0]) for one in found.findings] == [
         (True, "cluster eu has no topic us.order")
     ]
@@ -130,19 +131,17 @@ async def test_what_no_checkpoint_tells_of_is_named(eu: Any) -> None:
 async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
     monkeypatch: pytest.MonkeyPatch, accepts: bool
 ) -> None:
-    async def describe(_: Any, topics: Collection[str]) -> Any:
-        assert set(topics) == {"us.a", "us.b", "us.c"}, "by offset no clock counts"
-        kinds = {"us.a": "LogAppendTime", "us.b": "CreateTime"}
-        told = {name: {"message.timestamp.type": TopicConfig(kind, ConfigSource.TOPIC)} for name, kind in kinds.items()}
-        return {**told, "us.c": PermanentError("it does not tell")}
+    async def topic_values(_: Any, topics: Collection[str], key: str) -> dict[str, str]:
+        assert (set(topics), key) == ({"us.a", "us.b", "us.c"}, "message.timestamp.type"), "by offset no clock counts"
+        return {"us.a": "LogAppendTime", "us.b": "CreateTime"}
 
-    monkeypatch.setattr(collect, "describe", describe)
+    monkeypatch.setattr(collect, "topic_values", topic_values)
     moves = [
         GroupMove("readers", (name, 0), 1, (name, 0), None, "", 1, "", How.TIME) for name in ("us.a", "us.b", "us.c")
     ]
     exact = GroupMove("readers", ("us.d", 0), 1, ("us.d", 0), None, "", 1, "", How.EXACT)
     site: Any = SimpleNamespace(target=SimpleNamespace(name="eu"))
-    options = Options(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
+    options = Wish(accepts={Rule.COPY_TIME: frozenset({"readers"} if accepts else ())})
     found, notes = await collect._with_clocks(site, Groups(("readers",), (*moves, exact)))
     (stamped,) = found.findings
     assert (stamped.group, stamped.rule) == ("readers", Rule.COPY_TIME) and "us.a has" in stamped.why

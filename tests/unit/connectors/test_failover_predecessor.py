@@ -14,7 +14,7 @@ from connect.core.offsetlog import SourceOffsets
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import returning, starting
-from connectors.failover.collect import Wish
+from connectors.failover.plan import Wish
 from connectors.failover.starting import Copied, comes_back, copied
 
 ORDERS = TopicPartition("orders", 0)
@@ -53,7 +53,7 @@ def test_only_copies_that_would_come_back_to_where_they_came_from_count() -> Non
         ((), stored("eu"), (0, 41), (0, 41), True, True),
         ((ORDERS,), stored("eu"), (0, 41), (0, 41), True, False),
         ((), stored("eu", ("orders", 40)), (0, 41), (0, 41), True, False),  # somebody has said where it begins
-        ((), stored("eu"), (0, 40), (0, 41), True, False),  # made anew since
+        ((), stored("eu"), (0, 40), (0, 41), True, False),  # recreated since
         ((), stored("eu"), None, (0, 41), True, False),
         ((), stored("eu"), (0, 41), (41, 41), True, False),
         ((), stored("eu"), (0, 41), None, True, False),
@@ -109,6 +109,6 @@ async def test_it_is_asked_where_nothing_of_ours_is_stored_too(monkeypatch: pyte
     flows: Any = SimpleNamespace(map_topic="map", name=_NAME, offsets_topic="offsets", source_alias="us")
     site: Any = SimpleNamespace(flow=flows, back=flows, source=None, target=None)
     site.turned = lambda: site
-    assert await starting.starts_due(site, {}) == ([], ["they would come back"])
+    assert await starting.starts_due(site, {}) == ([], ["they would come back"], {})
     failback = returning.Failback(site, Wish(lambda _: True), print)
     assert await failback._keeps_names(), "else nobody looks at where the flow begins"

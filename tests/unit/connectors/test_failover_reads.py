@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +15,8 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_reads, own, places, returning
-from connectors.failover.collect import Wish
-from connectors.failover.plan import Options, is_blocking, plan
+from connectors.failover import group_reads, places, returning
+from connectors.failover.plan import Wish, is_blocking, plan
 from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
@@ -55,15 +53,17 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     """A coordinator that does not answer, and a target partition without a leader (D5)."""
 
     async def list_groups(cluster: Any) -> dict[str, GroupListing]:
-        names = ("mute", "led", "leaderless")
+        names = ("mute", "led", "leaderless", "slow")
         return {name: GroupListing(CLASSIC, "consumer", "Empty") for name in names} if cluster == "us" else {}
 
     async def committed(cluster: Any, group: str, *, stable: bool = False) -> dict[Any, Committed]:
         if group == "mute":
             raise RetriableError("its coordinator does not answer")
+        if group == "slow":
+            await asyncio.Event().wait()
         return {("orders", int(group == "leaderless")): Committed(40)} if cluster == "us" else {}
 
-    async def told(_: Any, partitions: Collection[Any], *__: Any) -> Any:
+    async def told(_: Any, partitions: Collection[Any], *__: Any, **___: Any) -> Any:
         return {one: 0 for one in partitions if one[1] == 0}, {
             one: f"{one[0]}-1 has no leader now" for one in partitions if one[1] == 1
         }
@@ -75,12 +75,14 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
     monkeypatch.setattr(group_reads, "committed", committed)
     monkeypatch.setattr(places, "told_offsets", told)
     known: Any = SimpleNamespace(place=where)
-    found = await group_reads.GroupsLook(lambda _: True, Us(), cast(Any, "eu"), known, "checkpoints").groups()
-    planned = plan(Snapshot("us", "eu", groups=found), Options())
+    monkeypatch.setattr(group_reads, "_GROUP_S", 0.05)
+    look = group_reads.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
+    planned = plan(Snapshot("us", "eu", groups=await look.groups()), Wish())
     assert [one.group for one in planned.ready] == ["led"]
     reasons = {one.group: one.reasons[0].why for one in planned.blocked}
     assert reasons == {
         "mute": "could not be read: its coordinator does not answer",
+        "slow": "could not be read within 0.05 s",
         "leaderless": "us.orders-1 could not be looked at: us.orders-1 has no leader now",
     }
 
@@ -101,7 +103,7 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
         assert stable == (cluster == "us"), "what a transaction is about to store counts at the source"
         return {("orders", 0): Committed(40)} if cluster == "us" else {}
 
-    async def told_offsets(*_: Any) -> Any:
+    async def told_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
     async def where(*_: Any) -> Place:
@@ -110,9 +112,8 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    us, eu = Us(), cast(Any, "eu")
-    known: Any = SimpleNamespace(place=where)
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints").groups()
+    known, site = cast(Any, SimpleNamespace(place=where)), cast(Any, SimpleNamespace(target="eu"))
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     told = {one.group: one for one in found.findings}
     assert "is a streams group" in told["streams"].why and "is a share group" in told["shared"].why
@@ -132,7 +133,7 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         stored = {("ap.mail", 3): Committed(41), ("ap.mail", 7): Committed(5), ("orders", 0): Committed(40)}
         return stored if cluster == "us" else {}
 
-    async def told_offsets(*_: Any) -> Any:
+    async def told_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
     async def where(topic: str, *_: Any) -> Place | None:
@@ -142,12 +143,12 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
         monkeypatch.setattr(group_reads, name, fake)
     monkeypatch.setattr(places, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
-    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False, flow=flow)
-    us, eu = Us(), cast(Any, "eu")
-    found = await group_reads.GroupsLook(lambda _: True, us, eu, known, "checkpoints", others=("ap",)).groups()
+    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False)
+    site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
     (left,) = found.findings
-    options = Options(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
+    options = Wish(accepts={Rule.NOT_MIRRORED: frozenset({"readers"} if accepts else {"others"})})
     assert is_blocking(left, options) == (not accepts)
     assert "heliograph map FILE --topic mail --partition 3 --flow 'ap->us' --offset 41 --reverse" in left.why
 
@@ -168,7 +169,7 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
 ) -> None:
     """The group stands at 40, the target begins with the copy of 60."""
 
-    async def told_offsets(cluster: Any, partitions: Any, at: int) -> Any:
+    async def told_offsets(cluster: Any, partitions: Any, at: int, **_: Any) -> Any:
         offset = 57 if cluster is eu else begin if at == EARLIEST else end
         return ({} if offset is None else dict.fromkeys(partitions, offset)), {}
 
@@ -178,16 +179,16 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
     async def first(*_: Any) -> int:
         return 60
 
-    async def read(_: Any, log: Any, ranges: Any) -> AsyncGenerator[Any, None]:
-        (wanted,) = ranges
-        assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where the log begins"
-        yield None
+    async def has_records(_: Any, log: Any, *wanted: int) -> bool:
+        if (begin or 0) < 60:
+            assert (log, wanted) == (ORDERS, (max(begin or 0, 40), 60)), "from the group's place, or where it begins"
+        return wanted[0] < wanted[1]
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "read_ranges", read)
-    known: Any = SimpleNamespace(place=where, first_there=first)
-    options = Options(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
+    monkeypatch.setattr(places, "has_records", has_records)
+    known: Any = SimpleNamespace(place=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
+    options = Wish(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
     (move,), left = await places.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
@@ -206,10 +207,10 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
 ) -> None:
     """A topic that may not be seen, or has no leader, is not gone."""
     topics = {
-        "us.old": SimpleNamespace(error_code=3, partitions={}),
-        "us.fewer": SimpleNamespace(error_code=0, partitions={0: None}),
-        "us.secret": SimpleNamespace(error_code=29, partitions={}),
-        "us.orders": SimpleNamespace(error_code=0, partitions={0: None}),
+        "us.old": SimpleNamespace(error_code=3, exists=False, partitions={}),
+        "us.fewer": SimpleNamespace(error_code=0, exists=True, partitions={0: None}),
+        "us.secret": SimpleNamespace(error_code=29, exists=True, partitions={}),
+        "us.orders": SimpleNamespace(error_code=0, exists=True, partitions={0: None}),
     }
     kept = {("us.secret", 0), ("us.orders", 0)}
 
@@ -223,7 +224,7 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
         assert set(partitions) <= kept, "a broker refuses to tell of what is gone"
         return dict.fromkeys(partitions, 90)
 
-    async def told(*arguments: Any) -> Any:
+    async def told(*arguments: Any, **_: Any) -> Any:
         return await ends(*arguments), {}
 
     async def unknown(*_: Any) -> None:
@@ -239,128 +240,13 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
     monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
-    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, source_id=lambda _: None, flow=flow)
-    found = await group_reads.GroupsLook(lambda _: True, None, eu, known, "checkpoints", at_ms).groups()
+    known: Any = SimpleNamespace(by_checkpoint=unknown, filled=set, copied_from=lambda _: None)
+    site: Any = SimpleNamespace(flow=flow, target=eu)
+    found = await group_reads.GroupsLook(site, Wish(lambda _: True, at_ms=at_ms), None, known).groups()
     assert {one.target for one in found.moves} == kept
     gone = [one for one in found.findings if one.rule is Rule.TOPIC_GONE]
     assert {one.what for one in gone} == {"us.old-0 ", "us.fewer-1 ", "us.never-0 "}
     assert not any(is_blocking(one) for one in gone)
-
-
-async def test_what_lies_between_markers_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction leaves a range of one offset behind: to begin anew at each takes hours."""
-
-    class Consumer:
-        def __init__(self) -> None:
-            self.at, self.seeks = 0, list[int]()
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 100_500)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.seeks.append(offset)
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            begin, self.at = self.at, min(self.at + 700, 100_500)
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
-
-    consumer = Consumer()
-    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(consumer))
-    markers = [(at, at + 1) for at in range(10, 10_000, 10)]
-    ranges = [*markers, (100_000, 101_000)]
-    cluster: Any = SimpleNamespace(name="us")
-    found = [record.offset async for record in own.read_ranges(cluster, ORDERS, ranges)]
-    assert found == [*range(10, 10_000, 10), *range(100_000, 100_500)]
-    assert consumer.seeks == [10, 100_000]
-
-
-@pytest.mark.parametrize(("has_position", "where"), [(True, "from offset 10 on"), (False, "from where it was cut")])
-async def test_a_log_that_hands_out_nothing_more_is_not_read_for_ever(
-    monkeypatch: pytest.MonkeyPatch, has_position: bool, where: str
-) -> None:
-    """Brokers are gone in the middle, or an election has taken the end."""
-
-    class Consumer:
-        at = 0
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 20)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            if self.at == 10 and not has_position:
-                await asyncio.Event().wait()
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            await asyncio.sleep(0.001)
-            begin, self.at = self.at, 10
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, 10)]}
-
-    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(Consumer()))
-    monkeypatch.setattr(own, "_STALLED_S", 0.05)
-    cluster: Any = SimpleNamespace(name="us")
-    found: list[int] = []
-
-    async def read() -> None:
-        async for record in own.read_ranges(cluster, ORDERS, [(0, 20)]):
-            await asyncio.sleep(0.01)  # who takes their time with each does not make it stand still
-            found.append(record.offset)
-
-    with pytest.raises(RetriableError, match=rf"^cluster us: orders-0 could not be read {where} for .* run this again"):
-        await asyncio.wait_for(read(), 5)
-    assert found == list(range(10))
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-async def test_a_log_that_loses_its_end_while_it_is_read_is_not_read_twice(
-    monkeypatch: pytest.MonkeyPatch, is_empty: bool
-) -> None:
-    """aiokafka begins it anew, and what comes twice would be appended twice."""
-
-    class Consumer:
-        at = 0
-
-        async def end_offsets(self, places: Any) -> Any:
-            return dict.fromkeys(places, 20)
-
-        def assign(self, _: Any) -> None: ...
-
-        def seek(self, _: Any, offset: int) -> None:
-            self.at = offset
-
-        async def position(self, _: Any) -> int:
-            return self.at
-
-        async def getmany(self, place: Any, **_: Any) -> Any:
-            await asyncio.sleep(0)
-            begin = 4 if self.at >= 10 else self.at
-            self.at = begin if is_empty and begin == 4 else begin + 5
-            return {place: [SimpleNamespace(offset=offset) for offset in range(begin, self.at)]}
-
-    monkeypatch.setattr(own, "reader", lambda *_, **__: contextlib.nullcontext(Consumer()))
-    cluster: Any = SimpleNamespace(name="us")
-    found: list[int] = []
-
-    async def read() -> None:
-        async for record in own.read_ranges(cluster, ORDERS, [(5, 20)]):
-            found.append(record.offset)
-
-    with pytest.raises(
-        RetriableError, match=r"^cluster us: orders-0 has lost its end .* no offset 10 any more: run this"
-    ):
-        await asyncio.wait_for(read(), 5)
-    assert found == list(range(5, 10))
 
 
 @pytest.mark.parametrize(("refused", "stops"), [("orders", True), ("mail", False)])
@@ -399,20 +285,17 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
 ) -> None:
     """What is open behind 52, or not there, may be anything; nor does a log tell that cannot be read."""
 
-    async def told_offsets(_: str, partitions: Collection[Any], at: int, isolation: int) -> Any:
+    async def told_offsets(_: str, partitions: Collection[Any], at: int, isolation: int, **__: Any) -> Any:
         assert (at, isolation) == (LATEST, READ_COMMITTED)
         return dict.fromkeys(partitions, 52), {}
 
-    async def read_ranges(
-        cluster: str, log: TopicPartition, ranges: list[tuple[int, int]]
-    ) -> AsyncGenerator[Any, None]:
-        assert (cluster, log, ranges) == ("eu", ORDERS, [(37, before)])
+    async def has_records(*asked: Any) -> bool:
+        assert asked == ("eu", ORDERS, 37, before)
         if records is None:
             raise RetriableError("no leader")
-        for one in range(records):
-            yield one
+        return bool(records)
 
     monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "read_ranges", read_ranges)
+    monkeypatch.setattr(places, "has_records", has_records)
     (move,) = await places.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -14,11 +14,11 @@ from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, draining, execute
-from connectors.failover.collect import Wish
 from connectors.failover.draining import Behind
 from connectors.failover.journal import Run, StartBefore
-from connectors.failover.plan import Plan
+from connectors.failover.plan import Plan, Wish
 from connectors.failover.snapshot import Snapshot
+from connectors.failover.starting import Due
 from connectors.lag import FlowLag, lag_of
 from connectors.partition_states import PartitionState
 from connectors.positions import Position
@@ -49,7 +49,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def read_states(*_: Any) -> dict[TopicPartition, PartitionState]:
         found = {TopicPartition(name, 0): PartitionState("waiting", f"of {name}", "t", 0) for name in names}
-        return {**found, TopicPartition("orders", 7): PartitionState("waiting", "of before it was made anew", "t", 0)}
+        return {**found, TopicPartition("orders", 7): PartitionState("waiting", "of before it was recreated", "t", 0)}
 
     async def known_topics(_: Any, wanted: Any, for_s: float) -> dict[str, TopicMetadata]:
         assert set(wanted) == {"orders", "secret", "deleted"}
@@ -73,9 +73,9 @@ async def test_a_topic_that_the_flow_has_no_more_is_not_in_the_way() -> None:
 async def test_a_source_that_is_gone_is_not_asked_and_what_was_not_copied_is_noted() -> None:
     stopped = await collect.not_copied(site(), None)
     assert list(stopped) == ["deleted-0", "orders-0", "orders-7", "secret-0"]
-    notes = collect.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
-    assert notes[0] == "deleted-0 was not copied to its end: it is waiting: of deleted"
-    assert (len(notes), notes[-1]) == (6, "nor were 8 more partitions")
+    (note,) = collect.as_notes({**stopped, **{f"t-{at}": "it is waiting" for at in range(9)}})
+    assert note.startswith("not copied to their ends: deleted-0: it is waiting: of deleted; orders-0: ")
+    assert note.endswith("; t-0: it is waiting and 8 more")
     assert collect.as_notes({}) == []
 
 
@@ -98,7 +98,8 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     alone = replace(gone, transactional_id="another")
     leaderless = replace(POSITION, target_topic="us.leaderless")
     unclean = {TopicPartition("orders", at): one for at, one in enumerate((POSITION, gone, alone, leaderless))}
-    await draining._fence(site(), unclean, print)
+    monkeypatch.setattr(draining, "_positions", answers(unclean))
+    await draining.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
 
 
@@ -131,8 +132,7 @@ def answers(value: Any) -> Any:
 
 
 def arrange(monkeypatch: pytest.MonkeyPatch, records: int, due: list[StartBefore]) -> Any:
-    monkeypatch.setattr(execute, "LagReader", lambda *_: None)
-    for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", (due, []))):
+    for name, value in (("behind", behind_by(records)), ("copied_ends", {}), ("starts_due", Due(due, [], {}))):
         monkeypatch.setattr(execute, name, answers(value))
     return site(source="us", turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))
 
@@ -167,7 +167,6 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
     async def fails(*_: Any) -> Any:
         raise RetriableError("a broker does not answer")
 
-    monkeypatch.setattr(execute, "LagReader", lambda *_: None)
     for name, answer in (
         ("start_again", answers(None)),
         ("drain", answers(None)),
@@ -176,9 +175,9 @@ async def test_a_run_that_fails_behind_its_stop_says_that_the_flow_is_stopped(
         ("copied_ends", fails),
     ):
         monkeypatch.setattr(execute, name, answer)
-    record = SimpleNamespace(denied=("mail",), since_ms=0)
-    lease: Any = SimpleNamespace(lost=None, store=answers(None), record=record)
-    monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(SimpleNamespace(run=Run("1", "us", "eu"))))
+    lease: Any = SimpleNamespace(check_not_lost=lambda: None, store=answers(None), record=SimpleNamespace(since_ms=0))
+    journal = SimpleNamespace(run=Run("1", "us", "eu"), denied={"mail"})
+    monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(journal))
     said, control = list[str](), Control()
     failover = execute.Failover(site(source="us"), Wish(lambda _: True), said.append, (control, None))
     with pytest.raises(RetriableError):
@@ -203,5 +202,6 @@ async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
     monkeypatch.setattr(draining, "read_positions", answers(positions))
     monkeypatch.setattr(draining, "group_state", answers(SimpleNamespace(members=["worker"])))
     back = SimpleNamespace(map_topic="map", name="Source", enabled=enabled)
-    place = site(back=back, source=SimpleNamespace(name="us"), back_workers="us-mm2")
+    turned = SimpleNamespace(flow=back, target=SimpleNamespace(name="us"), flow_workers="us-mm2")
+    place = site(turned=lambda: turned)
     assert re.fullmatch(words + "(, such as worker)?", await draining.why_back_runs(place, control))

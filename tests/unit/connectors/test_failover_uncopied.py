@@ -13,13 +13,14 @@ import pytest
 
 from connect.core.errors import PermanentError
 from connect.kafka.concurrency import gather_limited
+from connect.kafka.log_ranges import Range
 from connect.kafka.offsets import EARLIEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import unreplicated
-from connectors.failover.appender import Mark, Marks
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.own import Fate, Log, Own, Range
+from connectors.failover.own import Fate, Log, Own
 from connectors.failover.site import Site
+from connectors.failover.unreplicated import Mark
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
 
@@ -102,7 +103,7 @@ class Copies:
     async def follow(self) -> None: ...
 
 
-def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
+def arrange(monkeypatch: pytest.MonkeyPatch, marks: dict[TopicPartition, Mark] | None = None) -> None:
     """One partition has a position, and nothing unreplicated."""
 
     async def positions(*_: Any) -> dict[TopicPartition, Position]:
@@ -114,8 +115,8 @@ def arrange(monkeypatch: pytest.MonkeyPatch, *marks: Mark) -> None:
     async def nothing(*_: Any) -> Any:
         return {}
 
-    async def read_marks(_: Any) -> Marks:
-        return Marks(True, {one.source: one for one in marks})
+    async def read_marks(_: Any) -> dict[TopicPartition, Mark]:
+        return marks or {}
 
     fakes = {"read_positions": positions, "logs_now": logs, "copied_ends": nothing, "_brought": nothing}
     for name, fake in {**fakes, "read_marks": read_marks, "MapReader": Copies}.items():
@@ -136,7 +137,7 @@ async def test_what_was_appended_of_it_is_named_no_more(
     monkeypatch: pytest.MonkeyPatch, site: Site, appended: int, left: tuple[Range, ...]
 ) -> None:
     """Unless the target has no such topic any more."""
-    arrange(monkeypatch, Mark(NEW, None, NEW, None, -1, appended))
+    arrange(monkeypatch, {NEW: Mark("payments-0 None payments-0 None copied up to -1", appended)})
     monkeypatch.setattr(site, "target", Target({"orders": 1, "payments": 1}))
     found = [one for one in await unreplicated.find(site) if one.source == NEW]
     assert [one.ranges for one in found] == ([left] if left else [])
@@ -151,7 +152,7 @@ async def test_a_flow_that_is_not_enabled_takes_nothing(monkeypatch: pytest.Monk
     assert await unreplicated.find(site) == []
 
 
-KEPT = Mark(ORDERS, None, ORDERS, None, 30)
+KEPT = Mark("orders-0 None orders-0 None copied up to 30")
 
 
 @pytest.mark.parametrize(
@@ -160,15 +161,13 @@ KEPT = Mark(ORDERS, None, ORDERS, None, 30)
         (None, 0, True, [(30, 40)], ""),
         (None, 3, True, [(33, 40)], ""),
         (None, 3, False, [(30, 40)], "3 of them arrived there"),
-        (replace(KEPT, appended=34), 0, True, [(35, 40)], ""),
+        (KEPT._replace(appended=34), 0, True, [(35, 40)], ""),
         # What the flow wrote and did not store was told apart before anything was appended.
-        (replace(KEPT, appended=34), 3, False, [(35, 40)], ""),
-        (replace(KEPT, appended=39), 3, False, [], ""),
+        (KEPT._replace(appended=34), 3, False, [(35, 40)], ""),
+        (KEPT._replace(appended=39), 3, False, [], ""),
         # Of a failover before: the flow has copied on since.
-        (replace(KEPT, copied=20, appended=29), 0, True, [(30, 40)], ""),
-        (replace(KEPT, copied=20, appended=34), 0, True, [(30, 40)], "may have been appended before"),
-        # An earlier version has written it before it appended anything.
-        (replace(KEPT, copied=None, appended=34), 0, True, [(30, 40)], "may have been appended before"),
+        (KEPT._replace(of="copied up to 20", appended=29), 0, True, [(30, 40)], ""),
+        (KEPT._replace(of="copied up to 20", appended=34), 0, True, [(30, 40)], "may have been appended before"),
     ],
 )
 async def test_what_is_stranded_of_a_partition_that_was_copied(
@@ -181,7 +180,7 @@ async def test_what_is_stranded_of_a_partition_that_was_copied(
     doubt: str,
 ) -> None:
     """Of 30 to 39, of which the flow wrote the first ``surplus`` and did not store that."""
-    arrange(monkeypatch, *([mark] if mark else []))
+    arrange(monkeypatch, {ORDERS: mark} if mark else None)
     monkeypatch.setattr(site.flow, "enabled", False)
 
     async def logs(*_: Any) -> Any:
@@ -207,8 +206,8 @@ async def test_what_is_stranded_of_a_partition_that_was_copied(
 async def test_all_of_the_source_is_stranded_if_the_topic_of_the_target_was_recreated(
     monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
-    """The flow has copied nothing into it, nor was anything appended to it."""
-    arrange(monkeypatch, replace(KEPT, target_id=UUID(int=1), appended=34))
+    """The flow has copied nothing into it; what was appended to the one before is looked at by hand."""
+    arrange(monkeypatch, {ORDERS: KEPT._replace(appended=34)})
     monkeypatch.setattr(site.flow, "enabled", False)
 
     async def logs(*_: Any) -> Any:
@@ -224,7 +223,8 @@ async def test_all_of_the_source_is_stranded_if_the_topic_of_the_target_was_recr
         monkeypatch.setattr(unreplicated, name, fake)
     monkeypatch.setattr(site, "target", Target({"orders": 1}, UUID(int=2)))
     (found,) = await unreplicated.find(site)
-    assert (found.ranges, found.mark.target_id) == (((5, 40),), UUID(int=2))
+    assert found.ranges == ((5, 40),)
+    assert "may have been appended before, to another topic" in found.doubt
 
 
 @pytest.mark.parametrize(("brought", "left"), [((), 10), (((30, 34),), 6), (((28, 40),), 0)])

@@ -13,10 +13,10 @@ import pytest
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, starting
-from connectors.failover.collect import Wish
 from connectors.failover.denying import FirstRules
 from connectors.failover.draining import CopiedEnd
 from connectors.failover.places import Places
+from connectors.failover.plan import Wish
 from connectors.failover.snapshot import Groups
 from connectors.lag import FlowLag
 from connectors.policy import DefaultReplicationPolicy
@@ -100,6 +100,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     of = site(enabled=False)
     of.checkpoints, of.others = None, ()
+    of.turned = lambda: of
     for name in (
         "why_silent",
         "not_copied",
@@ -108,6 +109,8 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "read_positions",
         "read_heartbeats",
         "only_at_source",
+        "find_diverged",
+        "topic_values",
     ):
         monkeypatch.setattr(collect, name, answers({}))
     monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
@@ -115,7 +118,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectors.failover.journal.interrupted", answers(None))
     monkeypatch.setattr(collect, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
-    monkeypatch.setattr(collect, "_groups_look", lambda *_: look_at)
+    monkeypatch.setattr(collect, "GroupsLook", lambda *_: look_at)
     monkeypatch.setattr(collect, "Places", lambda *_: places(of))
     found = await collect.collect(of, Wish(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
@@ -143,7 +146,7 @@ async def test_where_the_flow_back_begins_is_asked_for_where_it_would_bring_some
     monkeypatch.setattr(starting, "read_positions", positions)
     ends, of = {source: CopiedEnd(9)}, site(enabled=False)
     if target_topic == "us.orders":
-        assert await starting.starts_due(of, ends) == ([], [])
+        assert await starting.starts_due(of, ends) == ([], [], {})
         return
     with pytest.raises(NotAuthorized, match=rf"grant DESCRIBE on topic {BACK_OFFSETS}, and CREATE, READ and WRITE"):
         await starting.starts_due(of, ends)

@@ -89,11 +89,11 @@ async def translated(
     async def follow(self: Beginnings, pairs: list[Pair]) -> None:
         self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
 
-    async def has_nothing(self: Beginnings, pair: Pair, begin: int, end: int) -> bool:
-        return bare
+    async def has_records(*_: Any, **__: Any) -> bool:
+        return not bare
 
     monkeypatch.setattr(Beginnings, "follow", follow)
-    monkeypatch.setattr(Beginnings, "_has_nothing", has_nothing)
+    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_records)
     settings: Any = SimpleNamespace(
         flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
     )
@@ -277,11 +277,11 @@ def _made(monkeypatch: pytest.MonkeyPatch) -> tuple[Translator, Any, Any]:
     async def follow(self: Beginnings, pairs: list[Pair]) -> None:
         self._starts = dict.fromkeys(pairs, 0)
 
-    async def has_records(*_: object) -> bool:
-        return False
+    async def has_records(*_: object, **__: object) -> bool:
+        return True
 
     monkeypatch.setattr(Beginnings, "follow", follow)
-    monkeypatch.setattr(Beginnings, "_has_nothing", has_records)
+    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_records)
     settings: Any = SimpleNamespace(
         flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
     )

@@ -1,0 +1,121 @@
+"""An old primary that came back with another tail of a log: it is named, and holds up the groups that read it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from connect.kafka.cluster import NotAuthorized
+from connectors.dataplane.plan import TopicPartition
+from connectors.failover import collect, starting
+from connectors.failover.draining import CopiedEnd
+from connectors.failover.journal import StartBefore
+from connectors.failover.own import Fate, Log, Own
+from connectors.failover.plan import Outcome, Wish, plan
+from connectors.failover.snapshot import GroupMove, Groups, How, Rule, Snapshot
+from connectors.offset_map import Pair, Run, RunList, Translation
+from connectors.positions import Position
+
+ORDERS, MAIL = TopicPartition("orders", 0), TopicPartition("mail", 0)
+ID = UUID(int=1)
+#: Source offset 0 of each lies at 7 of the target; 30 were copied.
+POSITIONS = {one: Position(one.topic, 0, ID, 30, 4, one.topic, 0, ID, 37, "w", 7, 0, 30) for one in (ORDERS, MAIL)}
+CUT, SAME = Log(Fate.CUT, ID, 0, 20, 12), Log(Fate.SAME, ID, 0, 40, 30)
+
+
+class Copies:
+    """The offset map of each flow; a map without ``runs`` tells of nothing."""
+
+    runs: Collection[Run] = (Run(0, 7, 30),)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    async def follow(self) -> None: ...
+
+    def current(self, source: TopicPartition) -> Pair:
+        return Pair.of(POSITIONS[source])
+
+    async def forward(self, _: Pair, offset: int) -> Translation | None:
+        return RunList([*self.runs]).forward(offset) if self.runs else None
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """us has lost the end of orders, and written 8 records of its own there; mail is as it was."""
+
+    def answers(value: Any) -> Any:
+        async def answer(*_: Any, **__: Any) -> Any:
+            return value
+
+        return answer
+
+    async def logs_now(_: Any, positions: Mapping[TopicPartition, Position], **__: Any) -> dict[TopicPartition, Log]:
+        return {one: CUT if one == ORDERS else SAME for one in positions}
+
+    fakes = {
+        "read_positions": answers(POSITIONS), "read_copied": answers({}), "comes_back": answers([]),
+        "find": answers([SimpleNamespace(source=ORDERS, own=Own("orders", 0, 12, 19, 8))]),
+        "logs_now": logs_now, "MapReader": Copies,
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(starting, name, fake)
+    flow, back = (
+        SimpleNamespace(flow=f"{source}->{target}", source_alias=source, target_alias=target, map_topic="map", name="m",
+                        enabled=True, should_mirror=lambda _: True, remote_topic=lambda topic: topic)
+        for source, target in (("us", "eu"), ("eu", "us"))
+    )  # fmt: skip
+    return SimpleNamespace(flow=flow, back=back, source="us", target="eu")
+
+
+ENDS = dict.fromkeys(POSITIONS, CopiedEnd(37))
+
+
+async def test_the_flow_back_begins_where_the_logs_part(site: Any) -> None:
+    """Behind that us lacks what eu has, and before it both have the same."""
+    due = await starting.starts_due(site, ENDS)
+    assert due == ([StartBefore("mail", 0, None, 36), StartBefore("orders", 0, None, 7 + 12 - 1)], [], {ORDERS: CUT})
+
+
+async def test_a_flow_back_of_which_nobody_knows_where_the_logs_part_is_refused(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Copies, "runs", ())
+    starts, (why,), _ = await starting.starts_due(site, ENDS)
+    assert [one.topic for one in starts] == ["mail"]
+    assert why.startswith("cluster us has lost the end of orders-0") and "eu->us.topics.exclude = orders" in why
+
+
+async def test_what_only_the_old_primary_has_is_named(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await starting.find_diverged(site) == {
+        ORDERS: "cluster us has lost the end of orders-0, which cluster eu has: they are the same up to offset 12 of "
+        "30, and cluster us holds 8 records of its own there, offsets 12 to 19"
+    }
+
+    async def refused(*_: Any) -> Any:
+        raise NotAuthorized("grant DESCRIBE on topic map")
+
+    monkeypatch.setattr(starting, "read_positions", refused)
+    site.flow.enabled = False
+    assert await starting.find_diverged(site) == {}, "a one-way mirror has no rights there"
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_only_groups_that_read_it_are_blocked(accepts: bool) -> None:
+    moves = tuple(
+        GroupMove(group, (one.topic, 0), 40, (one.topic, 0), None, "", 33, "", How.EXACT)
+        for group, one in (("billing", ORDERS), ("mailer", MAIL), ("mailer2", MAIL))
+    )
+    groups = collect._with_diverged(
+        Groups(tuple(one.group for one in moves), moves), {ORDERS: "cluster us has lost it"}
+    )
+    options = Wish(accepts={Rule.DIVERGED: frozenset({"billing"} if accepts else ())})
+    found = plan(Snapshot("eu", "us", groups=groups), options)
+    outcomes = {one.group: one.outcome for one in found.groups}
+    expected = Outcome.READY if accepts else Outcome.BLOCKED
+    assert outcomes == {"billing": expected, "mailer": Outcome.READY, "mailer2": Outcome.READY}
+    for one in found.blocked:
+        assert "heliograph unreplicated" in one.reasons[0].remedy and "diverged=billing" in one.reasons[0].remedy

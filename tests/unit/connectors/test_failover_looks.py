@@ -1,0 +1,131 @@
+"""What a look before a failover does with clusters that are slow, and what it says of a source that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connect.cli.failover_view import show_plan, show_rehearsal
+from connect.core.errors import RetriableError
+from connect.kafka import offsets
+from connect.kafka.concurrency import Scope
+from connect.kafka.offsets import LATEST, told_offsets
+from connectors.failover import collect, rehearse
+from connectors.failover.plan import Wish, plan
+from connectors.failover.rehearse import Rehearsal
+from connectors.failover.snapshot import GroupMove, Groups, How, LastKnown, Snapshot
+from connectors.lag import FlowLag, PartitionLag
+from tests.kit.virtual_time import run
+
+MOVE = GroupMove("readers", ("orders", 0), 40, ("us.orders", 0), None, "", 37, "", How.EXACT)
+
+
+def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_nothing() -> None:
+    async def never() -> int:
+        await asyncio.Event().wait()
+        return 1
+
+    async def answers() -> int:
+        return 2
+
+    async def look() -> tuple[list[int], list[str], float]:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        async with Scope("look") as scope:
+            looks = collect._Looks(scope, "us or eu")
+            tasks = [
+                looks.begin("lag", never(), 0, "us"),
+                looks.begin("groups", never(), 0),
+                looks.begin("x", answers(), 0),
+            ]
+            found = [await one for one in tasks]
+        return found, looks.unknown, clock() - began_s
+
+    found, unknown, took_s = run(look())
+    assert (found, took_s) == ([0, 0, 2], collect.DEADLINE_S)
+    assert unknown == [
+        "lag: cluster us has not answered within 60 s",
+        "groups: cluster us or eu has not answered within 60 s",
+    ]
+
+
+def test_a_leader_that_is_slow_keeps_no_other_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(_: Any, leader: int, led: Any, *__: Any) -> Any:
+        if leader == 1:
+            await asyncio.Event().wait()
+        if leader == 2:
+            raise RetriableError("it refuses")
+        return dict.fromkeys(led, (7, 0))
+
+    async def metadata(_: Any) -> Any:
+        return SimpleNamespace(leader=lambda _, index: index if index < 4 else None)
+
+    monkeypatch.setattr(offsets, "_ask_leader", ask)
+    cluster: Any = SimpleNamespace(metadata=metadata)
+    places = [("orders", index) for index in range(1, 5)]
+    found, missing = run(told_offsets(cluster, places, LATEST, leader_s=10))
+    assert found == {("orders", 3): 7}
+    assert missing == {
+        ("orders", 1): "broker 1 does not answer within 10 s",
+        ("orders", 2): "it refuses",
+        ("orders", 4): "orders-4 has no leader now",
+    }
+
+
+# -- what is printed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (
+            LastKnown(950_000, 3, 12),
+            "by the positions of 3 partitions, stored last 50 s ago: at least 12 records behind, by checkpoints",
+        ),
+        (LastKnown(-1, 1, 0), "by the positions of 1 partition: no checkpoint is beyond them"),
+        (LastKnown(), "none, for no position of the flow is stored on cluster eu"),
+    ],
+)
+def test_the_last_known_lag_of_a_source_that_is_gone_is_told_with_its_age(
+    known: LastKnown, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("connect.cli.failover_view.wall_ms", lambda: 1_000_000)
+    snapshot = Snapshot(
+        "us", "eu", is_gone=True, copied_until_ms=960_000, last_known=known, groups=Groups(("readers",))
+    )
+    show_plan(plan(snapshot, Wish()), everything=False)
+    said = capsys.readouterr().out
+    assert "copied until 1970-01-01 00:16:00 UTC (40 s ago), by the last heartbeat of us that arrived" in said
+    assert f"last known lag: {words}" in said
+
+
+def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    async def ask(_: Any, group: str) -> None:
+        asked.append(group)
+        await asyncio.sleep(0.05)
+
+    async def estimate() -> Rehearsal:
+        names = tuple(f"g{number:02}" for number in range(20))
+        moves = tuple(GroupMove(one, *[getattr(MOVE, name) for name in MOVE.__slots__[1:]]) for one in names)
+        lag = FlowLag((PartitionLag("orders", 0, "us.orders", 30, 35, 5, 0, 4000),))
+        found = plan(Snapshot("us", "eu", lag=lag, groups=Groups(names, moves)), Wish())
+        site: Any = SimpleNamespace(target="eu")
+        estimated_s = await rehearse._estimate(site, found.snapshot, found)
+        return Rehearsal(found, (), {"collect": 1.0, "plan": 0.0, "sample": 0.5}, estimated_s, 20)
+
+    monkeypatch.setattr(rehearse, "listed_group", ask)
+    monkeypatch.setattr(rehearse, "committed", ask)
+    done = asyncio.run(estimate())
+    assert len(asked) == 2 * rehearse._MEASURED
+    assert (done.estimated_s["drain"], done.estimated_s["stop"]) == (4.0, 2.0)
+    assert 1.2 < done.estimated_s["moves"] < 3, "three turns of eight groups, with eight requests of 50 ms"
+    show_rehearsal(done)
+    said = capsys.readouterr().out
+    assert "(measured: collect 1.0 s, plan 0.0 s, sample 0.5 s; estimated: drain 4.0 s, stop 2.0 s, moves " in said
