@@ -229,13 +229,16 @@ async def _fence(site: Site, unclean: Mapping[TopicPartition, Position], tell: T
         place = position.target_topic, position.target_partition
         if position.transactional_id and place[0] in there and _has_leader(there[place[0]], place[1]):
             by_id.setdefault(position.transactional_id, []).append(place)
-    for name, partitions in sorted(by_id.items()):
+
+    async def shut_out(name: str) -> None:
         try:
-            await fence(site.target, name, partitions)
+            await fence(site.target, name, by_id[name])
         except FenceRefused as error:
             tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
         else:
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+    await gather_limited(shut_out, sorted(by_id))
 
 
 def _has_leader(topic: TopicMetadata, index: int) -> bool:

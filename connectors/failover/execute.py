@@ -48,8 +48,8 @@ _NAMED: Final = 5
 _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
 _LOOK_S: Final = 10.0
-#: Groups that are moved at a time, each by a transactional id of its own.
-_LANES: Final = 8
+#: Groups that are moved at a time, each by a transactional id of its own: a move takes some twenty round trips.
+_LANES: Final = 32
 #: Less than a consumer needs to join a group, commit and leave (``group.initial.rebalance.delay.ms`` is 3 s).
 _FRESH_S: Final = 2.0
 
@@ -82,7 +82,7 @@ class GroupMover:
 
     async def open(self) -> None:
         """Raises as :meth:`TransactionalWriter.open`."""
-        await gather_limited(lambda writer: writer.open(), self._writers)
+        await gather_limited(lambda writer: writer.open(), self._writers, _LANES)
 
     async def move_all(self, groups: Collection[Sequence[GroupMove]]) -> list[Finding]:
         """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
@@ -98,7 +98,7 @@ class GroupMover:
                 else:
                     findings.append(why)
 
-        await gather_limited(lane, self._writers[: len(waiting)])
+        await gather_limited(lane, self._writers[: len(waiting)], _LANES)
         return findings
 
     async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:

@@ -30,7 +30,8 @@ from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place,
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
-_AT_ONCE: Final = 64
+#: Each look-up in a map fetches a chunk of it: with 64, ten thousand take 17 s from a target 50 ms away.
+_AT_ONCE: Final = 512
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _CHANGELOG: Final = "-changelog"
 _NAMED: Final = 5
