@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -57,8 +57,14 @@ class Ran(NamedTuple):
         return self.arguments[0]
 
 
-async def run(trace: Path, strike: tuple[str, str], arguments: Sequence[str], pause_s: float, deadline_s: float) -> Ran:
-    """Run it; one that was suspended goes on after ``pause_s``. Raises TimeoutError."""
+async def run(
+    trace: Path,
+    strike: tuple[str, str],
+    arguments: Sequence[str],
+    suspended: Callable[[], Awaitable[object]],
+    deadline_s: float,
+) -> Ran:
+    """Run it; one that was ``suspended`` goes on once that has returned. Raises TimeoutError."""
     command = [sys.executable, "-m", "tests.kit.operators", str(trace), *strike, *arguments]
     output = trace.with_suffix(".txt")
     was_stopped = False
@@ -71,7 +77,7 @@ async def run(trace: Path, strike: tuple[str, str], arguments: Sequence[str], pa
                 while not await _has_ended(process):
                     if _is_stopped(process.pid):
                         was_stopped = True
-                        await asyncio.sleep(pause_s)
+                        await suspended()
                         process.send_signal(signal.SIGCONT)
         finally:
             if process.returncode is None:

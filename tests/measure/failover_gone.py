@@ -112,8 +112,11 @@ async def _prepare(eu: KafkaCluster, layout: Layout) -> None:
     settings = connection_settings({"bootstrap.servers": eu.bootstrap}, client_id="prepare", where="eu")
     target, admin = Cluster(settings), Admin(settings, "eu")
     try:
-        await asyncio.to_thread(_make_remote_topics, eu.bootstrap, layout)
-        await until_led(target, {f"us.{name}": count for name, count in layout.topics().items()})
+        topics = list(enumerate(layout.topics().items()))
+        for at in range(0, len(topics), _MADE_AT_ONCE):
+            some = topics[at : at + _MADE_AT_ONCE]
+            await asyncio.to_thread(_make_remote_topics, eu.bootstrap, layout, some)
+            await until_led(target, {f"us.{name}": count for _, (name, count) in some})
         await make_topics(eu.bootstrap, {_CHECKPOINTS: 1}, replicas=_NODES)
         await _write_records(eu.bootstrap, layout)
         await _store_positions(target, admin, layout)
@@ -122,19 +125,18 @@ async def _prepare(eu: KafkaCluster, layout: Layout) -> None:
         await asyncio.gather(admin.close(), target.close())
 
 
-def _make_remote_topics(bootstrap: str, layout: Layout) -> None:
-    """Each partition on one broker."""
+def _make_remote_topics(bootstrap: str, layout: Layout, some: Sequence[tuple[int, tuple[str, int]]]) -> None:
+    """Each partition on one broker. Of ``some`` topics their number, name and number of partitions."""
     admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="prepare", request_timeout_ms=120_000)
     topics: list[Any] = []
-    for at, (name, count) in enumerate(layout.topics().items()):
+    for at, (name, count) in some:
         first = at * _PER_TOPIC
         placed = {
             index: [_VICTIM + 1 if first + index in layout.stuck else 1 + index % _VICTIM] for index in range(count)
         }
         topics.append(NewTopic(name=f"us.{name}", replica_assignments=placed))
     try:
-        for at in range(0, len(topics), _MADE_AT_ONCE):
-            admin.create_topics(topics[at : at + _MADE_AT_ONCE], timeout_ms=120_000)
+        admin.create_topics(topics, timeout_ms=120_000)
     finally:
         admin.close()
 

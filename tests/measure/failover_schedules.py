@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import tempfile
@@ -38,7 +39,8 @@ _GROUPS: Final = 3
 _RECORDS: Final = 300
 _MORE: Final = 20
 _PARTITIONS: Final = {"plain": 2, "atomic": 1}
-_DEADLINE_S: Final = 300.0
+#: Of one command too: on a machine with a load of 40 its start alone took minutes.
+_DEADLINE_S: Final = 900.0
 _SESSION_S: Final = 60.0
 _CONFIG: Final = {
     # No consumer joins, commits and leaves in less, as with Kafka's default.
@@ -99,17 +101,29 @@ class Lane:
                 arguments += ["--group", f"{alias}-{number}-[0-9]", "--timeout", "90"]
                 arguments += ["--source-gone", alias] if is_gone else []
             arguments += ["--execute", "--yes"]
-            strike, pause_s = draw_strike(chance, command), chance.choice([0.3, 1.0, 1.0]) * stage.pause_s
-            tasks.append(self._operate(f"{seed}-{alias}-{at}", after_s, arguments, strike, pause_s))
+            strike = draw_strike(chance, command)
+            busy = chance.sample(groups, 2)
+            pause_s = chance.choice([0.2, 0.8, 1.0]) * stage.pause_s
+            tasks.append(self._operate(f"{seed}-{alias}-{at}", after_s, arguments, strike, (pause_s, busy)))
         ended = [one for one in await asyncio.gather(*tasks) if one]
         return f"seed {seed} in {alias}{', source gone' * is_gone}: {', '.join(ended)}"
 
     async def _operate(
-        self, name: str, after_s: float, arguments: Sequence[str], strike: tuple[str, str], pause_s: float
+        self,
+        name: str,
+        after_s: float,
+        arguments: Sequence[str],
+        strike: tuple[str, str],
+        pause: tuple[float, Sequence[str]],
     ) -> str:
+        """``pause``: for how many seconds at least it is suspended, and which groups are used at the target then."""
+
+        async def suspended() -> None:
+            await asyncio.gather(asyncio.sleep(pause[0]), *(self._read(False, one, 10, 0) for one in pause[1]))
+
         await asyncio.sleep(after_s)
         trace = self._stage.folder / f"{name}.jsonl"
-        done = await run(trace, strike, arguments, pause_s, _DEADLINE_S)
+        done = await run(trace, strike, arguments, suspended, _DEADLINE_S)
         self.moved.ran.append(done)
         return f"{done.command} {done.exit_code}{' suspended' * done.was_stopped}"
 
@@ -198,13 +212,14 @@ class Stage:
                 await reader.read_to_end()
 
 
-async def _play_all(lanes: Sequence[Lane], seeds: Sequence[int]) -> None:
+async def _play_all(lanes: Sequence[Lane], seeds: Sequence[int], until_s: float) -> None:
+    """None is begun after ``until_s``, by the monotonic clock."""
     waiting = list(enumerate(seeds))
     done = 0
 
     async def play(lane: Lane) -> None:
         nonlocal done
-        while waiting:
+        while waiting and time.monotonic() < until_s:
             said = await lane.play(*waiting.pop(0))
             done += 1
             _say(f"{done} of {len(seeds)}: {said}")
@@ -212,12 +227,13 @@ async def _play_all(lanes: Sequence[Lane], seeds: Sequence[int]) -> None:
     await asyncio.gather(*map(play, lanes))
 
 
-async def _run(stage: Stage, lanes: Sequence[Lane], seeds: Sequence[int]) -> list[str]:
+async def _run(stage: Stage, lanes: Sequence[Lane], seeds: Sequence[int], minutes: float) -> list[str]:
+    until_s = time.monotonic() + 60 * minutes
     for lane in lanes:
         await lane.write(_RECORDS)
         up = f"the flow of {lane.moved.alias} answers"
         await asyncio.to_thread(wait_until, lambda lane=lane: stage.answers(lane.moved.alias), _DEADLINE_S, up)
-    await _play_all(lanes, seeds)
+    await _play_all(lanes, seeds, until_s)
     history = await read_history(stage.eu.bootstrap)
     faults: list[str] = []
     counts: Counter[str] = Counter()
@@ -260,6 +276,7 @@ def main(arguments: Sequence[str]) -> int:
     """Return 0 if there was no fault."""
     parser = argparse.ArgumentParser(prog="failover_schedules", description=__doc__)
     parser.add_argument("--schedules", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=120.0, help="no schedule is begun after so many")
     parser.add_argument("--lanes", type=int, default=5, help="schedules at a time")
     parser.add_argument(
         "--pause", type=float, default=30.0, help="an operator is suspended for so many seconds, or a third"
@@ -268,6 +285,7 @@ def main(arguments: Sequence[str]) -> int:
         "--seed", type=int, default=random.SystemRandom().randrange(2**31), help="of the first; then + 1"
     )
     options = parser.parse_args(arguments)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each member that comes and goes
     _say(f"{options.schedules} schedules of a failover, seeds from {options.seed}, load {os.getloadavg()[0]:.1f}")
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="heliograph-failover-schedules-"))
@@ -280,7 +298,9 @@ def main(arguments: Sequence[str]) -> int:
             for lane in lanes:
                 asyncio.run(make_topics(us.bootstrap, lane.topics))
             mirror.start()
-            faults = asyncio.run(_run(stage, lanes, range(options.seed, options.seed + options.schedules)))
+            faults = asyncio.run(
+                _run(stage, lanes, range(options.seed, options.seed + options.schedules), options.minutes)
+            )
     _say(f"{time.monotonic() - began_s:.0f} s, load {os.getloadavg()[0]:.1f}, {len(faults)} faults; traces in {folder}")
     for fault in faults:
         _say(f"fault: {fault}")
