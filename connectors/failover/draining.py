@@ -211,13 +211,16 @@ async def fence_writers(site: Site, tell: Tell) -> None:
         known = there[one.target_topic].partitions.get(one.target_partition) if one.target_topic in there else None
         if known is not None and known.leader >= 0:
             by_id.setdefault(one.transactional_id, []).append((one.target_topic, one.target_partition))
-    for name, partitions in sorted(by_id.items()):
+
+    async def shut_out(name: str) -> None:
         try:
-            await fence(site.target, name, partitions)
+            await fence(site.target, name, by_id[name])
         except FenceRefused as error:
             tell(f"{site.flow.flow}: its last writer cannot be shut out: {error}")
         else:
             tell(f"{site.flow.flow}: its last writer, {name}, ended without a word and is shut out")
+
+    await gather_limited(shut_out, sorted(by_id))
 
 
 async def _end_of(target: Cluster, position: Position, known: TopicMetadata | None) -> CopiedEnd:

@@ -34,7 +34,7 @@ from connectors.failover.draining import (
 )
 from connectors.failover.group_reads import why_silent
 from connectors.failover.journal import GroupBefore, Journal, State
-from connectors.failover.lease import InHand, Lease, await_no_way_back, hold
+from connectors.failover.lease import LANES, InHand, Lease, await_no_way_back, hold
 from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
 from connectors.failover.proving import prove
 from connectors.failover.site import Site
@@ -81,7 +81,7 @@ class GroupMover:
                 else:
                     findings.append(why)
 
-        await gather_limited(lane, self._lease.lanes[: len(waiting)])
+        await gather_limited(lane, self._lease.lanes[: len(waiting)], LANES)
         return findings
 
     async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:

@@ -36,7 +36,8 @@ from connectors.settings import MirrorSourceSettings
 T = TypeVar("T")
 P = TypeVar("P", bound=Partition)
 
-_AT_ONCE: Final = 64
+#: Each look-up in a map fetches a chunk of it: with 64, ten thousand take 17 s from a target 50 ms away.
+_AT_ONCE: Final = 512
 #: Of the look at one group: its coordinator may not answer.
 _GROUP_S: Final = 30.0
 _NO_CHECKPOINT: Final = (

@@ -40,8 +40,8 @@ _RENEW_S: Final = 4.0
 #: Who is killed within one leaves it open, and the next run waits for its end before it can look.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 PARTITION_KEY: Final = b"failover"
-#: Groups that are moved at a time, each by a transactional id of its own.
-LANES: Final = 8
+#: Groups that are moved at a time, each by a transactional id of its own: a move takes some twenty round trips.
+LANES: Final = 32
 
 
 class InHand(PermanentError):
@@ -151,7 +151,7 @@ class Lease:
         """Raises InHand, and as the cluster. Of two that begin at the same moment the later one goes on."""
         await await_free(lambda: look(self._target, self._topic, self._flow), self.record)
         await self._writer.open()
-        await gather_limited(lambda lane: lane.open(), self.lanes)
+        await gather_limited(lambda lane: lane.open(), self.lanes, LANES)
         await self.store()
 
     async def store(self, *, step: str | None = None, records: Sequence[OutRecord] = ()) -> None:

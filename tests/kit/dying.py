@@ -4,9 +4,9 @@
     python -m tests.kit.dying 3 PID failover mm2.properties --to eu ...
     python -m tests.kit.dying EndTxn 0 failover mm2.properties --to eu ...
 
-The first says at which act, by its number or as the first one so called, the second which process: 0 for its own. Acts
-are the requests that change a cluster, and those that change a connector; the blow falls before the act is. Where there
-are fewer acts it ends as ``heliograph`` does.
+The first says at which act, by its number or as the first one so called (``EndTxn:2``: the second), the second which
+process: 0 for its own. Acts are the requests that change a cluster, and those that change a connector; the blow falls
+before the act is. Where there are fewer acts it ends as ``heliograph`` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -59,15 +60,21 @@ def run_dying(act: int | str, pid: int, arguments: Sequence[str]) -> Ended:
     return Ended(done.returncode, struck, done.stdout, errors)
 
 
-def _strike_at(which: str, pid: int) -> None:
-    """Count acts from now on."""
+def strike_at(which: str, blow: Callable[[], None]) -> None:
+    """Count acts from now on, and strike the ``blow`` before one of them, once."""
+    name, _, ordinal = which.partition(":")
     acts = itertools.count(1)
+    so_called = itertools.count(1)
 
     def act(what: str) -> None:
         number = next(acts)
-        if str(number) == which or (what.startswith(which) and not which.isdigit()):
+        if which.isdigit():
+            is_due = str(number) == which
+        else:
+            is_due = what.startswith(name) and next(so_called) == int(ordinal or 1)
+        if is_due:
             print(f"{_STRUCK}{what}", file=sys.stderr, flush=True)
-            os.kill(pid or os.getpid(), signal.SIGKILL)
+            blow()
 
     call, ask = Connection.call, RestClient.ask
 
@@ -86,6 +93,6 @@ def _strike_at(which: str, pid: int) -> None:
 
 
 if __name__ == "__main__":
-    _strike_at(sys.argv[1], int(sys.argv[2]))
+    strike_at(sys.argv[1], partial(os.kill, int(sys.argv[2]) or os.getpid(), signal.SIGKILL))
     del sys.argv[1:3]
     main()

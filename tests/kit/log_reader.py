@@ -7,8 +7,9 @@ counts as not there. For judges, which go on reading while a run goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -170,6 +171,21 @@ class LogReader:
                 self._take_batch((topic, index), log.position, batch)
             log.position = batch.next_offset
         return log.position
+
+
+@contextlib.asynccontextmanager
+async def reading(
+    bootstrap: str, take: Callable[[Key, int, Any], None], topics: Mapping[str, int]
+) -> AsyncIterator[LogReader]:
+    """A reader of what is committed in ``topics``, by their numbers of partitions; open."""
+    reader = LogReader(bootstrap, take, committed=True)
+    for topic, count in topics.items():
+        reader.follow(topic, count)
+    await reader.open()
+    try:
+        yield reader
+    finally:
+        await reader.close()
 
 
 class _Aborted:

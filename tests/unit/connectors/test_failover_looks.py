@@ -112,7 +112,7 @@ def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
         await asyncio.sleep(0.05)
 
     async def estimate() -> Rehearsal:
-        names = tuple(f"g{number:02}" for number in range(20))
+        names = tuple(f"g{number:02}" for number in range(70))
         moves = tuple(GroupMove(one, *[getattr(MOVE, name) for name in MOVE.__slots__[1:]]) for one in names)
         lag = FlowLag((PartitionLag("orders", 0, "us.orders", 30, 35, 5, 0, 4000),))
         found = plan(Snapshot("us", "eu", lag=lag, groups=Groups(names, moves)), Wish())
@@ -125,7 +125,7 @@ def test_a_rehearsal_tells_what_it_measured_from_what_it_estimates(
     done = asyncio.run(estimate())
     assert len(asked) == 2 * rehearse._MEASURED
     assert (done.estimated_s["drain"], done.estimated_s["stop"]) == (4.0, 2.0)
-    assert 1.2 < done.estimated_s["moves"] < 3, "three turns of eight groups, with eight requests of 50 ms"
+    assert 1.2 < done.estimated_s["moves"] < 3, "three turns of 32 groups, with eight requests of 50 ms"
     show_rehearsal(done)
     said = capsys.readouterr().out
     assert "(measured: collect 1.0 s, plan 0.0 s, sample 0.5 s; estimated: drain 4.0 s, stop 2.0 s, moves " in said

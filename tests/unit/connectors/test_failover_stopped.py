@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -101,6 +102,23 @@ async def test_nobody_is_shut_out_of_a_topic_that_is_gone(monkeypatch: pytest.Mo
     monkeypatch.setattr(draining, "_positions", answers(unclean))
     await draining.fence_writers(site(), print)
     assert fenced == [("writer", [("us.orders", 0)])]
+
+
+async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fence takes ten round trips."""
+    together = asyncio.Barrier(3)
+
+    async def fence(*_: Any) -> None:
+        await together.wait()
+
+    monkeypatch.setattr(draining, "known_topics", answers({"us.orders": topic("us.orders")}))
+    monkeypatch.setattr(draining, "fence", fence)
+    writers = {TopicPartition("orders", at): replace(POSITION, transactional_id=f"writer-{at}") for at in range(3)}
+    monkeypatch.setattr(draining, "_positions", answers(writers))
+    said: list[str] = []
+    async with asyncio.timeout(1):
+        await draining.fence_writers(site(), said.append)
+    assert len(said) == 3
 
 
 # -- flows -----------------------------------------------------------------------------------------------------
