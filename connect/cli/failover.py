@@ -22,6 +22,7 @@ from connect.core.errors import ConfigError, PermanentError
 if TYPE_CHECKING:
     from connect.cli.flow_control import RestControl
     from connectors.failover.execute import Failover
+    from connectors.failover.journal import Run
     from connectors.failover.plan import Plan, Wish
     from connectors.failover.returning import Failback
     from connectors.failover.site import Site
@@ -244,7 +245,7 @@ async def _failover(
     if arguments.as_json:
         show_json(as_json(done.plan, done))
     else:
-        show_done(done, everything=arguments.everything)
+        show_done(done, arguments.file, everything=arguments.everything)
         servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
         print(f"clients there: bootstrap.servers = {servers}")
     if arguments.on_done is not None:
@@ -310,14 +311,22 @@ async def _undo(site: Site, _: Wish, arguments: Arguments, controls: _Controls) 
         f"{counted(len(run.denied), 'topic')}"
     )
     print(f"to take back: {what}" + (f"; changed by {run.owner}: {run.command}" if run.owner else ""))
+    would_stay = await undo.gone_on(site, run)
+    for line in would_stay:
+        print(f"would be left: {line}")
     if not arguments.executes or not confirmed(arguments, "Take this back?"):
         print("nothing was changed" + ("" if arguments.executes else "; --execute does it"))
-        return EXIT_OK
+        return _undo_code(would_stay, run)
     async with hold(site, "heliograph undo") as lease:
         left = await undo.take_back(site, run, lease, tell_on_stderr, controls)
     print(f"{site.flow.flow} stays as it is: if the failover has stopped it, start it (heliograph connectors resume)")
     for line in left:
         print(f"left as it is: {line}")
+    return _undo_code(left, run)
+
+
+def _undo_code(left: Sequence[str], run: Run) -> int:
+    """0: all is taken back; 2: nothing is; 3: some is left."""
     if not left:
         return EXIT_OK
     return EXIT_SOME_LEFT if len(left) < len(run.groups) + bool(run.starts) + bool(run.begins) else EXIT_NO_GO

@@ -19,6 +19,8 @@ from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove,
 from connectors.lag import together
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from connectors.failover.execute import Done
     from connectors.failover.rehearse import Rehearsal
 
@@ -145,8 +147,8 @@ def show_rehearsal(done: Rehearsal) -> None:
     _show_blocked(plan)
 
 
-def show_done(done: Done, *, everything: bool) -> None:
-    """What was moved, what was left and why, and how to go on."""
+def show_done(done: Done, file: Path, *, everything: bool) -> None:
+    """What was moved, what was left and why, and how to go on. ``file`` is the one that was given."""
     plan = done.plan
     show_proofs(done.proofs, everything=everything)
     _show_blocked(plan)
@@ -156,7 +158,7 @@ def show_done(done: Done, *, everything: bool) -> None:
     _say(
         f"done: {counted(moved, 'group')} moved, {len(plan.of(Outcome.IN_PLACE))} in place already, "
         f"{len(plan.blocked)} left; start readers and writers on cluster {plan.snapshot.target}; to take it back: "
-        f"heliograph undo mm2.properties --to {plan.snapshot.target} --execute"
+        f"heliograph undo {file} --to {plan.snapshot.target} --execute"
     )
 
 

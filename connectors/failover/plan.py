@@ -169,7 +169,7 @@ _REMEDIES: Final[Mapping[Rule, str]] = {
     Rule.NO_TOPIC: "correct the name behind --topic",
     Rule.NO_CHECKPOINT: "set it by time: --at TIME --group {group} --topic TOPIC",
     Rule.COPY_TIME: "choose the time by when records were copied, and say --accept copy-time={group}",
-    Rule.UNREADABLE: f"{_RUN_AGAIN}, for this group alone: --group {{group}}",
+    Rule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone: --group {{group}}",
     Rule.AHEAD: (
         "to take it back: --rewind {group}; if its consumers have read so far on the target themselves: --keep-offset "
         "{group}"

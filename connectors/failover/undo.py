@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from connect.core.errors import ConfigError
+from connect.kafka.concurrency import gather_limited
 from connect.kafka.group_offsets import Committed, GroupInUse, Partition, committed
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import FlowControl, Tell, why_back_runs, why_running
@@ -39,6 +40,13 @@ def why_kept(group: str, rows: Sequence[GroupBefore], now: Mapping[Partition, Co
                 f"moved to {one.after}"
             )
     return ""
+
+
+async def gone_on(site: Site, run: Run) -> list[str]:
+    """Why groups would stay as they are, if ``run`` was taken back now. Raises as the target."""
+    groups = sorted(run.groups.items())
+    now = await gather_limited(lambda one: committed(site.target, one[0]), groups)
+    return [why for (group, rows), at in zip(groups, now, strict=True) if (why := why_kept(group, rows, at))]
 
 
 async def take_back(

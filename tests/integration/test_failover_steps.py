@@ -159,6 +159,8 @@ async def test_a_group_that_went_on_is_not_taken_back(copied: Copied, capsys: Ca
     first, *others = copied.groups
     went_on = copied.wanted()[first] + 1
     await commit(copied.bootstrap[copied.eu], first, {copied.topic: went_on})
+    assert await asyncio.to_thread(run_undo, copied.arguments()) == EXIT_SOME_LEFT, "a look says it as well"
+    assert f"would be left: group {first} stays as it is" in capsys.readouterr().out
     assert await asyncio.to_thread(run_undo, copied.arguments(executes=True)) == EXIT_SOME_LEFT
     assert f"group {first} stays as it is, in all partitions" in capsys.readouterr().out
     assert await copied.stored() == {first: went_on, **dict.fromkeys(others)}
