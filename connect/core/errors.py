@@ -86,6 +86,10 @@ class SecurityError(PermanentError):
     """A broker refuses who we are, we refuse who it is, or a key store cannot be used."""
 
 
+class NotRunning(PermanentError):
+    """A connector is not here, or not started yet: it cannot say its tasks now."""
+
+
 class TooManyTasks(PermanentError):
     """A connector configures more tasks than ``tasks.max`` allows (KIP-1004)."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from connect.core.configlog import commit_record, is_text, task_records
-from connect.core.errors import PermanentError, RetriableError, TooManyTasks
+from connect.core.errors import NotRunning, PermanentError, RetriableError, TooManyTasks
 from connect.core.events import ComputeTaskConfigs, FailConnector, SendTaskConfigs
 from connect.core.herder_state import HerderState, Step, pause_ms
 from connect.core.herding import Forbidden
@@ -184,10 +184,9 @@ def _concluded(s: HerderState, connector: str, error: Exception | None) -> None:
     publishing.retry_at_ms[connector] = s.now_ms + wait_ms
     first_ms = publishing.first_ms.setdefault(connector, s.now_ms)
     quiet = isinstance(error, Forbidden) and s.now_ms <= first_ms + _KEY_GRACE_MS
-    s.say(
-        f"The tasks of {connector} could not be configured; tried again in {wait_ms} ms: {error}",
-        "debug" if quiet else "error",
-    )
+    # One that is starting asks for its tasks before it can say them; its start tells what keeps it from running.
+    level = "debug" if quiet else "info" if isinstance(error, NotRunning) else "error"
+    s.say(f"The tasks of {connector} could not be configured; tried again in {wait_ms} ms: {error}", level)
 
 
 def _changed(s: HerderState, connector: str, configs: tuple[Mapping[str, str], ...]) -> bool:

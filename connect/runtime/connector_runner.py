@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from connect.api.connector import Props
 from connect.api.source import OffsetReader, SourceConnector
-from connect.core.errors import PermanentError
+from connect.core.errors import NotRunning
 from connect.core.lifecycle import Phase, Step, step_to
 from connect.core.model import State, TargetState
 from connect.kafka.concurrency import Scope
@@ -27,10 +27,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 1.0
-
-
-class NotRunning(PermanentError):
-    """The connector is not here, or not started: it cannot say its tasks now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from connect.core.errors import NotRunning
 from connect.core.herder_tasks import InvalidTaskConfigs, checked
 from connect.core.model import TargetState, TaskId
 from connect.core.providers import ConfigTransformer
 from connect.core.worker_config import WorkerConfig
-from connect.runtime.connector_runner import ConnectorRunner, NotRunning
+from connect.runtime.connector_runner import ConnectorRunner
 from connect.runtime.counters import Starts
 from connect.runtime.listener import WorkerListener
 from connect.runtime.making import Check, Maker, TaskOrder, check_task_count

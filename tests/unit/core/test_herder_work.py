@@ -5,7 +5,7 @@ import pytest
 from connect.core import events
 from connect.core.auto_restart import ENABLED
 from connect.core.configlog import logger_record, restart_record
-from connect.core.errors import TooManyTasks
+from connect.core.errors import NotRunning, TooManyTasks
 from connect.core.events import (
     ChangeTarget,
     ComputeTaskConfigs,
@@ -496,9 +496,12 @@ def test_without_internal_rest_they_wait() -> None:
     assert bench.herder.next_deadline_ms() == bench.now_ms + 250
 
 
-def test_a_connector_that_cannot_say_its_tasks_is_asked_again() -> None:
+@pytest.mark.parametrize(("error", "level"), [(ValueError("not now"), "error"), (NotRunning("it starts"), "info")])
+def test_a_connector_that_cannot_say_its_tasks_is_asked_again(error: Exception, level: str) -> None:
+    """One that starts may want them before it has started, which is no error (Kafka ``reconfigureConnector``)."""
     bench = leading()
-    assert computed(bench, error=ValueError("not now")) == []
+    assert computed(bench, error=error) == []
+    assert [said.level for said in bench.said] == [level]
     assert kinds(bench.tick(250)) == ["ComputeTaskConfigs"]
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from connect.api.connector import Props
 from connect.api.source import EngineTask, SourceConnector
-from connect.core.errors import PermanentError, TooManyTasks
+from connect.core.errors import NotRunning, PermanentError, TooManyTasks
 from connect.core.model import State, TargetState, TaskId
 from connect.core.worker_config import WorkerConfig
-from connect.runtime.connector_runner import NotRunning
 from connect.runtime.counters import Starts
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
