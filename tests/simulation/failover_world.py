@@ -341,7 +341,8 @@ async def play(world: World) -> None:
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    """Put the world's brokers in the place of real ones."""
+    """Put the world's brokers in the place of real ones. Few groups are moved at a time, so that some wait."""
+    monkeypatch.setattr(lease, "LANES", 8)
     monkeypatch.setattr(lease, "TransactionalWriter", world.writer)
     for module in (lease, journal):
         monkeypatch.setattr(module, "wall_ms", world.now_ms)

@@ -149,7 +149,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (_store_not_shut_out, 60),
     (_first_positions_are_not_checked, 0),
     (_no_marker_awaited, 0),
-    (_holes_are_passed, 360),
+    (_holes_are_passed, 530),
     (_nothing_is_compared, 0),
     (_renumbered_while_in_doubt, 1430),
     (_another_log_is_scanned, 1830),
