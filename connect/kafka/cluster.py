@@ -1,7 +1,7 @@
 """A cluster as seen from a client: where its brokers are, who leads what, and one connection per broker and purpose.
 
-Addresses, connections and leader epochs are kept. Leaders are not: who needs to know one asks, and asks again when
-refused.
+Addresses, connections, leader epochs and, while they answer, coordinators are kept. Leaders are not: who needs to know
+one asks, and asks again when refused.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ _TOPICS_AT_ONCE: Final = 20
 _NO_ID: Final = UUID(int=0)
 _KEY_TYPES: Final = {"group": 0, "transaction": 1}
 _COORDINATOR_KEYS_FROM: Final = 4
+#: Groups and transactional ids whose coordinators are kept; the one that was found first is dropped first.
+_MOST_COORDINATORS: Final = 10_000
+#: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the broker does not coordinate this group or id (any more).
+NOT_THE_COORDINATOR: Final = frozenset({15, 16})
 _AUTHORIZATION_FAILED: Final = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
 _UNKNOWN_SERVER_ERROR: Final = -1
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -119,6 +123,7 @@ class Cluster:
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._scope = Scope(f"cluster {self.name}")
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[ClusterMetadata]] = {}
         self._addresses_stale = True
@@ -261,9 +266,28 @@ class Cluster:
     async def coordinator(self, key: str, kind: CoordinatorKind) -> Connection:
         """The connection, of its own purpose, to the coordinator of a group or transactional id.
 
+        One that was found before is taken while it answers, so an answer's error code goes to ``forget_coordinator``.
+
         Raises: as ``find_coordinator``.
         """
-        return await self.connection(await self.find_coordinator(key, kind), kind)
+        node = self._coordinators.get((kind, key))
+        known = None if node is None else self.opened(node, kind)
+        if known is not None and known.answered_s is not None:
+            silent_s = asyncio.get_running_loop().time() - known.answered_s
+            if silent_s * 1000 < self._lookup_timeout_ms:
+                return known
+        self._coordinators.pop((kind, key), None)
+        node = await self.find_coordinator(key, kind)
+        connection = await self.connection(node, kind)
+        self._coordinators[kind, key] = node
+        if len(self._coordinators) > _MOST_COORDINATORS:
+            del self._coordinators[next(iter(self._coordinators))]
+        return connection
+
+    def forget_coordinator(self, key: str, kind: CoordinatorKind, code: int) -> None:
+        """Look the coordinator up again the next time, if an error code says that it is another broker."""
+        if code in NOT_THE_COORDINATOR:
+            self._coordinators.pop((kind, key), None)
 
     async def find_coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: int | None = None) -> int:
         """The id of the broker that coordinates a group or transactional id.

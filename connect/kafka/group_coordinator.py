@@ -8,8 +8,8 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeGroupsRequest
 
 from connect.core.errors import RetriableError
-from connect.kafka.cluster import Cluster
-from connect.kafka.group_requests import NOT_THE_COORDINATOR, GroupSettings
+from connect.kafka.cluster import NOT_THE_COORDINATOR, Cluster
+from connect.kafka.group_requests import GroupSettings
 
 #: Look-ups, opening, heartbeats: a part of the session, so that a broker that is stuck does not cost all of it, but
 #: enough for TLS and SASL.

@@ -248,6 +248,7 @@ async def commit_in_transaction(
                 raise _refusal(
                     cluster, f"let group {group} be moved in {topic_row.name}", group, row.error_code, "READ"
                 )
+            cluster.forget_coordinator(group, "group", row.error_code)
             check(cluster, transactional_id, f"TxnOffsetCommit of group {group}", row.error_code)
 
 
@@ -255,7 +256,8 @@ async def listed_group(cluster: Cluster, group: str) -> GroupListing | None:
     """What the group's coordinator lists of it; None if there is no such group. Raises as :func:`list_groups`."""
 
     async def attempt() -> GroupListing | None:
-        connection = await cluster.coordinator(group, "group")
+        # A broker that coordinates the group no more does not say so here: its list lacks the group.
+        connection = await cluster.connection(await cluster.find_coordinator(group, "group"), "group")
         answer = await connection.call(ListGroupsRequest(states_filter=[], types_filter=[]))
         if answer.error_code:
             raise _refusal(cluster, f"list group {group}", group, answer.error_code)
@@ -355,6 +357,7 @@ def _by_topic(partitions: Collection[Partition]) -> dict[str, list[int]]:
 
 
 def _refusal(cluster: Cluster, what: str, group: str, code: int, right: str = _LOOKING) -> HeliographError:
+    cluster.forget_coordinator(group, "group", code)
     line = f"cluster {cluster.name} does not {what}: {error_name(code)}"
     if code in _REFUSED:
         return NotAuthorized(f"{line}; grant {right} on group {group} and on its topics")

@@ -28,8 +28,6 @@ _GROUP_MAX_SIZE_REACHED: Final = 81
 _FENCED_INSTANCE_ID: Final = 82
 #: The coordinator does not count us in any more.
 NOT_A_MEMBER: Final = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, _FENCED_INSTANCE_ID})
-#: The broker does not coordinate this group (any more): look for who does.
-NOT_THE_COORDINATOR: Final = frozenset({15, 16})
 #: From version 9 on a leader may be told to assign nothing, which is for members of a fixed name (KIP-814).
 _JOIN_AT_MOST: Final = 8
 #: What brokers take of a reason (Java's ``JoinGroupRequest.maybeTruncateReason``).

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kafka.errors import for_code
@@ -185,11 +186,13 @@ async def _ask(
     """Offset and error code of each partition."""
     if not partitions:
         return {}
-    found: dict[Partition, tuple[int, int]] = {}
     if metadata is None:
         metadata = await cluster.metadata({topic for topic, _ in partitions})
-    for leader, of_leader in _by_leader(cluster, partitions, metadata).items():
-        found |= await _ask_leader(cluster, leader, of_leader, timestamp_ms, isolation, metadata)
+    ask = partial(_ask_leader, cluster, timestamp_ms=timestamp_ms, isolation=isolation, metadata=metadata)
+    by_leader = _by_leader(cluster, partitions, metadata)
+    found: dict[Partition, tuple[int, int]] = {}
+    for answered in await gather_limited(lambda leader: ask(leader, by_leader[leader]), by_leader):
+        found |= answered
     return found
 
 
@@ -214,13 +217,17 @@ async def _ask_leader(
     isolation: int,
     metadata: ClusterMetadata,
 ) -> dict[Partition, tuple[int, int]]:
+    """Offset and error code of each partition that the leader answers for; its requests do not wait for each other."""
     found: dict[Partition, tuple[int, int]] = {}
-    asked = list(partitions)
-    for first in range(0, len(asked), _MOST_ASKED):
-        request = _request(asked[first : first + _MOST_ASKED], timestamp_ms, isolation, metadata)
+
+    async def ask(some: Sequence[Partition]) -> None:
+        request = _request(some, timestamp_ms, isolation, metadata)
         answer = await (await cluster.connection(leader)).call(request)
         for topic in answer.topics:
-            found |= {(topic.name, row.partition_index): (row.offset, row.error_code) for row in topic.partitions}
+            found.update({(topic.name, row.partition_index): (row.offset, row.error_code) for row in topic.partitions})
+
+    asked = list(partitions)
+    await gather_limited(ask, [asked[first : first + _MOST_ASKED] for first in range(0, len(asked), _MOST_ASKED)])
     return found
 
 

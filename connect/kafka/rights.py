@@ -98,6 +98,7 @@ async def group_rights(cluster: Cluster, group: str) -> Operations:
     if row.error_code == _GROUP_REFUSED:
         return NO_RIGHT
     if row.error_code:
+        cluster.forget_coordinator(group, "group", row.error_code)
         raise RetriableError(f"cluster {cluster.name} does not say what we may do with group {group} at the moment")
     return _operations(row.authorized_operations)
 

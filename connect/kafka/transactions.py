@@ -419,6 +419,7 @@ async def commit_transaction(
         )
         if answer.error_code not in _NOT_YET or waiting_s is None:
             break
+        cluster.forget_coordinator(transactional_id, "transaction", answer.error_code)
         await asyncio.sleep(waiting_s)
     check(cluster, transactional_id, "EndTxn", answer.error_code)
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -495,6 +496,7 @@ def check(cluster: Cluster, transactional_id: str, api: str, code: int, partitio
     """Raise what an error code of a transactional request means, if it is one."""
     if not code:
         return
+    cluster.forget_coordinator(transactional_id, "transaction", code)
     what = f"cluster {cluster.name}: {api} for transactional id {transactional_id}"
     what += f", {partition}: {error_name(code)}" if partition else f": {error_name(code)}"
     if code == _CONCURRENT_TRANSACTIONS:

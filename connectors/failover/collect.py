@@ -87,7 +87,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
     if target_error:
         raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
-    places = Places(site.flow, site.back, site.checkpoints, source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.maps)
     look_at = GroupsLook(site, wish, source, places)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
@@ -306,7 +306,7 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> Groups:
     """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
-    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target)
+    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target, site.maps)
     await places.begin()
     return await GroupsLook(site, wish, site.source, places).groups()
 

@@ -93,6 +93,21 @@ class _Map:
         return await _candidate(found, offset, target, partial(inverse, pair), is_passed=offset <= passed)
 
 
+class Maps:
+    """Readers of offset maps, one of each map, for the looks of one command. A later look reads what was added since an
+    earlier one, and fetches no chunk again that is still kept (see :class:`connectors.map_reader.MapLimits`)."""
+
+    def __init__(self) -> None:
+        self._readers: dict[tuple[Cluster, str, str, bool], MapReader] = {}
+
+    def of(self, cluster: Cluster, flow: MirrorSourceSettings, *, must_be_seen: bool = True) -> MapReader:
+        """Return the reader of the map that ``flow`` stores on ``cluster``; ``must_be_seen`` as there."""
+        key = cluster, flow.map_topic, flow.name, must_be_seen
+        if key not in self._readers:
+            self._readers[key] = MapReader(cluster, flow.map_topic, connector=flow.name, must_be_seen=must_be_seen)
+        return self._readers[key]
+
+
 class Places:
     """Between the clusters of a flow.
 
@@ -100,6 +115,7 @@ class Places:
         flow: To where a reader goes.
         back: The flow the other way; it need not be enabled, and then its map need not be there to be seen.
         target: Where the reader goes; ``source`` None where it is gone.
+        maps: Whose readers are followed; one look at a time.
     """
 
     def __init__(
@@ -109,18 +125,18 @@ class Places:
         checkpoints: CheckpointSettings,
         source: Cluster | None,
         target: Cluster,
+        maps: Maps,
     ) -> None:
         self.flow = flow
         self._target = target
         #: The map of the flow to the target.
-        self.there = MapReader(target, flow.map_topic, connector=flow.name)
+        self.there = maps.of(target, flow)
         self._there = _Map(self.there, source, target)
         self._back: _Map | None = None
         self._by_syncs: Translator | None = None
         self._back_flow = back.flow
         if source is not None:
-            reader = MapReader(source, back.map_topic, connector=back.name, must_be_seen=back.enabled)
-            self._back = _Map(reader, target, source)
+            self._back = _Map(maps.of(source, back, must_be_seen=back.enabled), target, source)
             syncs = OffsetSyncs(
                 source if checkpoints.syncs_on_source else target, checkpoints.offset_syncs_topic, only_last=False
             )

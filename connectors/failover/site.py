@@ -10,6 +10,7 @@ from connect.core.errors import ConfigError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.settings import CheckpointSettings, checkpoint_settings
+from connectors.failover.places import Maps
 from connectors.flows import Connector, Flow, MirrorMakerConfig
 from connectors.settings import MirrorSourceSettings
 
@@ -32,6 +33,7 @@ class Site:
     others: tuple[str, ...] = ()
     #: Runs that hold a lease with these connections.
     held: set[str] = field(default_factory=set)
+    maps: Maps = field(default_factory=Maps)
 
     def turned(self) -> Site:
         """The same for who goes the other way. ``checkpoints`` stay, which only say where groups stand."""

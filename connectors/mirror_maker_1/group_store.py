@@ -60,6 +60,7 @@ class GroupOffsets:
             again = await self._commit({one: offsets[one] for one in too_large}, generation, member)
             refused = {one: code for one, code in refused.items() if one not in too_large} | again
         for code in set(refused.values()):
+            self._cluster.forget_coordinator(self._group_id, "group", code)
             what = f"cluster {self._cluster.name}: committing offsets of group {self._group_id}: {error_name(code)}"
             if code in _REFUSED:
                 raise NotAuthorized(f"{what}; grant READ on group {self._group_id} and on its topics")

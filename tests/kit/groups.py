@@ -40,6 +40,7 @@ async def describe(cluster: Cluster, group: str) -> Picture | None:
         return None
     (found,) = answer.groups
     if found.error_code:
+        cluster.forget_coordinator(group, "group", found.error_code)
         return None
     members = {
         member.member_id: Member(

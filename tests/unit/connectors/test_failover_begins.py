@@ -135,7 +135,7 @@ async def look(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )  # fmt: skip
-    found = Places(flow, back, settings, *clusters)
+    found = Places(flow, back, settings, *clusters, places.Maps())
     await found.begin()
     place = await found.place("orders", 0, offset)
     if place is None:

@@ -15,7 +15,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, starting
 from connectors.failover.denying import FirstRules
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.places import Places
+from connectors.failover.places import Maps, Places
 from connectors.failover.plan import Wish
 from connectors.failover.snapshot import Groups
 from connectors.lag import FlowLag
@@ -68,6 +68,7 @@ def site(*, enabled: bool) -> Any:
         back=flow("eu", "us", enabled=enabled),
         source=Us(),
         target=Eu(),
+        maps=Maps(),
     )
 
 
@@ -80,7 +81,7 @@ def places(of: Any) -> Places:
         target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )
-    return Places(of.flow, of.back, settings, of.source, of.target)
+    return Places(of.flow, of.back, settings, of.source, of.target, Maps())
 
 
 async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> None:

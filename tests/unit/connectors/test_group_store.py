@@ -25,9 +25,13 @@ class Coordinator:
         self.stored: dict[TopicPartition, Committed] = {}
         self.code = 0
         self.asked = 0
+        self.forgotten: list[int] = []
 
     async def coordinator(self, _: str, __: str) -> Coordinator:
         return self
+
+    def forget_coordinator(self, _: str, __: str, code: int) -> None:
+        self.forgotten.append(code)
 
     async def call(self, request: Any, *, at_most: int) -> Any:
         self.asked += 1
@@ -66,3 +70,4 @@ async def test_a_group_that_goes_on_without_us_is_no_end(caplog: pytest.LogCaptu
     coordinator.code = 27
     with pytest.raises(RetriableError, match="committing offsets of group g"):
         await offsets_of(coordinator).write({SHORT: Committed(5)})
+    assert coordinator.forgotten == [27], "a code may say that another broker coordinates it"

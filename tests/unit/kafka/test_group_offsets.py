@@ -30,6 +30,9 @@ class Coordinator:
     async def coordinator(self, *_: Any) -> Coordinator:
         return self
 
+    def forget_coordinator(self, *_: Any) -> None:
+        pass
+
     async def call(self, request: Any, **_: Any) -> Any:
         self.asked.append(request.require_stable)
         self.topics = request.topics and [(topic.name, topic.partition_indexes) for topic in request.topics]

@@ -38,6 +38,9 @@ class Broker:
     async def connection(self, *_: object) -> Broker:
         return self
 
+    def forget_coordinator(self, *_: object) -> None:
+        pass
+
     any_connection = coordinator = metadata = topics = connection
 
     def leader_epoch(self, *_: object) -> int:
