@@ -28,8 +28,8 @@ _FRAMES: Final = 12
 #: How often is looked, and how late the loop is when it is looked what holds it up.
 _LOOK_S: Final = BEAT_S / 2
 _LATE_S: Final = 0.1
-#: A loop that came as late as that is told of, if it never was that late before: so many lines say what a worker's
-#: latest moments were.
+#: The log names a loop that came as late as that, if it never was that late before: so few lines say when a worker
+#: was latest.
 _TOLD_S: Final = 0.25
 #: Of a stack in one line.
 _PLACES: Final = 6
@@ -124,7 +124,7 @@ def _tell_late(late_s: float, used_s: float, seen: _Seen | None) -> None:
         "the worker's loop came %.0f ms late, later than ever since the start, and had the processor for %.0f ms; %s",
         late_s * 1000,
         used_s * 1000,
-        "nobody saw where" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
+        "where was not seen" if seen is None else f"{seen.task} was in {' < '.join(seen.places)}",
     )
 
 
@@ -143,7 +143,7 @@ def culprit(frames: Sequence[tuple[str, str]]) -> str:
 
 
 def _told_places(frame: FrameType) -> list[str]:
-    """The innermost ones, without those of an import, of which who wants it is told."""
+    """The innermost places, without those of the import machinery, which would hide what is imported."""
     return [place for module, place in _outwards(frame) if not module.startswith("importlib")][:_PLACES]
 
 

@@ -219,7 +219,7 @@ def _is_free(known: Record, mine: Record) -> bool:
 
 async def await_no_way_back(site: Site, mine: Record) -> None:
     """Raises InHand where another operator moves readers the other way, and as the source; to be called with a lease
-    that is held, which whoever begins that later finds."""
+    that is held, which a later run of it finds."""
     await await_free(lambda: look(site.source, site.back.map_topic, site.back.flow), mine)
 
 

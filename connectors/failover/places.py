@@ -338,7 +338,7 @@ async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> li
         try:
             is_empty = not await has_records(target, one.target, one.after, stands)
         except HeliographError:
-            return one  # then it stands in the way, as it does
+            return one  # then it blocks, as before
         return replace(one, after=stands) if is_empty else one
 
     return await gather_limited(kept, moves)

@@ -222,7 +222,7 @@ async def comes_back(site: Site, ours: Collection[TopicPartition]) -> list[str]:
     copies = await _logs(site.target, [one.target for one in found])
     return [
         f"{flow} copied {one.source} up to offset {one.offset} as Java does, which does not tell where its copies end "
-        f"on cluster {site.flow.target_alias}: {back.flow} would bring them all back. If nobody has written to "
+        f"on cluster {site.flow.target_alias}: {back.flow} would bring them all back. If no producer has written to "
         f"{one.target} there yet, start {flow} once with heliograph mirror: it takes over, and knows; else set the "
         f"offset of {back.flow} for {one.target} to that of the last copy (heliograph connectors offsets)"
         for one in found

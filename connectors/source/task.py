@@ -48,7 +48,7 @@ _MAX_RETRY_S: Final = 5.0
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
 #: So many partitions are begun with before others of the loop have their turn; each takes some 2 us.
 _AT_ONCE: Final = 1000
-#: The same of those whose exact places were found: each is told in the log, and takes some 60 us.
+#: The same of those whose exact places were found: each has a line in the log, which takes some 60 us.
 _RESUMED_AT_ONCE: Final = 100
 
 T = TypeVar("T")
@@ -178,10 +178,6 @@ class MirrorSourceTask:
         """The same where none is still to join."""
         is_whole = set(self._settings.partitions) <= set(self._ledger.entries)
         return self._settled_entries() if is_whole else ()
-
-    @property
-    def _source_alias(self) -> str:
-        return self._settings.flow.partition("->")[0]
 
     @property
     def _name(self) -> str:
@@ -365,7 +361,7 @@ class MirrorSourceTask:
         if self._settings.told is not None:
             entry.reason = self._settings.told(entry)
         elif entry.gap:
-            more = f"; {advice(self._settings.connector, self._source_alias, source)}"
+            more = f"; {advice(self._settings.connector, self._settings.slice.source_alias, source)}"
         log.error("%s: %s %s: %s%s", self._name, source, entry.state, entry.reason, more)
 
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:

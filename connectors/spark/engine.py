@@ -210,7 +210,7 @@ class SparkEngine:
             # The jobs of slices that just said «done» are about to end.
             await asyncio.wait([job.finished for job in self._jobs.values()], timeout=_LAST_ROWS_S)
         if self._ready is not None and not self._ready.done():
-            _kill_group(process.pid)  # it listens to nobody while it starts, and has no session to end in order
+            _kill_group(process.pid)  # it hears no request while it starts, and has no session to end in order
         if process.stdin is not None:
             process.stdin.close()
         try:

@@ -33,7 +33,7 @@ Partition = tuple[str, int]
 
 
 class Seen(NamedTuple):
-    """A line of a trace. ``kind`` is told, commit or delete; ``identity`` is of the producer that commits."""
+    """A line of a trace. ``kind`` is *told*, *commit* or *delete*; ``identity`` is of the producer that commits."""
 
     kind: str
     at_s: float

@@ -80,7 +80,7 @@ async def test_the_flow_back_begins_where_the_logs_part(site: Any) -> None:
     assert due == ([StartBefore("mail", 0, None, 36), StartBefore("orders", 0, None, 7 + 12 - 1)], [], {ORDERS: CUT})
 
 
-async def test_a_flow_back_of_which_nobody_knows_where_the_logs_part_is_refused(
+async def test_a_flow_back_is_refused_where_it_is_not_known_where_the_logs_part(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Copies, "runs", ())

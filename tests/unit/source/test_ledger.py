@@ -226,7 +226,7 @@ async def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails()
 
 
 @pytest.mark.parametrize("rests_s", [20, 70])
-async def test_whoever_continues_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
+async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_before(rests_s: int) -> None:
     clock = Clock()
     clock.tick(100)
     clock.ledger.apply(report(next_source_offset=2, state=STOPPED, reason="refused"))
