@@ -19,6 +19,7 @@ from connect.core.errors import RetriableError
 from connect.core.herder import Herder, HerderSettings
 from connect.core.herding import WorkerInfo
 from connect.core.membership import held_by
+from connect.core.model import TargetState
 from connect.core.worker_config import ClientRole, WorkerConfig
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -186,7 +187,8 @@ class DistributedWorker:
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
             if task.connector == name and (raw := self.core.snapshot.task_config(task)) is not None
         ]
-        return ConnectorHere(transform(config), tasks)
+        is_stopped = name in self.worker.connectors and self.core.snapshot.target_state(name) is TargetState.STOPPED
+        return ConnectorHere(transform(config), tasks, is_stopped)
 
     async def start(self) -> None:
         """Read the internal topics and begin to join; the group is joined in the background.

@@ -103,9 +103,10 @@ class FlowProgress:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A partition whose task is here and does not run; ``state`` as of REST."""
+    """A partition whose task is here and does not run, or that no task has (None), for its connector is STOPPED;
+    ``state`` as of REST."""
 
-    task: int
+    task: int | None
     source: TopicPartition
     target_topic: str
     state: str
@@ -113,12 +114,14 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has."""
+    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has. Of a connector that
+    is STOPPED it may be that nothing was seen yet."""
 
     flow: str
     at_ms: int
     lags: Mapping[TopicPartition, PartitionLag]
     resting: tuple[Resting, ...]
+    is_stopped: bool = False
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
         """Of a partition that its task tells of now; None where it was not seen. No record that waits is older than the
