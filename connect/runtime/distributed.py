@@ -68,6 +68,7 @@ class DistributedWorker:
         elected: Called when this worker has become the leader of its group.
         obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
             removes them before it assigns work.
+        loaded: Called with the config topic as it is before this worker first joins.
         engine: Comes up before this worker joins a group that is at work, where its connectors need it.
     """
 
@@ -84,6 +85,7 @@ class DistributedWorker:
         leases: LeaseThread,
         elected: Callable[[], None] = lambda: None,
         obsolete: Callable[[ConfigLog], Collection[str]] = lambda _: (),
+        loaded: Callable[[ConfigLog], None] = lambda _: None,
         engine: Engine | None = None,
     ) -> None:
         self.config = config
@@ -95,6 +97,7 @@ class DistributedWorker:
         self._plugins = plugins
         self._elected = elected
         self._obsolete = obsolete
+        self._loaded = loaded
         self._engine = engine
         self._was_leader = False
         self._started = asyncio.Event()
@@ -262,6 +265,7 @@ class DistributedWorker:
         self._was_leader = self.core.is_leader
 
     async def _prepared(self) -> None:
+        self._loaded(self.core.snapshot)
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
         await prepare(self._name, self._engine, classes, self._group.others, self._stages)
