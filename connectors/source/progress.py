@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from connect.core.measures import Windowed
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
@@ -13,10 +13,12 @@ from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, T
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
 
+_STOPPED: Final = frozenset({STOPPED, QUARANTINED, *STATES})
+
 
 def is_stopped(state: str) -> bool:
     """Whether a partition in this state waits for somebody, and does not go on by itself."""
-    return state in (STOPPED, QUARANTINED) or state in STATES
+    return state in _STOPPED
 
 
 @dataclass(frozen=True, slots=True)
