@@ -105,7 +105,7 @@ def tell_what_starts(file: str, config: WorkerConfig) -> None:
 
 async def _work(program: str, config: WorkerConfig) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        if not await imported(stop, "connect.cli.node", "connect.plugins.builtin"):
+        if not await imported(stop, "connect.cli.node", plugins=True):
             return EXIT_OK
         from connect.cli.node import WorkerNode
 

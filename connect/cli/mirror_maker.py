@@ -203,7 +203,7 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) ->
 
         rest = ["connect.cli.node_rest"] if config.public_rest or config.internal_rest else []
         try:
-            if await imported(stop, "connect.cli.maker", "connect.plugins.builtin", *rest):
+            if await imported(stop, "connect.cli.maker", *rest, plugins=True):
                 await run(make, stop, watch=_log_summaries)
         finally:
             # Also where nothing could be made of it.
