@@ -277,7 +277,7 @@ class Ledger:
 
     def going(self) -> list[Entry]:
         """Entries that are neither stopped nor leaving."""
-        return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]
+        return [one for one in self.entries.values() if not (is_stopped(one.state) or one.state == LEAVING)]
 
     async def leave(self, wanted: Collection[TopicPartition]) -> None:
         """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""

@@ -207,7 +207,8 @@ class MirrorSourceTask:
         """From a takeover to a clean end, or to the loss of a slice, which is raised."""
         if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
             self._ledger.clear()
-            self._ledger.enter(await self._before_stop(self._pairs()))
+            async for pair in in_turns(await self._before_stop(self._pairs()), _AT_ONCE):
+                self._ledger.enter([pair])
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
         scope = Scope(self._name)
