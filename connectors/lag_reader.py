@@ -65,16 +65,17 @@ class LagReader:
 
     async def all(self) -> FlowLag:
         """Every partition that the flow selects, in order, by what is stored. Errors as those of the clusters."""
+        # Positions first: what is copied meanwhile then makes a lag too great by it, never too small.
+        return await self.of(await self.positions(), _MOST_STAMPS)
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Where the flow goes on, or begins, in every partition that it selects. Errors as those of the clusters."""
         settings, source = self._settings, self._source
         topics = selected(settings.should_mirror, (await source.metadata(None)).topics)
         partitions = [TopicPartition(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
-        if not partitions:
-            return FlowLag(())
-        # Positions first: what is copied meanwhile then makes a lag too great by it, never too small.
-        stored = await self.stored(partitions)
+        stored = await self.stored(partitions) if partitions else {}
         fresh = [one for one in partitions if one not in stored]
-        stored |= await first_offsets(source, fresh, begin_of(settings))
-        return await self.of(stored, _MOST_STAMPS)
+        return stored | await first_offsets(source, fresh, begin_of(settings))
 
     async def look(self, last: FlowLag = NOTHING) -> FlowLag:
         """As :meth:`all`; if a cluster does not answer, ``last`` as far as it is known still.

@@ -70,6 +70,11 @@ CONSUMER: Final = client_defs.CONSUMER.only("isolation.level", "client.rack") | 
 )
 
 
+def flow_of(connector: Mapping[str, str]) -> str:
+    """The flow that a mirror connector's config names, whatever else is wrong with it."""
+    return f"{connector.get('source.cluster.alias', '?')}->{connector.get('target.cluster.alias', 'target')}"
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetSyncsSettings:
     """``topic`` is on the source where ``on_source``, else on the target; ``lag_max`` in records."""

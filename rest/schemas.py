@@ -10,7 +10,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from connect.core.herding import PluginInfo, SourceOffset
-from connect.core.model import ConnectorInfo, ConnectorStateInfo, Status
+from connect.core.model import ConnectorStateInfo, Status, TaskId
 from rest.errors import JSON
 
 
@@ -49,6 +49,23 @@ class ConnectorState(TypedDict):
     type: str
 
 
+class Task(TypedDict):
+    connector: str
+    task: int
+
+
+class ConnectorInfo(TypedDict):
+    name: str
+    config: dict[str, str]
+    tasks: list[Task]
+    type: str
+
+
+class TaskInfo(TypedDict):
+    id: Task
+    config: dict[str, str]
+
+
 class Expanded(TypedDict):
     status: NotRequired[ConnectorState]
     info: NotRequired[ConnectorInfo]
@@ -71,8 +88,8 @@ Plugin = TypedDict("Plugin", {"class": str, "type": str, "version": NotRequired[
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with ``body`` as JSON; dataclasses become objects with their fields in order."""
-    return Response(orjson.dumps(body), status, headers, media_type=JSON)
+    """Answer with ``body`` as JSON; dataclasses and task ids become objects with their fields in order."""
+    return Response(orjson.dumps(body, TaskId._asdict), status, headers, media_type=JSON)
 
 
 def state(status: Status) -> State:

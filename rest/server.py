@@ -12,6 +12,7 @@ from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.lifespan.off import LifespanOff  # which uvicorn would import on the loop
 
 from connect.core.errors import ConfigError, PermanentError
 from connect.core.herding import Herder
@@ -182,7 +183,7 @@ class RestServer:
             server = uvicorn.Server(_uvicorn_config(front, context))
             server.config.load()
             # What uvicorn's own serve() does, without its signal handlers: signals are the command's.
-            server.lifespan = server.config.lifespan_class(server.config)
+            server.lifespan = LifespanOff(server.config)
             await server.startup(sockets=[bound])
         except BaseException:
             bound.close()

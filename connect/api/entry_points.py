@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib import metadata
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 
+@cache
+def entry_points(group: str) -> EntryPoints:
+    """Return those of ``group``. Read once, because what every installed package has is looked through."""
+    return metadata.entry_points(group=group)
+
+
 def loaded(group: str) -> Iterator[tuple[EntryPoint, Any]]:
     """Every entry point of ``group`` that can be loaded, with what it leads to; what cannot is logged."""
-    for point in entry_points(group=group):
+    for point in entry_points(group):
         try:
             yield point, point.load()
         except Exception as error:

@@ -250,10 +250,11 @@ class TaskReport:
 @dataclass(frozen=True, slots=True)
 class ConnectorHere:
     """What one worker has of a connector: its ``config`` and the ``tasks`` that are here, running or not. References
-    in the configs are resolved."""
+    in the configs are resolved. ``is_stopped``: the connector is STOPPED and here, so no worker has tasks of it."""
 
     config: Props
     tasks: Sequence[TaskReport]
+    is_stopped: bool = False
 
 
 class SourceConnector(ABC):

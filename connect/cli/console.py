@@ -155,15 +155,19 @@ async def stop_signals(
             loop.remove_signal_handler(number)
 
 
-async def imported(stop: asyncio.Event, *modules: str) -> bool:
-    """Import ``modules`` in a thread, so that signals are heard meanwhile: on a busy machine that takes many seconds.
-    Return whether they are there; False if ``stop`` was set first."""
-    return await unless(stop, asyncio.to_thread(_import, modules), "imports") or False
+async def imported(stop: asyncio.Event, *modules: str, plugins: bool = False) -> bool:
+    """Import ``modules``, and what has ``plugins``, in a thread, so that signals are heard meanwhile: on a busy machine
+    that takes many seconds. Return whether they are there; False if ``stop`` was set first."""
+    return await unless(stop, asyncio.to_thread(_import, modules, plugins), "imports") or False
 
 
-def _import(modules: Iterable[str]) -> bool:
+def _import(modules: Iterable[str], plugins: bool) -> bool:
     for module in modules:
         importlib.import_module(module)
+    if plugins:
+        from connect.runtime.discovery import installed
+
+        installed()
     return True
 
 

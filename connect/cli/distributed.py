@@ -81,22 +81,31 @@ def run_with_arguments(program: str, arguments: Sequence[str]) -> int:
     from connect.runtime.discovery import config_providers
 
     config = WorkerConfig.parse(load_properties(parsed.file), config_providers())
-    log.info(
-        "Heliograph %s: %s, group %s on %s, REST at %s",
-        version("heliograph"),
-        parsed.file,
-        config.group_id,
-        ", ".join(config.values.strings("bootstrap.servers")),
-        ", ".join(config.values.strings("listeners")),
-    )
+    tell_what_starts(str(parsed.file), config)
     for warning in config.warnings:
         log.warning("%s: %s", parsed.file, warning)
     return asyncio.run(_work(program, config))
 
 
+def tell_what_starts(file: str, config: WorkerConfig) -> None:
+    """Say in one line what the log is of. The worker says which flows its group has once it has read them."""
+    from connectors.spark.settings import SparkSettings
+
+    spark = SparkSettings(None, {key: value for key, value in config.props.items() if key.startswith("spark.")})
+    log.info(
+        "Heliograph %s: %s, group %s on %s, Spark %s, REST at %s",
+        version("heliograph"),
+        file,
+        config.group_id,
+        ", ".join(config.values.strings("bootstrap.servers")),
+        spark.place,
+        ", ".join(config.values.strings("listeners")),
+    )
+
+
 async def _work(program: str, config: WorkerConfig) -> int:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        if not await imported(stop, "connect.cli.node", "connect.plugins.builtin"):
+        if not await imported(stop, "connect.cli.node", plugins=True):
             return EXIT_OK
         from connect.cli.node import WorkerNode
 

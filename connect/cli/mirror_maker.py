@@ -147,7 +147,8 @@ def mirror(program: str, file: Path, clusters: Sequence[str]) -> int:
     for notice in config.notices():
         logger.warning("%s: %s", file, notice.text)
     try:
-        asyncio.run(_run_until_signal(config, flows))
+        # Spark's modules are imported before there is a loop that would wait for them.
+        asyncio.run(_run_until_signal(config, flows, _spark(flows)))
     except NotStarted as error:
         print(f"{program}: error: {describe(error.reason)}", file=sys.stderr)
         return EXIT_NOT_STARTED
@@ -187,9 +188,9 @@ class StopTimedOut(HeliographError):
     """Not everything had stopped in time."""
 
 
-async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) -> None:
+async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow], engine: SparkEngine | None) -> None:
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
-        engines = [_spark(flows)]
+        engines = [engine]
         _tell_what_starts(config, flows, engines[0])
         if engines[0] is not None:
             engines[0].begin()  # before the imports, since Spark takes longer than all the rest
@@ -203,7 +204,7 @@ async def _run_until_signal(config: MirrorMakerConfig, flows: Sequence[Flow]) ->
 
         rest = ["connect.cli.node_rest"] if config.public_rest or config.internal_rest else []
         try:
-            if await imported(stop, "connect.cli.maker", "connect.plugins.builtin", *rest):
+            if await imported(stop, "connect.cli.maker", *rest, plugins=True):
                 await run(make, stop, watch=_log_summaries)
         finally:
             # Also where nothing could be made of it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from connect.api.plugins import PluginDescription, PluginKind
 from connect.cli.metrics import ProcessMetrics
 from connect.cli.rest_tls import rest_tls
 from connect.cli.spark import spark_of_worker
+from connect.core.configlog import ConfigLog
 from connect.core.worker_config import WorkerConfig
 from connect.kafka.lease_thread import LeaseThread
 from connect.runtime.distributed import DistributedWorker
@@ -18,12 +20,15 @@ from connect.runtime.plugins import Plugins
 from connect.runtime.worker_check import check_worker
 from connectors.config_defs import OWN
 from connectors.plugins import mirror_plugins
+from connectors.settings import flow_of
 from connectors.source.host import MirrorHost, SharedSpark
 from connectors.source.lag_watch import LagWatch
 from connectors.source.links import ADVERTISED_KEY, LISTENER_KEY, LinkSettings
 from rest.forward import InternalClient
 from rest.server import RestServer
 from rest.settings import RestSettings
+
+log = logging.getLogger(__name__)
 
 
 class WorkerNode:
@@ -78,6 +83,7 @@ class WorkerNode:
             worker_id=urlsplit(url).netloc,
             leases=self._leases,
             elected=self._elected,
+            loaded=lambda stored: tell_flows(self._config.group_id, stored, self._spark.is_for),
             engine=self._spark,
         )
         self._server.serve(self._worker.herder)
@@ -108,6 +114,13 @@ class WorkerNode:
 
     def _workers(self) -> list[tuple[DistributedWorker, MirrorHost]]:
         return [] if self._worker is None else [(self._worker, self.host)]
+
+
+def tell_flows(group_id: str, stored: ConfigLog, is_mirror: Callable[[str], bool]) -> None:
+    """Say which flows the connectors of a group have; ``is_mirror`` knows their class."""
+    configs = [config for name in stored.connectors() if (config := stored.connector_config(name)) is not None]
+    flows = {flow_of(config) for config in configs if is_mirror(config.get("connector.class", ""))}
+    log.info("group %s: flows %s", group_id, ", ".join(sorted(flows)) or "none yet")
 
 
 def link_settings(props: Mapping[str, str]) -> LinkSettings:

@@ -221,6 +221,7 @@ def _refuse_missing(found: Translation, arguments: Arguments) -> None:
 
 
 def _run(program: str, found: Translation) -> int:
+    from connect.cli.distributed import tell_what_starts
     from connect.cli.strimzi_worker import checked_connectors, run_until_signal
     from connect.runtime.discovery import config_providers
 
@@ -228,6 +229,7 @@ def _run(program: str, found: Translation) -> int:
         config = WorkerConfig.parse(found.worker, config_providers())
     except ConfigError as error:
         raise found.located(error) from None
+    tell_what_starts(found.name, config)
     for warning in config.warnings:
         logger.warning("%s: %s", found.name, warning)
     checked_connectors(found, config)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Final
 
-from connect.cli.console import stop_signals
+from connect.cli.console import imported, stop_signals
 from connect.cli.distributed import EXIT_WITHIN_S
 from connect.cli.mirror_maker import START_DELAYS_S, SUMMARY_INTERVAL_S, NotStarted, until_next_summary
 from connect.cli.node import WorkerNode
@@ -65,6 +65,7 @@ async def run_until_signal(found: Translation, config: WorkerConfig) -> None:
     """
     async with stop_signals(exit_within_s=EXIT_WITHIN_S) as stop:
         delays_s = chain(START_DELAYS_S, repeat(START_DELAYS_S[-1]))
+        await imported(stop, plugins=True)
         while not stop.is_set():
             node, delay_s = _ResourceNode(found, config), next(delays_s)
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, cycle
+from itertools import chain, count, cycle
 from typing import Final
 
 from connect.core.membership import NOTHING, Allocation
@@ -54,7 +54,7 @@ def eager_assign(configured: Allocation, members: Iterable[str]) -> Assignments:
     turns = cycle(loads)
     for connector in sorted(configured.connectors):
         next(turns).connectors[connector] = None
-    for task in _sorted_tasks(configured.tasks):
+    for task in sorted(configured.tasks):
         next(turns).tasks[task] = None
     totals = {load.member: load.allocation() for load in loads}
     return Assignments({member: MemberAssignment(total, NOTHING, total) for member, total in totals.items()})
@@ -67,12 +67,6 @@ class _Load:
     member: str
     connectors: dict[str, None] = field(default_factory=dict)
     tasks: dict[TaskId, None] = field(default_factory=dict)
-
-    def add(self, work: Work) -> None:
-        if isinstance(work, TaskId):
-            self.tasks[work] = None
-        else:
-            self.connectors[work] = None
 
     def discard(self, gone: Collection[Work]) -> None:
         for work in gone:
@@ -138,15 +132,15 @@ class IncrementalAssignor:
         self._forget(last_completed_generation, active)
         wanted = _work(configured)
         # Java looks for these only in what it assigned itself, so a new leader lets deleted work run on.
-        deleted = (self._previous | active) - wanted.keys()
+        deleted = {work for work in chain(self._previous, active) if work not in wanted}
         duplicated = {work for work, holders in counts.items() if holders > 1}
-        lost = self._previous - active - deleted
-        created = wanted.keys() - self._previous - active
+        ended = deleted | duplicated
+        lost = {work for work in self._previous if work not in active and work not in deleted}
+        # In their order, in which there is little left to sort.
+        created = [work for work in wanted if work not in self._previous and work not in active]
 
         loads = [_Load(member, *_split(work)) for member, work in held.items()]
-        revoked = {
-            load.member: [work for work in held[load.member] if work in deleted or work in duplicated] for load in loads
-        }
+        revoked = {member: [work for work in works if work in ended] for member, works in held.items()}
         _discard(loads, revoked)
         again = self._handle_lost(lost, loads, members, now_ms)
         self._balance(configured, loads, revoked, now_ms)
@@ -173,8 +167,9 @@ class IncrementalAssignor:
     ) -> None:
         self._generation = generation
         self._revoked = {work for each in outcome.values() for work in _work(each.revoked)}
-        self._previous = {work for each in outcome.values() for work in _work(each.total)}
-        self._previous.update(lost)
+        self._previous = set(lost)
+        for each in outcome.values():
+            self._previous.update(each.total.connectors, each.total.tasks)
         self._members = {member: (each.total, members[member].lease_ms is not None) for member, each in outcome.items()}
 
     # work whose member is gone
@@ -288,19 +283,20 @@ def _least_first(loads: Sequence[_Load], size: Callable[[_Load], int]) -> Iterat
     """Without end, and each to be given one before the next is asked for: rounds over all who have no more than the
     least. ``loads`` come by member id."""
     by_size = sorted(loads, key=size)
-    level = size(by_size[0])
-    while True:
-        for load in by_size:
-            if size(load) > level:
+    sizes = [size(load) for load in by_size]
+    for level in count(sizes[0]):
+        for index, load in enumerate(by_size):
+            if sizes[index] > level:
                 break
+            sizes[index] += 1
             yield load
-        level += 1
 
 
 def _outcome(load: _Load, held: Collection[Work], revoked: Sequence[Work]) -> MemberAssignment:
     total = load.allocation()
-    new = [work for work in _work(total) if work not in held]
-    return MemberAssignment(_allocation(new), _allocation(revoked), total)
+    connectors = tuple(work for work in total.connectors if work not in held)
+    tasks = tuple(work for work in total.tasks if work not in held)
+    return MemberAssignment(Allocation(connectors, tasks), _allocation(revoked), total)
 
 
 def _discard(loads: Iterable[_Load], gone: Mapping[str, Collection[Work]]) -> None:
@@ -313,10 +309,11 @@ def _work(allocation: Allocation) -> dict[Work, None]:
 
 
 def _split(works: Iterable[Work]) -> tuple[dict[str, None], dict[TaskId, None]]:
-    load = _Load("")
-    for work in works:
-        load.add(work)
-    return load.connectors, load.tasks
+    both = list(works)
+    return (
+        {work: None for work in both if isinstance(work, str)},
+        {work: None for work in both if isinstance(work, TaskId)},
+    )
 
 
 def _allocation(works: Iterable[Work]) -> Allocation:
@@ -326,8 +323,4 @@ def _allocation(works: Iterable[Work]) -> Allocation:
 
 def _sorted(works: Iterable[Work]) -> tuple[list[str], list[TaskId]]:
     connectors, tasks = _split(works)
-    return sorted(connectors), _sorted_tasks(tasks)
-
-
-def _sorted_tasks(tasks: Iterable[TaskId]) -> list[TaskId]:
-    return sorted(tasks, key=lambda task: (task.connector, task.task))
+    return sorted(connectors), sorted(tasks)

@@ -241,6 +241,10 @@ class _Reader:
     def int32(self) -> int:
         return self._number(_INT32)
 
+    def int32s(self) -> tuple[int, ...]:
+        count = max(self.int32(), 0)
+        return struct.unpack(f">{count}i", self._take(count * _INT32.size))
+
     def int64(self) -> int:
         return self._number(_INT64)
 
@@ -259,12 +263,10 @@ class _Reader:
         tasks: list[TaskId] = []
         for _ in range(self.int32()):  # -1, for null, is an empty range
             connector = self.string()
-            for _ in range(self.int32()):
-                task = self.int32()
-                if task == _CONNECTOR:
-                    connectors.append(connector)
-                else:
-                    tasks.append(TaskId(connector, task))
+            numbers = self.int32s()
+            if _CONNECTOR in numbers:
+                connectors.append(connector)
+            tasks += [TaskId(connector, number) for number in numbers if number != _CONNECTOR]
         return Allocation(tuple(connectors), tuple(tasks))
 
     def lease_ms(self) -> int | None:
@@ -276,15 +278,23 @@ class _Reader:
         return int(lease_ms) if version >= _TAIL_VERSION else None
 
     def _number(self, form: struct.Struct) -> int:
-        (number,) = form.unpack(self._take(form.size))
-        return int(number)
+        number: int
+        try:
+            (number,) = form.unpack_from(self._data, self._at)
+        except struct.error:
+            raise self._cut_off() from None
+        self._at += form.size
+        return number
 
     def _take(self, length: int) -> bytes:
         taken = self._data[self._at : self._at + length]
         if length < 0 or len(taken) < length:
-            raise MalformedMembership(
-                f"group protocol of a member: {len(self._data)} bytes end in the middle of a field; its worker is "
-                "no Connect worker, or another group has the same group.id"
-            )
+            raise self._cut_off()
         self._at += length
         return taken
+
+    def _cut_off(self) -> MalformedMembership:
+        return MalformedMembership(
+            f"group protocol of a member: {len(self._data)} bytes end in the middle of a field; its worker is no "
+            "Connect worker, or another group has the same group.id"
+        )

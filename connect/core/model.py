@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
-    """One task of a connector (Kafka's ``ConnectorTaskId``); tasks count from 0."""
+class TaskId(NamedTuple):
+    """One task of a connector (Kafka's ``ConnectorTaskId``); tasks count from 0.
+
+    A tuple, since a leader puts ten thousands of them into sets and in order while its loop waits.
+    """
 
     connector: str
     task: int

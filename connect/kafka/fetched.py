@@ -1,6 +1,8 @@
-"""What aiokafka's consumers are given of a fetch, and what they give. They raise at headers whose keys are no UTF-8.
+"""What aiokafka's consumers are given of a fetch, and what they give. They raise at headers whose keys are no UTF-8,
+and open what is compressed without a bound.
 
-Here such a key comes out as :mod:`connect.wire.header_keys` has it. All else is aiokafka's own.
+Here such a key comes out as :mod:`connect.wire.header_keys` has it, and more than a batch may hold raises
+:class:`connect.wire.opening.TooLarge`. All else is aiokafka's own.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
+from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
 from connect.wire import batch as wire
 from connect.wire import plain_records, records
+from connect.wire.old_lz4 import messages_inside
+from connect.wire.opening import opened_batch
 from connect.wire.plain_records import Headers
 
 
@@ -35,7 +40,11 @@ class FetchedRecords:
     def next_batch(self) -> Any:
         batch = self._records.next_batch()
         start, size, magic = next(self._extents)
-        return batch if magic < 2 else _Batch(batch, bytes(self._data[start : start + size]))
+        data = bytes(self._data[start : start + size])
+        if magic >= 2:
+            return _Batch(batch, data)
+        messages_inside(data, magic)  # what is more than a message may hold does not come further
+        return batch
 
 
 class _Batch:
@@ -52,7 +61,7 @@ class _Batch:
     def __iter__(self) -> Iterator[Any]:
         given = 0
         try:
-            for record in self._batch:
+            for record in DefaultRecordBatch(opened_batch(self._data)):
                 yield record
                 given += 1
         except Exception as error:

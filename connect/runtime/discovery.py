@@ -10,7 +10,8 @@ to several of them in a list. One of ``heliograph.config_providers`` leads to a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from connect.api.entry_points import loaded, named, package
@@ -27,6 +28,12 @@ GROUPS: Final = (
     "heliograph.transforms",
     "heliograph.predicates",
 )
+
+
+@cache
+def installed() -> Sequence[PluginDescription]:
+    """Return what :func:`discovered` gives, looked for once: plugins take long to import, and fail to once."""
+    return tuple(discovered())
 
 
 def discovered() -> Iterator[PluginDescription]:

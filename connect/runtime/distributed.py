@@ -19,6 +19,7 @@ from connect.core.errors import RetriableError
 from connect.core.herder import Herder, HerderSettings
 from connect.core.herding import WorkerInfo
 from connect.core.membership import held_by
+from connect.core.model import TargetState
 from connect.core.worker_config import ClientRole, WorkerConfig
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
@@ -67,6 +68,7 @@ class DistributedWorker:
         elected: Called when this worker has become the leader of its group.
         obsolete: Which stored connectors are not to start, by the config topic. Where no member runs them, the leader
             removes them before it assigns work.
+        loaded: Called with the config topic as it is before this worker first joins.
         engine: Comes up before this worker joins a group that is at work, where its connectors need it.
     """
 
@@ -83,6 +85,7 @@ class DistributedWorker:
         leases: LeaseThread,
         elected: Callable[[], None] = lambda: None,
         obsolete: Callable[[ConfigLog], Collection[str]] = lambda _: (),
+        loaded: Callable[[ConfigLog], None] = lambda _: None,
         engine: Engine | None = None,
     ) -> None:
         self.config = config
@@ -94,6 +97,7 @@ class DistributedWorker:
         self._plugins = plugins
         self._elected = elected
         self._obsolete = obsolete
+        self._loaded = loaded
         self._engine = engine
         self._was_leader = False
         self._started = asyncio.Event()
@@ -186,7 +190,8 @@ class DistributedWorker:
             for task, runner in sorted(self.worker.tasks.items(), key=lambda item: item[0].task)
             if task.connector == name and (raw := self.core.snapshot.task_config(task)) is not None
         ]
-        return ConnectorHere(transform(config), tasks)
+        is_stopped = name in self.worker.connectors and self.core.snapshot.target_state(name) is TargetState.STOPPED
+        return ConnectorHere(transform(config), tasks, is_stopped)
 
     async def start(self) -> None:
         """Read the internal topics and begin to join; the group is joined in the background.
@@ -260,6 +265,7 @@ class DistributedWorker:
         self._was_leader = self.core.is_leader
 
     async def _prepared(self) -> None:
+        self._loaded(self.core.snapshot)
         configs = map(self.core.snapshot.connector_config, self.core.snapshot.connectors())
         classes = [config.get("connector.class", "") for config in configs if config is not None]
         await prepare(self._name, self._engine, classes, self._group.others, self._stages)

@@ -19,7 +19,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.core.events import Effect, Event, Operation
 from connect.core.herder import Herder
 from connect.core.model import State, TaskId
-from connect.kafka.concurrency import Scope
+from connect.kafka.concurrency import Scope, in_turns
 from connect.kafka.group import GroupMember
 from connect.runtime.rebalances import Rebalances
 from connect.runtime.stage import Stages
@@ -34,6 +34,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+#: So many effects are performed before others of the loop have their turn: a round may bring thousands of tasks.
+_AT_ONCE: Final = 50
 _JOIN_AGAIN_S: Final = 1.0
 #: A tick is never further away, so that a clock that jumps costs no more than this.
 _LONGEST_SLEEP_S: Final = 5.0
@@ -213,7 +215,7 @@ class Driver:
                     if not happened.done():
                         happened.set_result(None)
                     continue
-                for effect in self._herder.step(happened, self._now_ms()):
+                async for effect in in_turns(self._herder.step(happened, self._now_ms()), _AT_ONCE):
                     await self._perform(effect)
                 self._surroundings.stepped()
         except Exception as error:

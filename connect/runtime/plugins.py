@@ -21,7 +21,7 @@ from connect.core.herding import BadRequest, ConfigKeyInfo, NotFound, PluginInfo
 from connect.core.overrides import OverridePolicy, make_policy
 from connect.core.versions import InvalidRange, VersionRange, parse_range, version_key
 from connect.core.worker_config import WorkerConfig
-from connect.runtime.discovery import discovered, override_policies
+from connect.runtime.discovery import installed, override_policies
 
 #: The kinds in the order in which ``GET /connector-plugins`` lists them.
 _ORDER: Final = (
@@ -106,7 +106,7 @@ class Plugins:
     def discover(cls, extra: Iterable[PluginDescription] = (), *, may_read_files: bool = False) -> Self:
         """Those of installed packages by their entry points, and ``extra``. One that cannot be loaded is logged.
         FileStreamSource is among them if connectors ``may_read_files``."""
-        return cls([*extra, *discovered()], override_policies(), {} if may_read_files else _READS_FILES)
+        return cls([*extra, *installed()], override_policies(), {} if may_read_files else _READS_FILES)
 
     # finding and making
 

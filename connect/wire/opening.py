@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import cramjam
+
+from connect.wire import batch as wire
 
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = range(5)
 _INTO: Final = {
@@ -14,12 +17,17 @@ _INTO: Final = {
     _LZ4: cramjam.lz4.decompress_into,
     _ZSTD: cramjam.zstd.decompress_into,
 }
-#: Records seldom compress better; what does is not opened here.
-_MOST_TIMES: Final = 64
+#: Of one batch, or eight times its payload if that is more. Java's producer fills a batch by how well records have
+#: compressed before, so that more than 100 MiB come to 1 MiB seldom.
+MOST_BYTES: Final = 128 * 1024 * 1024
+#: Records seldom compress better: what does is opened once more, with room for so many times more.
+_TIMES: Final = 8
 _LEAST_BYTES: Final = 4096
 #: What Java's producer puts before blocks of raw snappy, each behind its size.
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_BYTES: Final = 16
+#: The byte of a header with the codec.
+_ATTRIBUTES_AT: Final = 22
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -28,19 +36,42 @@ class TooLarge(ValueError):
 
 
 def opened(payload: bytes, codec: int, most_bytes: int) -> memoryview:
-    """The records of a batch's ``payload``, at most ``most_bytes`` and 64 times its size.
+    """The records of a batch's ``payload``, at most ``most_bytes``.
 
     Raises:
         TooLarge: They are more, or cannot be read.
     """
-    most_bytes = min(most_bytes, max(_MOST_TIMES * len(payload), _LEAST_BYTES))
+    room = max(_TIMES * len(payload), _LEAST_BYTES)
+    while room < most_bytes:
+        with suppress(TooLarge):
+            return _opened(payload, codec, room)
+        room *= _TIMES
+    return _opened(payload, codec, most_bytes)
+
+
+def opened_batch(batch: bytes) -> bytes:
+    """The batch of magic 2 with its records uncompressed; of its header the codec changes alone. Raises TooLarge."""
+    attributes = batch[_ATTRIBUTES_AT]
+    if not attributes & wire.CODEC_MASK:
+        return batch
+    header = bytearray(batch[: wire.HEADER_BYTES])
+    header[_ATTRIBUTES_AT] = attributes & ~wire.CODEC_MASK
+    return b"".join((header, opened_payload(batch[wire.HEADER_BYTES :], attributes & wire.CODEC_MASK)))
+
+
+def opened_payload(payload: bytes, codec: int) -> memoryview:
+    """As :func:`opened`, with as much room as a batch may ever need."""
+    return opened(payload, codec, max(MOST_BYTES, _TIMES * len(payload)))
+
+
+def _opened(payload: bytes, codec: int, room: int) -> memoryview:
     try:
         if codec == _SNAPPY:
-            return _snappy(payload, most_bytes)
-        out = bytearray(max(most_bytes, 0))
+            return _snappy(payload, room)
+        out = bytearray(max(room, 0))
         return memoryview(out)[: _INTO[codec](payload, out)]
     except cramjam.DecompressionError as error:
-        raise TooLarge(f"a payload is damaged, or more than {most_bytes} bytes: {error}") from error
+        raise TooLarge(f"a payload is damaged, or more than {room} bytes: {error}") from error
 
 
 def _snappy(payload: bytes, most_bytes: int) -> memoryview:

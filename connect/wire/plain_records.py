@@ -3,33 +3,24 @@ record classes raise. Layout: Kafka's ``DefaultRecord``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
 
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.util import decode_varint, encode_varint
 
 from connect.wire import batch as wire
 from connect.wire.header_keys import bytes_of, key_of
+from connect.wire.opening import opened_batch
 
 Headers = list[tuple[str, bytes | None]]
 #: Offset, timestamp, key, value, headers.
 Fields = tuple[int, int, bytes | None, bytes | None, Headers]
 
-_DECODERS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    0: lambda payload: payload,
-    1: gzip_decode,
-    2: snappy_decode,
-    3: lz4_decode,
-    4: zstd_decode,
-}
-
 
 def read(batch: bytes) -> Iterator[Fields]:
-    """The records of a batch, whatever the keys of their headers. Raises CorruptRecordException."""
+    """The records of a batch, whatever the keys of their headers. Raises CorruptRecordException or TooLarge."""
     header = wire.read_header(batch)
-    reader = _Reader(_DECODERS[header.codec](batch[wire.HEADER_BYTES :]))
+    reader = _Reader(opened_batch(batch)[wire.HEADER_BYTES :])
     for _ in range(header.record_count):
         end = reader.varint() + reader.position
         reader.position += 1  # its attributes, of which none are used

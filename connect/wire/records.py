@@ -13,13 +13,12 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from connect.wire import batch as wire
-from connect.wire import old_lz4, plain_records
+from connect.wire import old_lz4, opening, plain_records
 from connect.wire.header_keys import is_text
 from connect.wire.plain_records import Headers
 
 #: What records of magic 0 have, and whatever was produced without a time.
 NO_TIMESTAMP: Final = -1
-_LZ4: Final = 3
 _UNLIMITED: Final = 2**31 - 1
 _LENGTH: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")
@@ -57,10 +56,11 @@ def compress(payload: bytes, codec: int, level: int | None = None) -> bytes:
 def decode(batch: wire.Buffer, magic: int) -> Iterator[Record]:
     """The records of one batch, or of a run of messages of magic 0 and 1, with absolute offsets.
 
-    With LogAppendTime every record carries the batch's max timestamp, as consumers see it.
+    With LogAppendTime every record carries the batch's max timestamp, as consumers see it. Raises
+    :class:`connect.wire.opening.TooLarge` before more is opened than a batch may hold.
     """
     if magic >= 2:
-        yield from _decode(bytes(batch))
+        yield from _decode(opening.opened_batch(bytes(batch)))
         return
     for message in _old_messages(batch):
         yield from map(_record, message)
@@ -92,9 +92,10 @@ def _record(record: Any) -> Record:
 def _old_messages(messages: wire.Buffer) -> Iterator[LegacyRecordBatch]:
     for start, size, magic in wire.extents(messages):
         message = bytes(messages[start : start + size])
-        if magic == 0 and message[17] & wire.CODEC_MASK == _LZ4:
-            yield from _old_messages(old_lz4.messages_inside(message))
-        else:
+        inside = old_lz4.messages_inside(message, magic)
+        if magic == 0 and old_lz4.codec_of(message) == old_lz4.LZ4:
+            yield from _old_messages(inside)
+        else:  # which opens it again, since it knows the offsets and the times of what is inside
             yield LegacyRecordBatch(message, magic)
 
 

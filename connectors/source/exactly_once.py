@@ -165,15 +165,14 @@ class ExactlyOnceTask(MirrorSourceTask):
     async def _store_all(self) -> None:
         """Commit the open transaction with all that was told; one without anything is left out."""
         async with self._committing:
-            commits = self._ledger.take_commits()
-            if commits:
-                identity = self._transactions.identity
-                await self._store.commit(
-                    [self._atomic(commit, *identity) async for commit in in_turns(commits, _AT_ONCE)]
-                )
-                self._ledger.commit_succeeded(commits)
+            identity = self._transactions.identity
+            taken = in_turns(self._ledger.take_commits(), _AT_ONCE)
+            if commits := [self._atomic(commit, *identity) async for commit in taken]:
+                await self._store.commit(commits)
+                async for commit in in_turns(commits, _AT_ONCE):
+                    self._ledger.commit_succeeded(commit)
         committed, self._unsynced = self._unsynced, []
-        for source, runs in committed:
+        async for source, runs in in_turns(committed, _AT_ONCE):
             super()._sync(source, runs)
         if self._services.syncs is not None:
             self._services.syncs.commit()

@@ -1,7 +1,8 @@
 """The lag and the states of all partitions that a worker has tasks of, whether these run or not, for its metrics.
 
 A task that copies tells both by itself, as of this moment. Of partitions that stopped, wait, or whose task is paused or
-has failed nobody asks the source any more; here it is asked at an interval, and so are sizes and ages of all.
+has failed nobody asks the source any more, nor of those whose connector is STOPPED. Here it is asked at an interval, as
+are sizes and ages of all.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import TopicPartition
+from connectors.lag import PartitionLag
 from connectors.lag_reader import LagReader
-from connectors.partition_states import read_states
+from connectors.partition_states import PartitionState, read_states
 from connectors.record_settings import record_settings
 from connectors.settings import MirrorSourceSettings
 from connectors.source.contact_watch import NOTICED_WITHIN_S, ContactWatch
@@ -47,6 +49,8 @@ _STAMPS: Final = 200
 _AT_ONCE: Final = 500
 #: States, by the group, of tasks that copy or are about to.
 _TO_RUN: Final = frozenset({State.UNASSIGNED, State.RUNNING, State.RESTARTING})
+#: The state of a partition that no task has.
+_WITHOUT_TASK: Final = State.UNASSIGNED.lower()
 #: How long stored positions of tasks that do not run are taken as they were read.
 _STORED_S: Final = 60.0
 
@@ -63,6 +67,8 @@ class _Watched:
     watch: ContactWatch
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     stored_s: float = float("-inf")
+    #: As of the last look.
+    is_stopped: bool = False
 
 
 class LagWatch:
@@ -125,8 +131,15 @@ class LagWatch:
             watched = await self._watch(name, here.config)
             began_s = time.monotonic()
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
+            if here.is_stopped and not watched.is_stopped:
+                before = self._host.seen.get(name)  # until the next look, which has to wait while the source is silent
+                self._host.seen[name] = _of_stopped(watched.settings.flow, {} if before is None else before.lags, {})
+                watched.stored_s = float("-inf")
+            watched.is_stopped = here.is_stopped
             if not watched.watch.contact.knows_lag:
                 interval_s = _TICK_S  # the watch has said why; once the source answers, the next look is due
+            elif interval_s < float("inf") and here.is_stopped:
+                await self._look_at_all(name, watched)
             elif interval_s < float("inf"):
                 await self._look_at(name, watched, here.tasks)
             self._said.pop(name, None)
@@ -157,7 +170,17 @@ class LagWatch:
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
         idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
         resting = await _resting(watched, idle)
-        self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
+        self._host.seen[name] = Seen(watched.settings.flow, _now_ms(), seen, resting)
+
+    async def _look_at_all(self, name: str, watched: _Watched) -> None:
+        """Of a connector without tasks: what it selects, by what is stored."""
+        now_s = time.monotonic()
+        if now_s - watched.stored_s > _STORED_S:
+            watched.stored, watched.stored_s = await watched.reader.positions(), now_s
+        lag = await watched.reader.of(watched.stored, _STAMPS)
+        noted = await read_states(watched.parts.store, record_settings(watched.settings))
+        seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
+        self._host.seen[name] = _of_stopped(watched.settings.flow, seen, noted)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
         """Tasks that are reading where they go on, and tell it in a moment: nothing reads it beside them. One that
@@ -207,6 +230,20 @@ class LagWatch:
         self._starting_s.pop(name, None)
         if (watched := self._watched.pop(name, None)) is not None:
             await watched.closing.aclose()
+
+
+def _of_stopped(
+    flow: str, lags: Mapping[TopicPartition, PartitionLag], noted: Mapping[TopicPartition, PartitionState]
+) -> Seen:
+    resting = tuple(
+        Resting(None, one, lag.target_topic, noted[one].state if one in noted else _WITHOUT_TASK)
+        for one, lag in lags.items()
+    )
+    return Seen(flow, _now_ms(), lags, resting, is_stopped=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _resting(watched: _Watched, idle: Sequence[TaskReport]) -> tuple[Resting, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -36,6 +36,7 @@ WAITING: Final = "waiting"
 LEAVING: Final = "leaving"
 #: Stopped of a gap that a policy passes over: at the next take-over, which is due.
 HEALING: Final = "healing"
+_NO_BATCHES: Final = dict.fromkeys(map(str, shape.Kind), 0)
 _KIND_OF_REASON: Final = {decision.reason: str(decision.kind) for decision in shape.DECISIONS}
 
 
@@ -159,7 +160,7 @@ class Entry:
     skipped: int = 0
     dropped: int = 0
     changed: int = 0
-    batches: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, shape.Kind), 0))
+    batches: dict[str, int] = field(default_factory=_NO_BATCHES.copy)
 
     @property
     def unstored_bytes(self) -> int:
@@ -276,7 +277,7 @@ class Ledger:
 
     def going(self) -> list[Entry]:
         """Entries that are neither stopped nor leaving."""
-        return [entry for entry in self.entries.values() if not (entry.is_stopped or entry.is_leaving)]
+        return [one for one in self.entries.values() if not (is_stopped(one.state) or one.state == LEAVING)]
 
     async def leave(self, wanted: Collection[TopicPartition]) -> None:
         """Hand over the entries that are not ``wanted``. Nothing of them is in flight."""
@@ -389,19 +390,18 @@ class Ledger:
         """Entries that could not be taken over with the others."""
         return [entry for entry in self.entries.values() if entry.is_waiting]
 
-    def take_commits(self, now_s: float | None = None) -> list[Commit]:
-        """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow it
+    def take_commits(self, now_s: float | None = None) -> Iterator[Commit]:
+        """What is to be stored at ``now_s``, of a monotonic clock; None: everything, for whoever continues. Follow each
         by :meth:`commit_succeeded`, or by :meth:`give_back` if storing failed."""
         scope, due = (Scope.ALL, self._unwritten(Scope.ALL)) if now_s is None else self._due(now_s)
-        commits = []
         for entry in due:
             if entry.position is not None:
-                commits.append(_commit_of(entry, entry.position, scope))
-                entry.is_dirty, entry.written = False, commits[-1].scope
+                commit = _commit_of(entry, entry.position, scope)
+                entry.is_dirty, entry.written = False, commit.scope
                 entry.runs, entry.passing = [], None
                 entry.taken = entry.bytes, entry.records
                 entry.stored_s = now_s or entry.stored_s
-        return commits
+                yield commit
 
     def _unwritten(self, scope: Scope) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.is_dirty or entry.written < scope]
@@ -432,17 +432,16 @@ class Ledger:
         """Whether so much is copied and not stored that copying has to wait."""
         return self._unstored_bytes >= MAX_UNSTORED_BYTES or bool(self._too_long)
 
-    def commit_succeeded(self, commits: Iterable[Commit]) -> None:
-        """These are stored."""
-        for commit in commits:
-            source = _source_of(commit)
-            entry = self.entries.get(source)
-            if entry is not None:
-                self._unstored_bytes -= entry.taken[0] - entry.stored[0]
-                self._too_long.discard(source)
-                entry.stored = entry.taken
+    def commit_succeeded(self, commit: Commit) -> None:
+        """It is stored."""
+        source = _source_of(commit)
+        entry = self.entries.get(source)
+        if entry is not None:
+            self._unstored_bytes -= entry.taken[0] - entry.stored[0]
+            self._too_long.discard(source)
+            entry.stored = entry.taken
 
-    def give_back(self, commits: Iterable[Commit]) -> None:
+    def give_back(self, commits: Sequence[Commit]) -> None:
         """These could not be stored: keep them for the next try, in order, which is due at once."""
         self._flushed_s = self._stored_s = float("-inf")
         if any(commit.scope is Scope.ALL for commit in commits):

@@ -84,6 +84,8 @@ _OF_FLOWS: Final[Rows[Lag]] = (
     ("flow_lag_ms", "Age of the oldest record that is not copied yet.", lambda lag, _: lag.ms),
     ("flow_lag_lost_offsets", "Offsets that the source has no more.", lambda lag, _: lag.lost),
 )
+#: Of a flow whose connector is STOPPED, before the first look at its source.
+_NOT_SEEN: Final = Lag(0, -1, -1, -1, 0)
 
 
 def _told(side: Side) -> int:
@@ -129,12 +131,16 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
             source, _, target = seen.flow.partition("->")
             contacts[source, target] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
+            if seen.is_stopped and running:
+                continue  # it was resumed since that was seen
+            if seen.is_stopped:
+                lags.setdefault((source, target), [])
             async for one in in_turns(seen.resting, _AT_ONCE):
                 if one.task not in running:
                     labels = (source, target, one.target_topic, str(one.source.partition))
                     stands(labels, one.state, seen.resting_lag(one, now_ms))
     for flow, of_flow in lags.items():
-        flows.add(flow, together(of_flow), now_ms)
+        flows.add(flow, together(of_flow) if of_flow else _NOT_SEEN, now_ms)
     for flow, known in contacts.items():
         contacted.add(flow, known, now_ms)
     for state, count in counted.items():

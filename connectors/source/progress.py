@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from connect.core.measures import Windowed
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
@@ -13,10 +13,12 @@ from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, T
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
 
+_STOPPED: Final = frozenset({STOPPED, QUARANTINED, *STATES})
+
 
 def is_stopped(state: str) -> bool:
     """Whether a partition in this state waits for somebody, and does not go on by itself."""
-    return state in (STOPPED, QUARANTINED) or state in STATES
+    return state in _STOPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,10 @@ class FlowProgress:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A partition whose task is here and does not run; ``state`` as of REST."""
+    """A partition whose task is here and does not run, or that no task has (None), for its connector is STOPPED;
+    ``state`` as of REST."""
 
-    task: int
+    task: int | None
     source: TopicPartition
     target_topic: str
     state: str
@@ -113,12 +116,14 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has."""
+    """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has. Of a connector that
+    is STOPPED it may be that nothing was seen yet."""
 
     flow: str
     at_ms: int
     lags: Mapping[TopicPartition, PartitionLag]
     resting: tuple[Resting, ...]
+    is_stopped: bool = False
 
     def lag_of(self, view: PartitionView, now_ms: int) -> PartitionLag | None:
         """Of a partition that its task tells of now; None where it was not seen. No record that waits is older than the

@@ -344,19 +344,22 @@ class MirrorPositionStore:
         records += [self._map_record(key.pair, encode_chunk_key(key), None) for key in self._obsolete]
         records += [self._gap_record(commit.position, *gap) for commit in commits for gap in commit.gaps]
         progress = [self._progress_record(one) async for one in in_turns(following, _AT_ONCE)]
+        positions: dict[TopicPartition, Position] = {}
         if records or full:
             offsets: list[OutRecord] = []
             async for position in in_turns(full, _AT_ONCE):
+                positions[source_of(position)] = position
                 records.append(self._position_record(position, is_complete=Pair.of(position) in complete))
                 offsets.append(self._offset_record(position))
-            await self._write([*records, *progress], offsets, full)
+            await self._write([*records, *progress], offsets, positions)
         else:
             await self._progress.write(progress)
         self._obsolete.clear()
-        for pair, writer in maps.items():
+        async for pair, writer in in_turns(maps.items(), _AT_ONCE):
             writer.written(complete=pair in complete)
-        self._full.update((source_of(position), position) for position in full)
-        self._unowned.owned(source_of(position) for position in full)
+        async for source, position in in_turns(positions.items(), _AT_ONCE):
+            self._full[source] = position
+            self._unowned.owned([source])
 
     def _put_into_maps(self, commit: Commit, maps: dict[Pair, MapWriter]) -> Pair:
         """Bring the map of a commit's pair up to date, and add it to ``maps``; return the pair."""
@@ -411,10 +414,11 @@ class MirrorPositionStore:
             return set()
         return {key for one, key in keys.items() if of_map[one] in left or of_java[one] in left}
 
-    async def _write(self, mapped: list[OutRecord], offsets: list[OutRecord], full: Sequence[Position]) -> None:
-        """``full``: the positions in ``mapped`` that are no progress."""
+    async def _write(
+        self, mapped: list[OutRecord], offsets: list[OutRecord], positions: Mapping[TopicPartition, Position]
+    ) -> None:
+        """``positions``: those in ``mapped`` that are no progress."""
         if self._plain is None:
-            positions = {source_of(position): position for position in full}
             check = partial(self._unowned.may_commit, positions) if self._unowned.concern(positions) else None
             try:
                 if self._shared is not None:

@@ -32,7 +32,7 @@ from connectors.source.returned import is_gone, look_for_returned
 from connectors.source.skip_log import SkipLog
 from connectors.source.slice import SliceHandle, SliceLost, close_quietly
 from connectors.source.state_notes import StateNotes, end_when_all_stopped
-from connectors.source.store import PositionStore, Start
+from connectors.source.store import Commit, PositionStore, Start
 from connectors.source.takeover import Takeover, take_over
 from connectors.source.task_parts import TaskServices, TaskSettings
 from connectors.source.trimming import trim_forever
@@ -46,7 +46,7 @@ _MAX_RETRY_S: Final = 5.0
 #: Brokers forget a transactional id that nobody asks for in a week (``transactional.id.expiration.ms``), and batches
 #: that are not transactional do not count. Asked again it gets another producer id, whose markers fence nobody.
 _CLAIM_AGAIN_S: Final = 6 * 3600.0
-#: So many partitions are begun with before others of the loop have their turn; each takes some 2 us.
+#: So many partitions are begun with, or stored, before others of the loop have their turn; each takes some 2 us.
 _AT_ONCE: Final = 1000
 #: The same of those whose exact places were found: each has a line in the log, which takes some 60 us.
 _RESUMED_AT_ONCE: Final = 100
@@ -207,7 +207,8 @@ class MirrorSourceTask:
         """From a takeover to a clean end, or to the loss of a slice, which is raised."""
         if not self._loaded and set(self._ledger.entries) != set(self._settings.partitions):
             self._ledger.clear()
-            self._ledger.enter(await self._before_stop(self._pairs()))
+            async for pair in in_turns(await self._before_stop(self._pairs()), _AT_ONCE):
+                self._ledger.enter([pair])
         handle = self._new_slice()
         following: asyncio.Task[SliceHandle] | None = None
         scope = Scope(self._name)
@@ -506,19 +507,23 @@ class MirrorSourceTask:
 
     async def _commit_of(self, ledger: Ledger, now_s: float | None = None) -> None:
         async with self._committing:
-            commits = ledger.take_commits(now_s)
-            if commits:
-                try:
+            commits: list[Commit] = []
+            try:
+                async for commit in in_turns(ledger.take_commits(now_s), _AT_ONCE):
+                    commits.append(commit)
+                if commits:
                     await self._store.commit(commits)
-                except PositionsTaken as error:
-                    ledger.give_back(commits)
-                    for source in error.sources:
-                        ledger.drop(source)  # what is stored of it is to be read again
-                    raise
-                except BaseException:
-                    ledger.give_back(commits)
-                    raise
-                ledger.commit_succeeded(commits)
+            except PositionsTaken as error:
+                ledger.give_back(commits)
+                for source in error.sources:
+                    ledger.drop(source)  # what is stored of it is to be read again
+                raise
+            except BaseException:
+                ledger.give_back(commits)
+                raise
+            async for commit in in_turns(commits, _AT_ONCE):
+                ledger.commit_succeeded(commit)
+            if commits:
                 self._hold_if_full()
             if self._services.syncs is not None:
                 self._services.syncs.commit()

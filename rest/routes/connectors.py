@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from connect.core.config import trim
 from connect.core.herding import BadRequest, Herder, NotFound, Put
-from connect.core.model import ConnectorInfo, TaskId, TaskInfo
+from connect.core.model import TaskId
 from rest import bodies, schemas
 from rest.calls import Call, Calling, Name, TaskNumber, json_answered, json_asked
 from rest.schemas import json_response
@@ -52,7 +52,7 @@ def _expanded(herder: Herder, names: Sequence[str], expand: Sequence[str]) -> di
     return shown
 
 
-@router.post("", status_code=201, response_model=ConnectorInfo, openapi_extra=bodies.schema(bodies.CREATE))
+@router.post("", status_code=201, response_model=schemas.ConnectorInfo, openapi_extra=bodies.schema(bodies.CREATE))
 async def create_connector(call: Calling) -> Response:
     """Create a connector."""
     request = await call.json(bodies.CREATE)
@@ -63,7 +63,7 @@ async def create_connector(call: Calling) -> Response:
     return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
 
 
-@router.get("/{connector}", response_model=ConnectorInfo)
+@router.get("/{connector}", response_model=schemas.ConnectorInfo)
 async def get_connector(call: Calling, connector: Name) -> Response:
     """A connector's config and tasks."""
     return json_response(await call.within_time(call.herder.connector_info(connector)))
@@ -81,7 +81,7 @@ async def get_config(call: Calling, connector: Name) -> Response:
     return json_response(dict(await call.within_time(call.herder.connector_config(connector))))
 
 
-@router.put("/{connector}/config", response_model=ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG))
+@router.put("/{connector}/config", response_model=schemas.ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG))
 async def put_config(call: Calling, connector: Name) -> Response:
     """Create a connector (201), or replace its config (200)."""
     config = _named(connector, await call.json(bodies.CONFIG))
@@ -89,7 +89,7 @@ async def put_config(call: Calling, connector: Name) -> Response:
     return await call.here_or_elsewhere(operation, lambda put: _put(call, put))
 
 
-@router.patch("/{connector}/config", response_model=ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG))
+@router.patch("/{connector}/config", response_model=schemas.ConnectorInfo, openapi_extra=bodies.schema(bodies.CONFIG))
 async def patch_config(call: Calling, connector: Name) -> Response:
     """Change single keys of a config (KIP-477); null removes one."""
     patch = await call.json(bodies.CONFIG)
@@ -103,7 +103,7 @@ async def get_status(call: Calling, connector: Name) -> Response:
     return json_response(schemas.connector_state(call.herder.connector_status(connector)))
 
 
-@router.get("/{connector}/tasks", response_model=list[TaskInfo])
+@router.get("/{connector}/tasks", response_model=list[schemas.TaskInfo])
 async def get_tasks(call: Calling, connector: Name) -> Response:
     """A connector's tasks and their configs."""
     return json_response(list(await call.within_time(call.herder.task_infos(connector))))

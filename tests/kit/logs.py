@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,29 @@ def source_batch(
         struct.pack_into(">i", built, 23, last_offset - base)
     struct.pack_into(">I", built, 17, wire.checksum(built))
     return bytes(built)
+
+
+def bomb() -> bytes:
+    """A MiB of gzip that expands to a GiB of zeros; its checksum, behind them, is of two MiB."""
+    packer = zlib.compressobj(wbits=31)
+    first, following = (packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + following * 1023 + packer.flush()
+
+
+def bomb_batch(offset: int) -> bytes:
+    """A batch of one record that is a :func:`bomb`, with a right checksum."""
+    built = bytearray(source_batch([offset])[: wire.HEADER_BYTES] + bomb())
+    struct.pack_into(">i", built, 8, len(built) - wire.LOG_OVERHEAD_BYTES)
+    struct.pack_into(">h", built, 21, wire.CODEC_NAMES.index("gzip"))
+    struct.pack_into(">I", built, 17, wire.checksum(built))
+    return bytes(built)
+
+
+def bomb_message(offset: int) -> bytes:
+    """The same as a message of magic 1."""
+    packed = bomb()
+    inside = struct.pack(">bbqii", 1, wire.CODEC_NAMES.index("gzip"), 0, -1, len(packed)) + packed
+    return struct.pack(">qiI", offset, 4 + len(inside), zlib.crc32(inside)) + inside
 
 
 def control_batch(offset: int, producer_id: int, *, commit: bool, epoch: int = 0) -> bytes:

@@ -57,6 +57,8 @@ class Stream:
             wrote_s = time.monotonic()
             while not self._stopped.is_set():
                 for partition, number in list(self.written.items()):
+                    if partition.partition not in await producer.partitions_for(partition.topic):
+                        continue  # it was added, and the producer has not seen it yet
                     self.written[partition] = number + 1
                     await producer.send(partition.topic, b"%d" % number, partition=partition.partition)
                 if self._settling is not None:

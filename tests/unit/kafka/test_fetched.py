@@ -12,8 +12,9 @@ from aiokafka.structs import ConsumerRecord
 
 from connect.kafka.fetched import FetchedRecords, RecordsAsRead, give_records_as_read
 from connect.wire import records
+from connect.wire.opening import TooLarge
 from connect.wire.plain_records import Headers
-from tests.kit.logs import control_batch, source_batch
+from tests.kit.logs import bomb_batch, bomb_message, control_batch, source_batch
 
 LATIN = "\udce9"
 
@@ -38,6 +39,15 @@ def test_a_consumer_goes_on_behind_such_a_key() -> None:
     assert [(one.offset, one.key, one.value, one.timestamp, list(one.headers)) for one in as_read] == [
         (at, b"k", b"v", 5, headers) for at, headers in enumerate(pairs)
     ]
+
+
+@pytest.mark.parametrize("large", [bomb_batch(3), bomb_message(3)], ids=["batch", "message of magic 1"])
+def test_what_expands_beyond_the_bound_comes_no_further(large: bytes) -> None:
+    fetched = FetchedRecords(source_batch([2]) + large)
+    reading = PartitionRecords(TopicPartition("t", 0), fetched, [], 0, None, None, True, READ_COMMITTED)
+    assert next(reading).offset == 2
+    with pytest.raises(TooLarge):
+        next(reading)
 
 
 def test_consumers_can_be_had_without_their_own_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,23 @@ async def test_what_stopped_work_has_told_is_no_news_of_what_is_started_in_its_p
     await driver.stop()
 
 
+async def test_others_have_their_turn_while_a_round_gives_much_work() -> None:
+    around, turns = Surroundings(), 0
+    driver = driven(Herder({events.RebalanceBegun: [START] * 1000}), around)
+
+    async def other() -> None:
+        nonlocal turns
+        while len(around.done) < 1000:
+            turns += bool(around.done)
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    driver.rebalance_begun()
+    await beside
+    assert turns > 10
+    await driver.stop()
+
+
 async def test_nobody_waits_for_a_worker_that_has_failed() -> None:
     around = Surroundings()
     driver = driven(Herder({}), around)

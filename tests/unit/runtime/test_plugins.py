@@ -198,6 +198,18 @@ def test_entry_points_lead_to_one_description_or_several(monkeypatch: pytest.Mon
     assert list(discovery.discovered()) == [ONE, *ALL]
 
 
+def test_what_is_installed_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "GROUPS", ("heliograph.connectors",))
+    points(monkeypatch, one=f"{__name__}:ONE")
+    discovery.installed.cache_clear()
+    try:
+        assert discovery.installed() == (ONE,)
+        points(monkeypatch, all=f"{__name__}:ALL")
+        assert Plugins.discover().find([ONE.kind], ONE.name) == ONE
+    finally:
+        discovery.installed.cache_clear()
+
+
 def test_what_cannot_be_loaded_does_not_keep_the_others_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -164,8 +164,8 @@ def test_the_gap_is_stored_with_the_position_behind_it_and_again_after_an_error(
     (commit,) = ledger.take_commits()
     assert (commit.gaps, commit.source_truncated_to) == (((1234, gap),), 100)
     ledger.give_back([commit])
-    assert ledger.take_commits() == [commit]
-    assert ledger.take_commits() == []
+    assert list(ledger.take_commits()) == [commit]
+    assert not list(ledger.take_commits())
 
 
 def test_the_advice_is_what_is_sent_over_rest() -> None:

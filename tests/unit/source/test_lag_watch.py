@@ -54,6 +54,10 @@ class Worker:
     async def of(self, positions: Mapping[TopicPartition, int], _: int) -> FlowLag:
         return FlowLag(tuple(lag_of(*one, "x", at, 0, 9, 1) for one, at in positions.items()))
 
+    async def positions(self) -> dict[TopicPartition, int]:
+        self.stored.append([A, B, C])
+        return {A: 5, B: 9, C: 5}
+
     def runs(self, index: int, state: str, *told: TopicPartition) -> None:
         views = [
             SimpleNamespace(source_topic=one.topic, source_partition=one.partition, next_source_offset=7)
@@ -75,7 +79,7 @@ class Worker:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     worker = Worker(monkeypatch)
-    worker.watched.reader = SimpleNamespace(stored=worker.stored_, of=worker.of)
+    worker.watched.reader = SimpleNamespace(stored=worker.stored_, of=worker.of, positions=worker.positions)
     return worker
 
 
@@ -132,6 +136,38 @@ async def test_a_connector_without_tasks_is_watched_until_it_is_elsewhere(
     worker.now_s += 1000
     await until(lambda: not host.watches, "that it is not watched")
     assert host.contact("us-eu") == NOTHING_KNOWN
+    await watch.stop()
+
+
+async def test_all_that_a_stopped_connector_selects_has_a_lag(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = MirrorHost({"offset.storage.topic": "offsets", "group.id": "group"}, *cast(Any, [None] * 3))
+    contacts, is_stopped = Contacts(), False
+    monkeypatch.setattr(lag_watch, "settings_of", lambda *_: (worker.watched.settings, None))
+    monkeypatch.setattr(lag_watch, "looked_at_parts", _no_parts)
+    monkeypatch.setattr(lag_watch, "ContactWatch", lambda *_: contacts)
+    monkeypatch.setattr(lag_watch, "LagReader", lambda *_: worker.watched.reader)
+    watch = LagWatch(host, dict)
+
+    async def seen() -> tuple[Any, ...]:
+        await watch._look("us-eu", lambda: ConnectorHere(PROPS, [], is_stopped))
+        now = host.seen["us-eu"]
+        return [(one.task, one.source, one.state) for one in now.resting], [one.records for one in now.lags.values()]
+
+    assert await seen() == ([], [])
+    is_stopped = True
+    rests = [(None, one, "unassigned") for one in (A, B, C)]
+    assert await seen() == (rests, [4, 0, 4])
+    worker.now_s += 59
+    assert await seen() == (rests, [4, 0, 4])
+    assert worker.stored == [[A, B, C]], "what is stored does not change"
+    is_stopped = False
+    assert await seen() == ([], [])
+    # Stopped again while its source is silent.
+    is_stopped, contacts.contact = True, Contact(Side(answers=False))
+    assert await seen() == ([], []) and host.seen["us-eu"].is_stopped
+    contacts.contact = Contact(Side(answers=True))
+    assert await seen() == (rests, [4, 0, 4])
+    assert len(worker.stored) == 2
     await watch.stop()
 
 

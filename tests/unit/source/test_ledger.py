@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from connectors.dataplane.plan import (
 )
 from connectors.positions import Position
 from connectors.source.ledger import MAX_UNSTORED_BYTES, MAX_UNSTORED_RECORDS, Ledger, Pair, plan_of, position_of
-from connectors.source.store import Scope
+from connectors.source.store import Commit, Scope
 from tests.kit.turns import turns_during
 
 SOURCE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -107,6 +108,15 @@ def test_a_report_survives_the_link() -> None:
     assert PartitionProgress.from_wire(sent.to_wire()) == sent
 
 
+def taken(made: Ledger, now_s: float | None = None) -> list[Commit]:
+    return list(made.take_commits(now_s))
+
+
+def succeed(made: Ledger, commits: Iterable[Commit]) -> None:
+    for commit in commits:
+        made.commit_succeeded(commit)
+
+
 class Clock:
     """A ledger that looks each second whether positions are due, and counts what it stores in a minute."""
 
@@ -120,7 +130,7 @@ class Clock:
         self.offset = 0
         for pair in pairs:
             self.ledger.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
-        self.ledger.commit_succeeded(self.ledger.take_commits())
+        succeed(self.ledger, taken(self.ledger))
         self.tick()  # the first look stores Java's offsets
 
     def tick(self, copied: int = 0) -> list[tuple[TopicPartition, Scope]]:
@@ -129,8 +139,8 @@ class Clock:
         if copied:
             self.offset += 1
             self.ledger.apply(report(next_source_offset=self.offset, bytes=copied, records=1))
-        commits = self.ledger.take_commits(self.now_s)
-        self.ledger.commit_succeeded(commits)
+        commits = taken(self.ledger, self.now_s)
+        succeed(self.ledger, commits)
         return [
             (TopicPartition(one.position.source_topic, one.position.source_partition), one.scope) for one in commits
         ]
@@ -153,7 +163,7 @@ def test_an_earlier_version_that_continues_after_a_kill_lacks_an_hour_of_the_map
     scopes = [scope for _ in range(2 * 3600) for _, scope in clock.tick(100)]
     assert (scopes.count(Scope.ALL), scopes.count(Scope.OFFSETS)) == (2, 118)
     clock.ledger.apply(report(next_source_offset=clock.offset))
-    clock.ledger.give_back(clock.ledger.take_commits())
+    clock.ledger.give_back(taken(clock.ledger))
     assert clock.tick(100) == [(SOURCE, Scope.ALL)], "due again if it could not be stored"
 
 
@@ -167,15 +177,15 @@ def test_a_store_that_works_holds_up_no_copying_however_many_partitions_share_it
     made, quiet = Ledger(pairs), list[TopicPartition]()
     for pair in pairs:
         made.begin(pair.source, position_of(_plan(pair), "txn", ProducerIdentity(7, 0)))
-    made.commit_succeeded(made.take_commits(1000.0))
+    succeed(made, taken(made, 1000.0))
     for tenth in range(1, 300):  # twenty partitions at 100 MB/s together, the others at 2 KB/s
         for pair in pairs:
             copied = 500_000 if pair.source.partition < 20 else 100
             made.apply(report(source=pair.source, next_source_offset=tenth, bytes=copied, records=1))
         assert not made.must_wait()
         if tenth % 10 == 0:
-            commits = made.take_commits(1000.0 + tenth / 10)
-            made.commit_succeeded(commits)
+            commits = taken(made, 1000.0 + tenth / 10)
+            succeed(made, commits)
             quiet += [pairs[39].source for one in commits if one.position.source_partition == 39]
     assert len(quiet) <= 3, "the others are not stored each second for that"
 
@@ -193,9 +203,9 @@ def test_whoever_continues_finds_everything() -> None:
     for _ in range(20):
         clock.tick()
     assert clock.ledger.entries[SOURCE].is_dirty is False
-    (commit,) = clock.ledger.take_commits()
+    (commit,) = taken(clock.ledger)
     assert (commit.position.next_source_offset, commit.scope) == (1, Scope.ALL)
-    assert clock.ledger.take_commits() == []
+    assert taken(clock.ledger) == []
 
 
 async def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep_their_position() -> None:
@@ -203,7 +213,7 @@ async def test_partitions_that_leave_are_handed_over_and_those_that_stopped_keep
     made.apply(report(state=STOPPED, reason="refused"))
     await made.leave([])
     assert (made.leaving(), list(made.plans())) == ([SOURCE, OTHER], [])
-    stored = {one.position.source_partition: one.position.is_handed_over for one in made.take_commits()}
+    stored = {one.position.source_partition: one.position.is_handed_over for one in taken(made)}
     assert stored == {0: False, 1: True}
 
 
@@ -211,17 +221,17 @@ async def test_of_a_partition_that_leaves_and_was_never_copied_here_nothing_is_s
     made = ledger()
     made.entries[SOURCE].was_copied = False
     await made.leave([])
-    assert [one.position.source_partition for one in made.take_commits()] == [OTHER.partition]
+    assert [one.position.source_partition for one in taken(made)] == [OTHER.partition]
     assert made.leaving() == [SOURCE, OTHER]
 
 
 async def test_a_partition_leaves_while_a_commit_of_it_is_under_way_that_fails() -> None:
     made = ledger()
     made.apply(report(next_source_offset=9, runs=[(0, 0, 9)]))
-    commits = made.take_commits()
+    commits = taken(made)
     await made.leave([OTHER])
     made.give_back(commits)
-    (commit,) = [one for one in made.take_commits() if one.position.source_partition == SOURCE.partition]
+    (commit,) = [one for one in taken(made) if one.position.source_partition == SOURCE.partition]
     assert (commit.position.is_handed_over, list(commit.runs)) == (True, [(0, 0, 9)])
 
 
@@ -233,17 +243,17 @@ async def test_a_successor_finds_the_whole_map_of_a_partition_that_stopped_befor
     for _ in range(rests_s):
         clock.tick()
     await clock.ledger.hand_over()
-    commits = {one.position.source_partition: one for one in clock.ledger.take_commits()}
+    commits = {one.position.source_partition: one for one in taken(clock.ledger)}
     assert (commits[0].scope, commits[0].position.is_handed_over) == (Scope.ALL, False)
-    clock.ledger.commit_succeeded(commits.values())
-    assert clock.ledger.take_commits() == []
+    succeed(clock.ledger, commits.values())
+    assert taken(clock.ledger) == []
 
 
 def test_what_could_not_be_stored_is_due_at_once() -> None:
     clock = Clock()
     for _ in range(9):
         clock.tick(100)
-    clock.ledger.give_back(clock.ledger.take_commits(clock.now_s + 1))
+    clock.ledger.give_back(taken(clock.ledger, clock.now_s + 1))
     assert clock.tick() == [(SOURCE, Scope.OFFSETS)]
 
 
@@ -254,12 +264,12 @@ def test_copying_has_to_wait_while_too_many_bytes_are_not_stored() -> None:
     assert not made.must_wait()
     made.apply(report(source=OTHER, next_source_offset=1, bytes=MAX_UNSTORED_BYTES // 4))
     assert made.must_wait()
-    commits = made.take_commits()
+    commits = taken(made)
     made.apply(report(next_source_offset=5, bytes=7))
     assert made.must_wait(), "they are not stored yet"
     made.give_back(commits)
     assert made.must_wait()
-    made.commit_succeeded(made.take_commits())
+    succeed(made, taken(made))
     assert not made.must_wait()
 
 
@@ -268,7 +278,7 @@ def test_copying_has_to_wait_while_too_many_records_of_a_partition_are_not_store
     made = ledger()
     made.apply(report(next_source_offset=5, records=MAX_UNSTORED_RECORDS, bytes=1))
     assert made.must_wait()
-    made.commit_succeeded(made.take_commits())
+    succeed(made, taken(made))
     assert not made.must_wait()
     made.apply(report(next_source_offset=6, records=MAX_UNSTORED_RECORDS, bytes=MAX_UNSTORED_BYTES))
     made.drop(SOURCE)
@@ -288,4 +298,4 @@ async def test_others_of_the_loop_have_their_turn_while_thousands_are_handed_ove
         turns, _ = await turns_during(work())
         assert turns >= len(sources) // 1000
     assert made.leaving() == sources
-    assert all(commit.position.is_handed_over and commit.position.is_atomic for commit in made.take_commits())
+    assert all(commit.position.is_handed_over and commit.position.is_atomic for commit in taken(made))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
+from connectors.lag import lag_of
 from connectors.source.host import MirrorHost
 from connectors.source.metrics import mirror_metrics
-from connectors.source.progress import Meters, PartitionMeter
+from connectors.source.progress import Meters, PartitionMeter, Resting, Seen
 
 PARTITIONS = 1_000
+ORDERS, PAID = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def host() -> Any:
@@ -67,8 +70,34 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
         assert mirror.contact("mirror").source.moved_ms == 3_000, "a task that starts has fetched nothing yet"
 
 
+async def test_a_stopped_connector_has_a_lag_of_an_unknown_one() -> None:
+    mirror, side = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), Side(answers=True, answered_ms=4_000)
+    watch = SimpleNamespace(flow="us->eu", contact=Contact(side, side))
+    mirror.watches["mirror"] = cast(Any, watch)
+    mirror.seen["mirror"] = Seen("us->eu", 1_000, {}, (), is_stopped=True)
+    assert (await _contact_of(mirror, 5_000))["flow_lag_records"] == -1, "nothing was seen yet"
+    lags = {one: lag_of(*one, "us.orders", 3, 0, end, 100) for one, end in {ORDERS: 10, PAID: 3}.items()}
+    resting = tuple(Resting(None, one, "us.orders", "unassigned") for one in lags)
+    mirror.seen["mirror"] = Seen("us->eu", 1_000, lags, resting, is_stopped=True)
+    assert await _lags_of(mirror, 5_000) == {"0": 7, "1": 0}
+    assert (await _contact_of(mirror, 5_000))["flow_lag_records"] == 7
+    watch.contact = Contact(replace(side, answers=False), side)
+    for now_ms in (6_000, 9_000):
+        assert await _lags_of(mirror, now_ms) == {"0": -1, "1": -1}
+        told = await _contact_of(mirror, now_ms)
+        assert (told["flow_lag_records"], told["flow_lag_ms"], told["lag_unknown_ms"]) == (-1, -1, now_ms - 4_000)
+    with mirror.shown("mirror", 0, _task()):
+        assert await _lags_of(mirror, 9_000) == {}, "its tasks tell it themselves"
+
+
 def _task() -> Any:
     return SimpleNamespace(flow="us->eu", state="running", meters=Meters(), view=lambda _: [])
+
+
+async def _lags_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
+    families = {family.name: family for family in await mirror_metrics([mirror], now_ms)}
+    samples = families["kafka_connect_mirror_MirrorSourceConnector_lag_records"].samples
+    return {sample.labels["partition"]: sample.value for sample in samples}
 
 
 async def _contact_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:

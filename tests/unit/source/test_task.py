@@ -25,7 +25,7 @@ from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source import defects, reach, reconfiguring, task
 from connectors.source.defects import TaskDefective
-from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Ledger, Pair
+from connectors.source.ledger import MAX_UNSTORED_BYTES, Entry, Ledger, Pair, position_of
 from connectors.source.reach import Waiting
 from connectors.source.slice import SliceDefect, SliceHandle, SliceLost
 from connectors.source.store import Commit, PositionStore, Scope, Start
@@ -629,3 +629,21 @@ async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resu
     assert [commit.position.next_source_offset for commit in world.commits] == [9] * len(sources)
     unfenced = [source for source, entry in ledger.entries.items() if entry.unfenced_end is not None]
     assert unfenced == sources[:1]
+
+
+async def test_a_commit_of_thousands_that_is_cancelled_gives_back_what_it_took(world: World) -> None:
+    sources = [TopicPartition("orders", index) for index in range(3000)]
+    world.pairs = [Pair(one, None, TopicPartition("us.orders", one.partition), None) for one in sources]
+    made, ledger = world.task(), Ledger(world.pairs)
+    for pair in world.pairs:
+        plan = pair.plan(9, 0, 9, pipelined=True, next_sequence=9)
+        ledger.begin(pair.source, position_of(plan, "mm2-0", ProducerIdentity(5, 1)), [(0, 0, 9)])
+    storing = asyncio.create_task(made._commit_of(ledger))
+    while all(entry.is_dirty for entry in ledger.entries.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert any(entry.is_dirty for entry in ledger.entries.values()), "others have their turn in between"
+    storing.cancel()
+    await asyncio.wait({storing})
+    assert all(entry.is_dirty for entry in ledger.entries.values())
+    await made._commit_of(ledger)
+    assert [commit.runs for commit in world.commits] == [((0, 0, 9),)] * len(sources)

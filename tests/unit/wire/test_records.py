@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from connect.wire import batch as wire
 from connect.wire import plain_records, records
 from connect.wire.header_keys import bytes_of, is_text, key_of, readable
-from tests.kit.logs import source_batch
+from connect.wire.opening import MOST_BYTES, TooLarge
+from tests.kit.logs import bomb_batch, bomb_message, source_batch
 
 LATIN = "\udce9t\udce9"  # what is b"\xe9t\xe9" on the wire
 keys = st.binary(max_size=6).map(key_of)
@@ -90,3 +93,28 @@ def test_half_of_a_pair_that_stands_for_no_byte_is_refused() -> None:
 def test_all_bytes_are_keys_of_their_own() -> None:
     for one, other in pairwise(key_of(bytes([byte])) for byte in range(256)):
         assert one != other
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: list(records.decode(bomb_batch(5), 2)),
+        lambda: list(records.decode(bomb_message(5), 1)),
+        lambda: list(plain_records.read(bomb_batch(5))),
+    ],
+    ids=["batch", "message of magic 1", "batch in plain Python"],
+)
+def test_a_mib_that_expands_to_a_gib_is_refused_in_bounded_memory(read: Callable[[], object]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_what_compresses_well_is_read_within_the_bound(codec: int) -> None:
+    made = [records.Record(offset, 5, None, bytes(1 << 20), []) for offset in range(20)]
+    assert list(records.decode(built(*made, codec=codec), 2)) == made
