@@ -121,6 +121,7 @@ class _Opened:
 
     def __init__(self, codec: int) -> None:
         self._codec = codec
+        self._zstd = opening.zstd()
         self._bytes = 0
 
     def rebase_batches(
@@ -131,7 +132,7 @@ class _Opened:
             end = start + size
             last, base_ms, its_ms = _COUNT_AND_TIMES.unpack_from(region, start + _AT)
             payload = bytes(region[start + wire.HEADER_BYTES : end])
-            opened = opening.opened(payload, self._codec, MOST_OPENED_BYTES - self._bytes)
+            opened = opening.opened(payload, self._codec, MOST_OPENED_BYTES - self._bytes, self._zstd)
             self._bytes += len(opened)
             latest_ms = max(latest_ms, its_ms)
             following = offset + last + 1

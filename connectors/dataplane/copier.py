@@ -133,7 +133,7 @@ class PartitionCopier:
             self.fetch_offset,
             listed,
             self.max_message_bytes,
-            most_run_bytes=min(self._merging.most_run_bytes, self.max_message_bytes),
+            run_limits=self._run_limits,
         )
         for batch, header, decision, run in decided:
             if header is None:
@@ -145,6 +145,10 @@ class PartitionCopier:
                 self._count(decision)
                 self._take_batch(batch, header, decision)
             yield
+
+    def _run_limits(self, codec: int) -> tuple[int, int]:
+        small_bytes, most_bytes = self._merging.run_limits(codec)
+        return small_bytes, min(most_bytes, self.max_message_bytes)
 
     def _count(self, decision: shape.Decision, batches: int = 1) -> None:
         self._batches[decision.reason] = self._batches.get(decision.reason, 0) + batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import crc32c
@@ -17,9 +17,6 @@ from connectors.dataplane import shape
 
 #: Damage on the way heals with a new fetch; damage in the source's log does not.
 CORRUPT_TRIES: Final = 3
-#: Uncompressed batches up to this size cost more by themselves than merged: some records each, sent by a producer that
-#: does not linger.
-SMALL_BATCH_BYTES: Final = 2048
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT_MARKER: Final = 0
 _OLD_CRC: Final = struct.Struct(">I")
@@ -56,14 +53,15 @@ def cut(
     aborted: Iterable[tuple[int, int]] | None,
     max_message_bytes: int,
     *,
-    most_run_bytes: int = 0,
+    run_limits: Callable[[int], tuple[int, int]] = lambda codec: (0, 0),
 ) -> Iterator[Cut]:
     """Every whole batch of a fetch answer, its checksum verified before anybody changes a byte.
 
     ``position``: the offset that was fetched. ``aborted``: (producer id, first offset) as the answer lists them,
     None when the copy is read_uncommitted. The aborted state is built anew from each answer's list and never
     carried over; a producer id leaves it at its abort marker, since the same id may commit later in the same
-    answer (Kafka ``CompletedFetch``). Small batches that follow one another come together, up to ``most_run_bytes``.
+    answer (Kafka ``CompletedFetch``). Small batches of one codec that follow one another come together: ``run_limits``
+    says of a codec up to how many bytes one is small, and how many they are together.
     Raises :class:`CorruptBatch` where it meets one.
     """
     transactions = None if aborted is None else _Transactions(aborted)
@@ -83,8 +81,10 @@ def cut(
         is_aborted = transactions is not None and transactions.aborts(header, batch)
         decision = shape.decide(header, position, is_aborted, max_message_bytes)
         run = None
-        if decision is shape.SHALLOW and size <= SMALL_BATCH_BYTES and not header.attributes:
-            run = plain_run(fetched, at, header, SMALL_BATCH_BYTES, most_run_bytes)
+        if decision is shape.SHALLOW and not header.attributes & ~wire.CODEC_MASK:
+            small_bytes, most_bytes = run_limits(header.codec)
+            if size <= small_bytes:
+                run = plain_run(fetched, at, header, small_bytes, most_bytes)
         if run is not None and run.batches > 1:
             yield Cut(fetched[at : run.end], header, decision, run)
             at = run.end

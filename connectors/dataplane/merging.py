@@ -27,6 +27,9 @@ _WEIGHT: Final = 0.2
 _FORGETS: Final = 0.01
 #: Fewer records say little of what one costs.
 _SAMPLE_RECORDS: Final = 32
+#: Batches up to this size cost more by themselves than merged: some records each, sent by a producer that does not
+#: linger.
+SMALL_BATCH_BYTES: Final = 2048
 #: Others on the event loop wait no longer for one merging.
 _MOST_COST_S: Final = 0.015
 #: Small batches travel in pieces of this share of a full batch, so that what is left of one answer is sent with the
@@ -47,14 +50,20 @@ class Merging:
         #: of batches that have no codec, and of those that have one
         self._first_costs_s = (_BYTE_COST_S if compression.codec else _RECORD_COST_S, _BYTE_COST_S)
         self._costs_s = list(self._first_costs_s)
+        #: what one batch less was worth when the last one was sent
+        self._saved_s = 0.0
 
-    @property
-    def most_run_bytes(self) -> int:
-        """Of small batches that travel together."""
+    def run_limits(self, codec: int) -> tuple[int, int]:
+        """Up to how many bytes a batch of the source travels together with others of its ``codec``, and these together.
+
+        One that has a codec does where opening it costs less than sending it by itself.
+        """
         piece_bytes = self.most_bytes // _PIECES
-        if not self._compression.codec:
-            return piece_bytes
-        return min(piece_bytes, int(_MOST_COST_S / self._costs_s[0]))
+        if not codec and not self._compression.codec:
+            return SMALL_BATCH_BYTES, piece_bytes
+        cost_s = self._costs_s[codec > 0]
+        small_bytes = min(SMALL_BATCH_BYTES, int(self._saved_s / cost_s)) if codec else SMALL_BATCH_BYTES
+        return small_bytes, min(piece_bytes, int(_MOST_COST_S / cost_s))
 
     def opens(self, outgoing: Outgoing) -> bool:
         """Whether its records are touched when it is sent, merged with others or not."""
@@ -70,6 +79,7 @@ class Merging:
         ``saved_s``: what it is worth, in seconds, that one batch less is to be sent. What is opened to be sent by
         itself costs nothing more.
         """
+        self._saved_s = saved_s
         most_bytes = min(self.most_bytes, max_message_bytes)
         size, number = _most_size(first), 0
         if not first.is_mergeable or size > most_bytes // 2:

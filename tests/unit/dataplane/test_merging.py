@@ -402,6 +402,33 @@ def test_small_compressed_batches_are_merged_only_where_it_is_worth_it() -> None
         assert sent(machine, target, saved_s) == counts
 
 
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize(("saved_s", "waiting"), [(MUCH_S, [19]), (0.0, [1] * 19)])
+def test_small_compressed_batches_travel_together_where_merging_was_worth_it(
+    codec: int, saved_s: float, waiting: list[int]
+) -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(source_batch([0], codec=codec)))
+    assert sent(machine, target, saved_s) == [1]
+    machine.take(fetched(*(source_batch([offset], codec=codec) for offset in range(1, 20))))
+    assert [outgoing.count for outgoing in machine._queue] == waiting
+    assert sent(machine, target, saved_s) == waiting
+    assert offsets_of(target) == list(range(20))
+    assert wire.read_header(target.batches[-1]).codec == codec
+
+
+def test_compressed_batches_that_travel_together_and_cannot_be_read_go_out_as_they_are() -> None:
+    machine, target = copier(), TargetPartition()
+    machine.take(fetched(source_batch([0], codec=4)))
+    assert sent(machine, target) == [1]
+    small = [source_batch([offset], codec=4) for offset in range(1, 4)]
+    small[1] = damaged(small[1])
+    machine.take(fetched(*small))
+    assert [outgoing.count for outgoing in machine._queue] == [3]
+    assert sent(machine, target) == [1, 1, 1]
+    assert [batch[wire.HEADER_BYTES :] for batch in target.batches[1:]] == [one[wire.HEADER_BYTES :] for one in small]
+
+
 def test_how_long_others_wait_for_merging_is_bounded() -> None:
     machine, target = copier(), TargetPartition()
     machine._merging._costs_s[0] = 0.001

@@ -6,9 +6,10 @@ import random
 import tracemalloc
 
 import pytest
+import zstandard
 
 from connect.wire import records
-from connect.wire.opening import TooLarge, opened
+from connect.wire.opening import TooLarge, opened, zstd
 
 CODECS = (1, 2, 3, 4)
 
@@ -51,3 +52,37 @@ def test_damage_is_refused(codec: int) -> None:
     packed[len(packed) // 2 :] = b"\xff" * 5
     with pytest.raises(TooLarge):
         opened(bytes(packed), codec, 1 << 20)
+
+
+def frames_of_zstd(payload: bytes) -> dict[str, bytes]:
+    """One payload as producers' libraries write it: with its size said or not, in one frame or two, with a window that
+    is larger than what we keep."""
+    stream = zstandard.ZstdCompressor().compressobj()
+    half = len(payload) // 2
+    pack = zstandard.ZstdCompressor().compress
+    wide = zstandard.ZstdCompressionParameters(window_log=25)
+    far = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    return {
+        "size said": pack(payload),
+        "size not said": stream.compress(payload) + stream.flush(),
+        "two frames": pack(payload[:half]) + pack(payload[half:]),
+        "a wide window": far.compress(payload) + far.flush(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["size said", "size not said", "two frames", "a wide window"])
+def test_zstd_is_read_as_each_library_writes_it(kind: str) -> None:
+    payload = text(9_000)
+    packed = frames_of_zstd(payload)[kind]
+    for many in (None, zstd()):
+        assert bytes(opened(packed, 4, 9_000, many)) == payload
+        with pytest.raises(TooLarge):
+            opened(packed, 4, 8_999, many)
+
+
+def test_a_frame_of_zstd_that_says_another_size_is_refused() -> None:
+    packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(text(200)))
+    assert zstandard.frame_content_size(bytes(packed)) == 200
+    packed[5] += 1
+    with pytest.raises(TooLarge):
+        opened(bytes(packed), 4, 1 << 20, zstd())
