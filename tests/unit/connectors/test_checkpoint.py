@@ -25,6 +25,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
 from connectors.planning.group_plan import groups_left
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 CHECKPOINT = {
     "name": "MirrorCheckpointConnector",
@@ -297,7 +298,8 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
     assert moved
 
 
-def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody closes the clusters, nor begins anew, beside those that are."""
     looked_at: list[str] = []
 
@@ -315,16 +317,13 @@ def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.Mo
     monkeypatch.setattr(GroupLook, "follow", nothing)
     monkeypatch.setattr(GroupLook, "newer", newer)
 
-    async def play() -> None:
-        task = MirrorCheckpointConnector().make_task()
-        await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "a,b"})
-        with pytest.raises(ValueError, match="a mistake"):
-            await task.poll()
-        await asyncio.sleep(10)
-        assert looked_at == []
-        await task.stop()
-
-    virtual_time.run(play())
+    task = MirrorCheckpointConnector().make_task()
+    await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "a,b"})
+    with pytest.raises(ValueError, match="a mistake"):
+        await task.poll()
+    await asyncio.sleep(10)
+    assert looked_at == []
+    await task.stop()
 
 
 def test_a_source_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
