@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from connect.embedded import ports
@@ -208,12 +207,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
