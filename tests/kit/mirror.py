@@ -39,11 +39,7 @@ SMALL: Final[Mapping[str, str]] = {
 
 #: Behind :data:`SMALL` where no worker is killed: a machine that stands still for seconds costs nobody the membership
 #: or a slice, and adds no take-over with a fence's marker, and no count or position that begins anew.
-CALM: Final[Mapping[str, str]] = {
-    "eu.session.timeout.ms": "60000",
-    "eu.worker.lease.ms": "40000",
-    "lease.ms": "60000",
-}
+CALM: Final[Mapping[str, str]] = {"eu.session.timeout.ms": "60000", "eu.worker.lease.ms": "40000", "lease.ms": "60000"}
 
 #: The same where a worker is killed once: its successor waits for the end of its session.
 PATIENT: Final[Mapping[str, str]] = {

@@ -217,10 +217,7 @@ async def _serve(settings: dict[str, Any]) -> None:
     writers = [_TopicWriter(settings["bootstrap"], load, share, settings["seed"]) for load in loads]
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(writer.run(), name="write") for writer in writers]
-        await _obey(
-            writers,
-            {load.topic: writer for load, writer in zip(loads, writers, strict=True)},
-        )
+        await _obey(writers, {load.topic: writer for load, writer in zip(loads, writers, strict=True)})
         for run in runs:
             run.cancel()
 
@@ -240,10 +237,7 @@ async def _obey(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]) 
             case "rate":
                 for writer in writers:
                     writer.records_per_s = float(words[1]) / len(writers)
-        print(
-            json.dumps({topic: writer.acknowledged for topic, writer in by_topic.items()}),
-            flush=True,
-        )
+        print(json.dumps({topic: writer.acknowledged for topic, writer in by_topic.items()}), flush=True)
         if words[0] == "stop":
             return
 

@@ -35,8 +35,7 @@ def _java(offset: int | None) -> offsetlog.SourceOffsets:
 
 
 @pytest.mark.parametrize(
-    ("full", "java", "found"),
-    [(10, 9, {ORDERS: 90}), (10, 49, {ORDERS: 50}), (10, None, {}), (0, None, {ORDERS: 90})],
+    ("full", "java", "found"), [(10, 9, {ORDERS: 90}), (10, 49, {ORDERS: 50}), (10, None, {}), (0, None, {ORDERS: 90})]
 )
 async def test_positions_are_newer_than_javas_offsets(
     monkeypatch: pytest.MonkeyPatch, full: int, java: int | None, found: dict[TopicPartition, int]

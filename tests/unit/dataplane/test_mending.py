@@ -26,16 +26,7 @@ NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
 
-def copier(
-    epoch=FIRST_EPOCH,
-    *,
-    position=0,
-    target_end=0,
-    sequence=0,
-    pipelined=False,
-    skip=True,
-    max_bytes=2**30,
-):
+def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
     plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
     producer = ProducerIdentity(PRODUCER_ID, epoch)

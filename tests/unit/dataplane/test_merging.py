@@ -106,13 +106,7 @@ def test_what_is_left_of_one_answer_is_sent_with_the_beginning_of_the_next() -> 
     assert min(counts[:-1]) > 900, "a request between two full ones has little in it"
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"codec": 4},
-        {"leader_epoch": 1},
-    ],
-)
+@pytest.mark.parametrize("others", [{"codec": 4}, {"leader_epoch": 1}])
 def test_batches_of_another_codec_or_leader_epoch_stay_apart(others: dict[str, int]) -> None:
     machine, target = copier(), TargetPartition()
     machine.take(fetched(large(0), large(3, **others), large(6, **others)))

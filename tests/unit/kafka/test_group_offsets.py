@@ -112,8 +112,7 @@ async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "request_timeout_ms", "waits_s"),
-    [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)],
+    ("timeout_s", "request_timeout_ms", "waits_s"), [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)]
 )
 @in_virtual_time
 async def test_a_connection_that_went_silent_is_given_up(

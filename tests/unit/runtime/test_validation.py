@@ -10,15 +10,7 @@ from connect.api.connector import Props
 from connect.api.convert import Converter, HeaderConverter, Transformation
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
-from connect.core.config import (
-    REQUIRED,
-    AtLeast,
-    ConfigDef,
-    ConfigValue,
-    Importance,
-    Setting,
-    Type,
-)
+from connect.core.config import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
 from connect.core.worker_config import WorkerConfig

@@ -518,9 +518,7 @@ async def test_a_partition_that_is_taken_away_while_it_joins_is_not_stored(world
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
-async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(
-    world: World,
-) -> None:
+async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(world: World) -> None:
     async with copying(world) as one:
         world.pairs = [PAIR, OTHER_PAIR]
         world.has_one_slot = True
