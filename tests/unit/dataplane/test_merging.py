@@ -14,7 +14,7 @@ from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
 from connectors.dataplane.refusals import Refusal
-from tests.kit.logs import TargetPartition, source_batch
+from tests.kit.logs import TargetPartition, fetched, source_batch
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
 MUCH_S = 1.0
@@ -26,10 +26,6 @@ def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: An
     source, target = TopicPartition("orders", 3), TopicPartition("us.orders", 3)
     plan = PartitionPlan(source, None, target, None, 0, -1, 0, 0, True, max_message_bytes=max_message_bytes)
     return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
-
-
-def fetched(*batches: bytes) -> memoryview:
-    return memoryview(bytearray(b"".join(batches)))
 
 
 def large(first: int, count: int = 3, **given: Any) -> bytes:
