@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -165,6 +166,14 @@ def made(cluster: FakeCluster, events: Events, settings: GroupSettings = SETTING
     return GroupMember(cast("Cluster", cluster), settings, events, OneLoop())
 
 
+@asynccontextmanager
+async def a_member() -> AsyncIterator[tuple[GroupMember, FakeCluster, Events]]:
+    cluster, events = FakeCluster(), Events()
+    member = made(cluster, events)
+    yield member, cluster, events
+    await member.close()
+
+
 async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
@@ -176,20 +185,18 @@ async def after(seconds: float, answer: Any) -> Any:
 
 @in_virtual_time
 async def test_a_member_takes_its_id_and_joins() -> None:
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
-    member = made(cluster, events)
-    assert await member.join(PROTOCOLS) == Membership(5, "client-7", "other", "sessioned", b"ours")
-    assert cluster.client_id == "client"
-    asked = [request.message for request in cluster.sent("JoinGroupRequest")]
-    assert [each.member_id for each in asked] == ["", "client-7"]
-    assert {each.protocol_type for each in asked} == {"connect"}
-    assert [(each.name, each.metadata) for each in asked[1].protocols] == PROTOCOLS
-    assert (asked[1].session_timeout_ms, asked[1].rebalance_timeout_ms) == (10_000, 60_000)
-    (sync,) = (request.message for request in cluster.sent("SyncGroupRequest"))
-    assert (sync.generation_id, sync.member_id, sync.protocol_name) == (5, "client-7", "sessioned")
-    assert sync.assignments == []
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
+        assert await member.join(PROTOCOLS) == Membership(5, "client-7", "other", "sessioned", b"ours")
+        assert cluster.client_id == "client"
+        asked = [request.message for request in cluster.sent("JoinGroupRequest")]
+        assert [each.member_id for each in asked] == ["", "client-7"]
+        assert {each.protocol_type for each in asked} == {"connect"}
+        assert [(each.name, each.metadata) for each in asked[1].protocols] == PROTOCOLS
+        assert (asked[1].session_timeout_ms, asked[1].rebalance_timeout_ms) == (10_000, 60_000)
+        (sync,) = (request.message for request in cluster.sent("SyncGroupRequest"))
+        assert (sync.generation_id, sync.member_id, sync.protocol_name) == (5, "client-7", "sessioned")
+        assert sync.assignments == []
 
 
 @in_virtual_time
@@ -223,29 +230,25 @@ async def test_the_leader_assigns() -> None:
 )
 @in_virtual_time
 async def test_what_does_not_pass_ends_the_join(code: int, kind: type[PermanentError], advice: str) -> None:
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["JoinGroupRequest"].append(refused(code))
-    member = made(cluster, events)
-    with pytest.raises(kind, match=rf"cluster us: JoinGroup of group workers: .*{advice}"):
-        await member.join(PROTOCOLS)
-    assert (await member.join(PROTOCOLS)).assignment == b"ours"  # which does not keep it from being asked again
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(refused(code))
+        with pytest.raises(kind, match=rf"cluster us: JoinGroup of group workers: .*{advice}"):
+            await member.join(PROTOCOLS)
+        assert (await member.join(PROTOCOLS)).assignment == b"ours"  # which does not keep it from being asked again
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 22, 25, 27, 7])
 @pytest.mark.parametrize("at", ["JoinGroupRequest", "SyncGroupRequest"])
 @in_virtual_time
 async def test_what_passes_is_waited_out(code: int, at: str) -> None:
-    cluster, events = FakeCluster(), Events()
-    answer = refused(code) if at == "JoinGroupRequest" else synced(b"", code)
-    cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
-    cluster.answers[at].extend([answer] * 3)
-    member = made(cluster, events)
-    got = await member.join(PROTOCOLS)
-    # An id that the coordinator does not know is not used again.
-    assert got.member == ("client-1" if code == 25 else "client-7")
-    assert (cluster.lookups > 1) == (code in (15, 16))
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        answer = refused(code) if at == "JoinGroupRequest" else synced(b"", code)
+        cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
+        cluster.answers[at].extend([answer] * 3)
+        got = await member.join(PROTOCOLS)
+        # An id that the coordinator does not know is not used again.
+        assert got.member == ("client-1" if code == 25 else "client-7")
+        assert (cluster.lookups > 1) == (code in (15, 16))
 
 
 @pytest.mark.parametrize("trouble", [RetriableError("cut"), never])
@@ -272,100 +275,90 @@ def test_a_lost_coordinator_is_looked_for(trouble: Any) -> None:
 @in_virtual_time
 async def test_a_broker_that_is_stuck_is_not_asked_twice() -> None:
     """The look-up itself has to find that there is no answer: that is what closes the connection to that broker."""
-    cluster, events = FakeCluster(), Events()
-    given_up: list[float] = []
+    async with a_member() as (member, cluster, _):
+        given_up: list[float] = []
 
-    async def stuck(key: str, kind: str, *, timeout_ms: int) -> int:
-        if given_up:
-            return 1
-        await asyncio.sleep(timeout_ms / 1000)
-        given_up.append(asyncio.get_running_loop().time())
-        raise RetriableError("no answer")
+        async def stuck(key: str, kind: str, *, timeout_ms: int) -> int:
+            if given_up:
+                return 1
+            await asyncio.sleep(timeout_ms / 1000)
+            given_up.append(asyncio.get_running_loop().time())
+            raise RetriableError("no answer")
 
-    cluster.find_coordinator = stuck  # type: ignore[method-assign]
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    assert given_up
-    assert given_up[0] <= SETTINGS.session_timeout_ms / 5_000
-    await member.close()
+        cluster.find_coordinator = stuck  # type: ignore[method-assign]
+        await member.join(PROTOCOLS)
+        assert given_up
+        assert given_up[0] <= SETTINGS.session_timeout_ms / 5_000
 
 
 @in_virtual_time
 async def test_a_long_round_is_waited_for() -> None:
     """As long as the coordinator is the same, beyond sessions and the time-outs of other requests."""
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["JoinGroupRequest"].append(after(59, joined("a")))
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    assert len(cluster.sent("JoinGroupRequest")) == 1
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(after(59, joined("a")))
+        await member.join(PROTOCOLS)
+        assert len(cluster.sent("JoinGroupRequest")) == 1
 
 
 @in_virtual_time
 async def test_heartbeats_and_the_next_round() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    await asyncio.sleep(10)
-    beats = cluster.sent("HeartbeatRequest")
-    assert [round(request.at_s) for request in beats] == [3, 6, 9]
-    assert {(each.message.member_id, each.message.generation_id) for each in beats} == {("client-1", 5)}
-    assert events.told() == []
-    cluster.always["HeartbeatRequest"] = lambda _: beat(27)
-    await asyncio.sleep(10)
-    assert events.told() == ["rebalance"]  # said once, answered as often as asked
-    assert [what for what, _ in events.heard].count("answered") == 6
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(10)
+        beats = cluster.sent("HeartbeatRequest")
+        assert [round(request.at_s) for request in beats] == [3, 6, 9]
+        assert {(each.message.member_id, each.message.generation_id) for each in beats} == {("client-1", 5)}
+        assert events.told() == []
+        cluster.always["HeartbeatRequest"] = lambda _: beat(27)
+        await asyncio.sleep(10)
+        assert events.told() == ["rebalance"]  # said once, answered as often as asked
+        assert [what for what, _ in events.heard].count("answered") == 6
 
-    # The round waits for another member for a while; the coordinator goes on to another generation.
-    cluster.answers["JoinGroupRequest"].append(after(20, joined("client-1", 6)))
-    again = await member.join(PROTOCOLS)
-    assert (again.member, again.generation) == ("client-1", 6)
-    assert events.told() == ["rebalance"]
-    while_joining = [each for each in cluster.sent("HeartbeatRequest") if 21 < each.at_s < 39]
-    assert len(while_joining) >= 5
-    assert {each.purpose for each in while_joining}.isdisjoint(
-        each.purpose for each in cluster.sent("JoinGroupRequest")
-    )
-    await asyncio.sleep(4)
-    assert events.told() == ["rebalance", "rebalance"]
-    await member.close()
+        # The round waits for another member for a while; the coordinator goes on to another generation.
+        cluster.answers["JoinGroupRequest"].append(after(20, joined("client-1", 6)))
+        again = await member.join(PROTOCOLS)
+        assert (again.member, again.generation) == ("client-1", 6)
+        assert events.told() == ["rebalance"]
+        while_joining = [each for each in cluster.sent("HeartbeatRequest") if 21 < each.at_s < 39]
+        assert len(while_joining) >= 5
+        assert {each.purpose for each in while_joining}.isdisjoint(
+            each.purpose for each in cluster.sent("JoinGroupRequest")
+        )
+        await asyncio.sleep(4)
+        assert events.told() == ["rebalance", "rebalance"]
 
 
 @pytest.mark.parametrize(("code", "next_id"), [(25, ""), (22, "client-1"), (82, "client-1"), (30, "")])
 @in_virtual_time
 async def test_who_is_not_a_member_any_more_hears_it_once(code: int, next_id: str) -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.always["HeartbeatRequest"] = lambda _: beat(code)
-    await asyncio.sleep(100)
-    (told,) = events.told()
-    assert told.startswith("lost: ")
-    assert len(cluster.sent("HeartbeatRequest")) == 1
-    cluster.always["HeartbeatRequest"] = lambda _: beat(0)
-    await member.join(PROTOCOLS)
-    assert cluster.sent("JoinGroupRequest")[-1].message.member_id == next_id
-    await asyncio.sleep(4)
-    assert len(cluster.sent("HeartbeatRequest")) > 1
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        cluster.always["HeartbeatRequest"] = lambda _: beat(code)
+        await asyncio.sleep(100)
+        (told,) = events.told()
+        assert told.startswith("lost: ")
+        assert len(cluster.sent("HeartbeatRequest")) == 1
+        cluster.always["HeartbeatRequest"] = lambda _: beat(0)
+        await member.join(PROTOCOLS)
+        assert cluster.sent("JoinGroupRequest")[-1].message.member_id == next_id
+        await asyncio.sleep(4)
+        assert len(cluster.sent("HeartbeatRequest")) > 1
 
 
 @pytest.mark.parametrize("code", [22, 25])
 @in_virtual_time
 async def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> None:
     """A round has ended, and its answer is still under way to us."""
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.answers["JoinGroupRequest"].append(after(5, joined("client-1", 6)))
-    cluster.always["HeartbeatRequest"] = lambda request: beat(code if request.generation_id == 5 else 0)
-    joining = asyncio.create_task(member.join(PROTOCOLS))
-    await asyncio.sleep(4)
-    assert member.holds
-    await joining
-    await asyncio.sleep(10)
-    assert events.told() == []
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        cluster.answers["JoinGroupRequest"].append(after(5, joined("client-1", 6)))
+        cluster.always["HeartbeatRequest"] = lambda request: beat(code if request.generation_id == 5 else 0)
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(4)
+        assert member.holds
+        await joining
+        await asyncio.sleep(10)
+        assert events.told() == []
 
 
 @in_virtual_time
@@ -396,49 +389,43 @@ async def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartb
 @in_virtual_time
 async def test_a_round_whose_answer_comes_when_the_lease_is_over_is_followed_by_another() -> None:
     """Its assignment would be worked on without a lease, and nothing would tell of its end any more."""
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["SyncGroupRequest"].append(after(8.5, synced(b"too late")))
-    cluster.answers["HeartbeatRequest"].extend([RetriableError("cut")] * 40)
-    member = made(cluster, events)
-    assert (await member.join(PROTOCOLS)).assignment == b"ours"
-    assert len(cluster.sent("JoinGroupRequest")) == 2
-    assert asyncio.get_running_loop().time() > 8
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["SyncGroupRequest"].append(after(8.5, synced(b"too late")))
+        cluster.answers["HeartbeatRequest"].extend([RetriableError("cut")] * 40)
+        assert (await member.join(PROTOCOLS)).assignment == b"ours"
+        assert len(cluster.sent("JoinGroupRequest")) == 2
+        assert asyncio.get_running_loop().time() > 8
 
 
 @in_virtual_time
 async def test_a_member_that_is_thrown_out_while_it_joins_hears_it_and_joins() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.answers["JoinGroupRequest"].extend([refused(25), refused(79, "client-2")])
-    assert (await member.join(PROTOCOLS)).member == "client-2"
-    (told,) = events.told()
-    assert told == "lost: client in group workers: JoinGroup: UNKNOWN_MEMBER_ID (25)"
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        cluster.answers["JoinGroupRequest"].extend([refused(25), refused(79, "client-2")])
+        assert (await member.join(PROTOCOLS)).member == "client-2"
+        (told,) = events.told()
+        assert told == "lost: client in group workers: JoinGroup: UNKNOWN_MEMBER_ID (25)"
 
 
 @in_virtual_time
 async def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    await asyncio.sleep(1_000)
-    assert events.told() == []
-    last_s = max(at_s for what, at_s in events.heard if what == "answered")
-    cluster.always["HeartbeatRequest"] = lambda _: never()
-    await asyncio.sleep(100)
-    assert events.told() == ["lease"]
-    ((_, lost_s),) = (heard for heard in events.heard if heard[0] == "lease")
-    # From when the last one that was answered had been sent.
-    assert lost_s == pytest.approx(last_s - 0.001 + 8, abs=0.0001)
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(1_000)
+        assert events.told() == []
+        last_s = max(at_s for what, at_s in events.heard if what == "answered")
+        cluster.always["HeartbeatRequest"] = lambda _: never()
+        await asyncio.sleep(100)
+        assert events.told() == ["lease"]
+        ((_, lost_s),) = (heard for heard in events.heard if heard[0] == "lease")
+        # From when the last one that was answered had been sent.
+        assert lost_s == pytest.approx(last_s - 0.001 + 8, abs=0.0001)
 
-    cluster.always["HeartbeatRequest"] = lambda _: beat(0)
-    await asyncio.sleep(100)
-    cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
-    await asyncio.sleep(100)
-    assert events.told() == ["lease", "lease"]
-    await member.close()
+        cluster.always["HeartbeatRequest"] = lambda _: beat(0)
+        await asyncio.sleep(100)
+        cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
+        await asyncio.sleep(100)
+        assert events.told() == ["lease", "lease"]
 
 
 @in_virtual_time
@@ -460,77 +447,69 @@ async def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
 
 @in_virtual_time
 async def test_how_long_the_coordinator_has_been_silent() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    await asyncio.sleep(1_000)
-    assert member.silent_s <= 3.1
-    cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
-    await asyncio.sleep(100)
-    assert 100 <= member.silent_s <= 104
-    cluster.always["HeartbeatRequest"] = lambda _: beat(0)
-    await asyncio.sleep(10)
-    assert member.silent_s <= 3.1
-    # Outside the group a join may wait for the others, and nothing else is asked.
-    cluster.always["HeartbeatRequest"] = lambda _: beat(25)
-    await asyncio.sleep(10)
-    cluster.answers["JoinGroupRequest"].append(never())
-    joining = asyncio.create_task(member.join(PROTOCOLS))
-    await asyncio.sleep(50)
-    assert member.silent_s < 3.1
-    await asyncio.sleep(100)
-    assert member.silent_s > 80
-    joining.cancel()
-    await asyncio.gather(joining, return_exceptions=True)
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        await member.join(PROTOCOLS)
+        await asyncio.sleep(1_000)
+        assert member.silent_s <= 3.1
+        cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
+        await asyncio.sleep(100)
+        assert 100 <= member.silent_s <= 104
+        cluster.always["HeartbeatRequest"] = lambda _: beat(0)
+        await asyncio.sleep(10)
+        assert member.silent_s <= 3.1
+        # Outside the group a join may wait for the others, and nothing else is asked.
+        cluster.always["HeartbeatRequest"] = lambda _: beat(25)
+        await asyncio.sleep(10)
+        cluster.answers["JoinGroupRequest"].append(never())
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(50)
+        assert member.silent_s < 3.1
+        await asyncio.sleep(100)
+        assert member.silent_s > 80
+        joining.cancel()
+        await asyncio.gather(joining, return_exceptions=True)
 
 
 @in_virtual_time
 async def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
     """The network to the coordinator is gone, and with it what a JoinGroup that was sent before is answered with."""
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.answers["JoinGroupRequest"].append(never())
-    cluster.always["HeartbeatRequest"] = lambda _: never()
-    joining = asyncio.create_task(member.join(PROTOCOLS))
-    await asyncio.sleep(9)
-    assert events.told() == ["lease"]
-    joining.cancel()
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        cluster.answers["JoinGroupRequest"].append(never())
+        cluster.always["HeartbeatRequest"] = lambda _: never()
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(9)
+        assert events.told() == ["lease"]
+        joining.cancel()
 
 
 @in_virtual_time
 async def test_a_silent_coordinator_costs_a_part_of_the_session_only() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    cluster.answers["HeartbeatRequest"].append(never())
-    await asyncio.sleep(7)
-    assert len([request for request in cluster.sent("HeartbeatRequest") if request.at_s < 7]) == 2
-    await asyncio.sleep(60)
-    assert events.told() == []
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.join(PROTOCOLS)
+        cluster.answers["HeartbeatRequest"].append(never())
+        await asyncio.sleep(7)
+        assert len([request for request in cluster.sent("HeartbeatRequest") if request.at_s < 7]) == 2
+        await asyncio.sleep(60)
+        assert events.told() == []
 
 
 @in_virtual_time
 async def test_leaving() -> None:
-    cluster, events = FakeCluster(), Events()
-    member = made(cluster, events)
-    await member.leave("never was in it")
-    assert cluster.requests == []
-    await member.join(PROTOCOLS)
-    await member.leave("the worker stops" + "!" * 300)
-    (left,) = cluster.sent("LeaveGroupRequest")
-    (row,) = left.message.members
-    assert (row.member_id, len(row.reason)) == ("client-1", 255)
-    assert member.member_id == ""
-    await asyncio.sleep(100)
-    assert len(cluster.sent("HeartbeatRequest")) == 0
-    assert events.told() == []
-    await member.join(PROTOCOLS)
-    assert cluster.sent("JoinGroupRequest")[-1].message.member_id == ""
-    await member.close()
+    async with a_member() as (member, cluster, events):
+        await member.leave("never was in it")
+        assert cluster.requests == []
+        await member.join(PROTOCOLS)
+        await member.leave("the worker stops" + "!" * 300)
+        (left,) = cluster.sent("LeaveGroupRequest")
+        (row,) = left.message.members
+        assert (row.member_id, len(row.reason)) == ("client-1", 255)
+        assert member.member_id == ""
+        await asyncio.sleep(100)
+        assert len(cluster.sent("HeartbeatRequest")) == 0
+        assert events.told() == []
+        await member.join(PROTOCOLS)
+        assert cluster.sent("JoinGroupRequest")[-1].message.member_id == ""
 
 
 @pytest.mark.parametrize(
@@ -553,19 +532,17 @@ def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest
 
 @in_virtual_time
 async def test_leaving_ends_a_join() -> None:
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["JoinGroupRequest"].extend([refused(79, "client-7"), never()])
-    member = made(cluster, events)
-    joining = asyncio.create_task(member.join(PROTOCOLS))
-    await asyncio.sleep(30)
-    await member.leave("the worker stops")
-    with pytest.raises(Left):
-        await joining
-    # The round waits for whoever has been sent an id, so that one leaves as well.
-    (left,) = cluster.sent("LeaveGroupRequest")
-    assert left.message.members[0].member_id == "client-7"
-    assert left.purpose != "join"
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].extend([refused(79, "client-7"), never()])
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(30)
+        await member.leave("the worker stops")
+        with pytest.raises(Left):
+            await joining
+        # The round waits for whoever has been sent an id, so that one leaves as well.
+        (left,) = cluster.sent("LeaveGroupRequest")
+        assert left.message.members[0].member_id == "client-7"
+        assert left.purpose != "join"
 
 
 def test_a_join_may_be_cancelled_at_any_time() -> None:
@@ -599,15 +576,13 @@ def test_a_join_may_be_cancelled_at_any_time() -> None:
 
 @in_virtual_time
 async def test_one_join_at_a_time() -> None:
-    cluster, events = FakeCluster(), Events()
-    cluster.answers["JoinGroupRequest"].append(never())
-    member = made(cluster, events)
-    joining = asyncio.create_task(member.join(PROTOCOLS))
-    await asyncio.sleep(1)
-    with pytest.raises(RuntimeError, match="another one is under way"):
-        await member.join(PROTOCOLS)
-    joining.cancel()
-    await member.close()
+    async with a_member() as (member, cluster, _):
+        cluster.answers["JoinGroupRequest"].append(never())
+        joining = asyncio.create_task(member.join(PROTOCOLS))
+        await asyncio.sleep(1)
+        with pytest.raises(RuntimeError, match="another one is under way"):
+            await member.join(PROTOCOLS)
+        joining.cancel()
 
 
 @in_virtual_time
@@ -627,16 +602,14 @@ async def test_what_the_assignor_raises_ends_the_join() -> None:
 @in_virtual_time
 async def test_news_of_the_next_round_does_not_overtake_the_last() -> None:
     """Hanging up takes its time, and heartbeats go on meanwhile."""
-    cluster, events = FakeCluster(), Events()
-    cluster.always["HeartbeatRequest"] = lambda _: beat(27)
+    async with a_member() as (member, cluster, events):
+        cluster.always["HeartbeatRequest"] = lambda _: beat(27)
 
-    async def slowly(node: int, purpose: str) -> None:
-        await asyncio.sleep(20)
+        async def slowly(node: int, purpose: str) -> None:
+            await asyncio.sleep(20)
 
-    cluster.disconnect = slowly  # type: ignore[method-assign]
-    member = made(cluster, events)
-    await member.join(PROTOCOLS)
-    assert events.told() == []
-    await asyncio.sleep(4)
-    assert events.told() == ["rebalance"]
-    await member.close()
+        cluster.disconnect = slowly  # type: ignore[method-assign]
+        await member.join(PROTOCOLS)
+        assert events.told() == []
+        await asyncio.sleep(4)
+        assert events.told() == ["rebalance"]
