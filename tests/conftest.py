@@ -75,11 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         {_share(item.path) for item in items if item.get_closest_marker(name)} for name in ("slow", "integration")
     )
     items.sort(
-        key=lambda item: (
-            _share(item.path) not in slow,
-            _share(item.path) not in integration,
-            order[_share(item.path)],
-        )
+        key=lambda item: (_share(item.path) not in slow, _share(item.path) not in integration, order[_share(item.path)])
     )
 
 

@@ -32,10 +32,7 @@ def a_round(number: int, victim: Role, path: PathFault, release: Moment = Moment
 
 
 def test_plain_kills_do_not_find_the_naive_copier_but_held_bytes_do(stage: Stage) -> None:
-    rounds = [
-        a_round(1, Role.PYTHON_WORKER, PathFault.PLAIN),
-        a_round(2, Role.WORKER, PathFault.HELD, Moment.COPYING),
-    ]
+    rounds = [a_round(1, Role.PYTHON_WORKER, PathFault.PLAIN), a_round(2, Role.WORKER, PathFault.HELD, Moment.COPYING)]
     report = run(stage, rounds, seed=1, surplus_rounds=0)
     assert [bool(played.faults) for played in report.rounds] == [False, True], report.markdown()
     assert report.rounds[1].kept_bytes

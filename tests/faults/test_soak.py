@@ -38,10 +38,7 @@ def test_each_fault_is_found_and_named(count: int, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, count - 1))
     offset = source[at].offset
     missing = judge(source, copied([*source[:at], *source[at + 1 :]]))
-    assert (missing.missing, missing.faults) == (
-        1,
-        [f"source offset {offset} is missing, and no gap record names it"],
-    )
+    assert (missing.missing, missing.faults) == (1, [f"source offset {offset} is missing, and no gap record names it"])
     doubled = judge(source, copied([*source[: at + 1], *source[at:]]))
     assert (doubled.doubled, doubled.faults) == (1, [f"target offset {at + 1} is source offset {offset} again"])
     strange = judge(source, copied([*source[:at], Seen(0, 0, 0, -1), *source[at:]]))

@@ -160,11 +160,7 @@ async def test_in_full(both: tuple[Guarded, Guarded]) -> None:
     )
     # Here before the flow was.
     eu.add("ALLOW ALL User:bob TRANSACTIONAL_ID LITERAL tx", "ALLOW READ User:zoe GROUP LITERAL zoe")
-    on_eu = {
-        *same,
-        "ALLOW READ User:zoe GROUP LITERAL zoe",
-        "ALLOW WRITE User:bob TOPIC LITERAL ny.orders",
-    }
+    on_eu = {*same, "ALLOW READ User:zoe GROUP LITERAL zoe", "ALLOW WRITE User:bob TOPIC LITERAL ny.orders"}
     full = {"sync_acls_mode": "full", "sync_acls_write_enabled": "true"}
     async with connector(us, eu, "ny", "eu", **full), connector(eu, us, "eu", "ny", **full):
         await until_rules(eu, on_eu)

@@ -19,15 +19,7 @@ from connect.kafka.lease_thread import LeaseThread
 from connectors.dataplane.link import Link, LinkAddress, LinkClosed, LinkUnreachable, Message
 from connectors.dataplane.shipping import running_code
 from connectors.source import links
-from connectors.source.links import (
-    LinkServer,
-    LinkSettings,
-    ServedLink,
-    SliceRefused,
-    SliceSilent,
-    Ticket,
-    server_tls,
-)
+from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket, server_tls
 from tests.kit.one_loop import OneLoop
 
 pytestmark = pytest.mark.integration

@@ -299,11 +299,7 @@ def test_clusters_that_do_not_answer_are_named_every_few_seconds_and_ctrl_c_ends
 ) -> None:
     """A listener that only breaks off may be that of a broker which is just going down: it is waited for as well, and
     the key that may be wrong is named."""
-    addresses = {
-        "eu": guarded.bootstrap_of("SASL"),
-        "ap": guarded.bootstrap_of("PLAINTEXT"),
-        "gone": f"{ports.HOST}:1",
-    }
+    addresses = {"eu": guarded.bootstrap_of("SASL"), "ap": guarded.bootstrap_of("PLAINTEXT"), "gone": f"{ports.HOST}:1"}
     words = {alias: f"is security.protocol {spoken} what" for alias, spoken in (("eu", "PLAINTEXT"), ("ap", "SSL"))}
     file = flow_file(
         tmp_path,

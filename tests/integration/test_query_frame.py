@@ -23,10 +23,7 @@ pytestmark = [pytest.mark.integration]
 
 PLAN = PartitionPlan(TopicPartition("orders", 0), None, TopicPartition("us.orders", 0), None, 0, -1, 0, 0, False)
 LATIN = "\udce9t\udce9"
-RECORDS = [
-    Record(0, 1_700_000_000_000, b"k", b"v", [(LATIN, b"1"), ("n", None)]),
-    Record(1, -1, None, b"v", []),
-]
+RECORDS = [Record(0, 1_700_000_000_000, b"k", b"v", [(LATIN, b"1"), ("n", None)]), Record(1, -1, None, b"v", [])]
 
 
 @pytest.fixture(scope="module")

@@ -71,10 +71,7 @@ def scene(us: KafkaCluster, eu: KafkaCluster, tmp_path_factory: pytest.TempPathF
             "link.listener": "0.0.0.0:0",
             "link.advertised.address": "127.0.0.1",
         }
-        with (
-            Mirror(properties, folder) as mirror,
-            Writer(us.bootstrap, [LOAD], records_per_s=1000, seed=6) as writer,
-        ):
+        with Mirror(properties, folder) as mirror, Writer(us.bootstrap, [LOAD], records_per_s=1000, seed=6) as writer:
             mirror.start()
             scene = Scene(us, eu, server, mirror, writer)
             yield scene

@@ -130,9 +130,7 @@ async def test_the_source_offsets_record_has_javas_bytes(site: Site) -> None:
     await store.load([ORDERS])
     await store.commit([Commit(POSITION)])
     written = [(record.key, record.value) for record in await site.records(site.settings.offsets_topic)]
-    assert written == [
-        (b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"orders"}]', b'{"offset":41}'),
-    ]
+    assert written == [(b'["MirrorSourceConnector",{"cluster":"us","partition":0,"topic":"orders"}]', b'{"offset":41}')]
 
 
 async def test_before_the_first_record_java_knows_no_offset(site: Site) -> None:

@@ -102,11 +102,7 @@ async def _settled(seen: dict[StoredMember, None], quiet_s: float = _SETTLED_S) 
 
 
 def _create(url: str, name: str, folder: Path) -> None:
-    config = {
-        "connector.class": "FileStreamSource",
-        "file": str(folder / "lines.txt"),
-        "topic": "lines",
-    }
+    config = {"connector.class": "FileStreamSource", "file": str(folder / "lines.txt"), "topic": "lines"}
     _ask(url, "POST", "connectors", {"name": name, "config": config})
 
 

@@ -104,11 +104,7 @@ async def test_java_and_ours_in_one_group(us: KafkaCluster, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("connect.protocol", "compatible"),
-        ("connect.protocol", "eager"),
-        ("exactly.once.source.support", "preparing"),
-    ],
+    [("connect.protocol", "compatible"), ("connect.protocol", "eager"), ("exactly.once.source.support", "preparing")],
 )
 async def test_older_protocols_and_before_exactly_once(us: KafkaCluster, tmp_path: Path, key: str, value: str) -> None:
     lines = _Lines(us.bootstrap, f"mixed-{uuid.uuid4().hex[:8]}", tmp_path, {key: value})

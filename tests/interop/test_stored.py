@@ -10,13 +10,7 @@ import pytest
 from connect.core import configlog, offsetlog, statuslog
 from connect.core.config_changes import Change, LoggerChanged, RestartAsked, Unreadable
 from connect.core.configlog import ConfigLog
-from connect.core.membership import (
-    VERSIONS,
-    decode_assignment,
-    decode_metadata,
-    encode_assignment,
-    encode_metadata,
-)
+from connect.core.membership import VERSIONS, decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from connect.core.model import State, TaskId
 from connect.core.statuslog import StatusLog
 from connect.kafka.producer import partition_of

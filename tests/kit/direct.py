@@ -96,12 +96,7 @@ class Broker:
         """Of partition 0."""
         row = DeleteRecordsRequest.DeleteRecordsTopic
         request = DeleteRecordsRequest(
-            topics=[
-                row(
-                    name=topic,
-                    partitions=[row.DeleteRecordsPartition(partition_index=0, offset=before_offset)],
-                )
-            ],
+            topics=[row(name=topic, partitions=[row.DeleteRecordsPartition(partition_index=0, offset=before_offset)])],
             timeout_ms=_TIMEOUT_MS,
         )
         codes = [part.error_code for one in self._ask(request).topics for part in one.partitions]

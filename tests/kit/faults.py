@@ -30,11 +30,7 @@ from tests.kit.stage import Stage
 from tests.kit.strike import faults_of
 
 #: Time-outs are short, so that faults outlast them.
-PROPERTIES: Final = {
-    "us.consumer.request.timeout.ms": "2000",
-    "eu.producer.request.timeout.ms": "2000",
-    **HANDOVERS,
-}
+PROPERTIES: Final = {"us.consumer.request.timeout.ms": "2000", "eu.producer.request.timeout.ms": "2000", **HANDOVERS}
 _START_DEADLINE_S: Final = 600.0
 _LOAD_DEADLINE_S: Final = 600.0
 _FAULT_DEADLINE_S: Final = 600.0
@@ -248,12 +244,7 @@ class RunReport:
 
 
 def run(
-    stage: Stage,
-    faults: Sequence[Fault],
-    *,
-    seed: int,
-    seconds: float,
-    say: Callable[[str], None] = lambda line: None,
+    stage: Stage, faults: Sequence[Fault], *, seed: int, seconds: float, say: Callable[[str], None] = lambda line: None
 ) -> RunReport:
     """Start the mirror of an open stage, make the faults while ``seconds`` last (none after a faulty round), stop it.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from connect.core.configlog import ConfigLog
@@ -48,9 +47,7 @@ class FlowGroup:
         self._cluster = self._runner.run(self._opened())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._runner.run(self._cluster.close())
         self._runner.close()
 

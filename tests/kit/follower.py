@@ -8,7 +8,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -45,9 +44,7 @@ class Follower(ABC):
         assert self._ready.wait(_START_TIMEOUT_S), "the follower has begun"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(_STOP_TIMEOUT_S)
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tests.kit import numbers
@@ -93,9 +92,7 @@ class GroupStage:
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exits.close()
 
     def rest(self, worker: str) -> RestClient:

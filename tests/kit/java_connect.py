@@ -29,12 +29,7 @@ class JavaWorker(JavaProgram):
     main_class = "org.apache.kafka.connect.cli.ConnectDistributed"
 
     def __init__(
-        self,
-        properties: Mapping[str, str],
-        log: Path,
-        *,
-        heap: str = "256m",
-        jvm_options: Sequence[str] = QUICK_JVM,
+        self, properties: Mapping[str, str], log: Path, *, heap: str = "256m", jvm_options: Sequence[str] = QUICK_JVM
     ) -> None:
         super().__init__(properties, log, heap=heap, jvm_options=jvm_options)
         self.url = f"{properties['listeners'].split(',')[0]}/"

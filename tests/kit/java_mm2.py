@@ -24,24 +24,13 @@ class JavaToolFailed(Exception):
     """A Java tool ended with another exit code than 0; the text holds the end of what it printed."""
 
 
-def run_tool(
-    main_class: str,
-    arguments: Sequence[str],
-    *,
-    timeout_s: float = 300,
-    heap: str = "1g",
-) -> str:
+def run_tool(main_class: str, arguments: Sequence[str], *, timeout_s: float = 300, heap: str = "1g") -> str:
     """Runs one of Kafka's tools to its end; its standard output. Raises JavaToolFailed."""
     with tempfile.TemporaryDirectory(prefix="kafka-tool-") as folder:
         log4j2 = write_log4j2(Path(folder), Path(folder) / "tool.log", level="WARN")
         command = java_command(COORDINATES, main_class, arguments, heap=heap, log4j2=log4j2)
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     if done.returncode != 0:
         tail = (done.stdout + done.stderr)[-_TAIL_BYTES:]

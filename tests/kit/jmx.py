@@ -26,13 +26,7 @@ class Bean(NamedTuple):
 
 def options(port: int) -> Sequence[str]:
     """What a JVM has to be told to be read at ``port``."""
-    keys = {
-        "port": port,
-        "rmi.port": port,
-        "host": ports.HOST,
-        "authenticate": "false",
-        "ssl": "false",
-    }
+    keys = {"port": port, "rmi.port": port, "host": ports.HOST, "authenticate": "false", "ssl": "false"}
     rmi = f"-Djava.rmi.server.hostname={ports.HOST}"
     return (rmi, *(f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in keys.items()))
 

@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from connect.wire import batch as wire
 from connect.wire import records
+from connectors.dataplane.copier import PartitionCopier
 
 OUT_OF_ORDER = 45
 FENCED = 47
@@ -145,8 +146,7 @@ class TargetPartition:
 
     def fetch(self, position: int) -> memoryview:
         """Everything from the batch that holds ``position`` on."""
-        held = [batch for batch in self.batches if wire.read_header(batch).last_offset >= position]
-        return memoryview(bytearray(b"".join(held)))
+        return fetched_from(self.batches, position)
 
     def records(self) -> list[records.Record]:
         """What a consumer reads."""
@@ -165,3 +165,30 @@ class TargetPartition:
         base, self.end = self.end, self.end + count
         self.batches.append(bytes(stored))
         return base
+
+
+def fetched(*batches: bytes) -> memoryview:
+    """The batches as an answer holds them, to be changed in place."""
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def fetched_from(log: Sequence[bytes], position: int = 0) -> memoryview:
+    """What a fetch at ``position`` answers."""
+    return fetched(*(batch for batch in log if wire.read_header(batch).last_offset >= position))
+
+
+def held(target: TargetPartition) -> list[tuple[object, ...]]:
+    """Key, value, headers and timestamp of each record."""
+    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in target.records()]
+
+
+def settle(machine: PartitionCopier, target: TargetPartition, producer_id: int) -> None:
+    """What a slice does after a fault: ask the leader, find what is there, send the rest again."""
+    known = target.last_sequence(producer_id)
+    unknown = machine.appended_unknown(None if known is None or known[1] < 0 else known[1])
+    fetch, found = target.fetch(machine.target_end), {}
+    for start, size, _ in wire.extents(fetch):
+        header = wire.read_header(fetch[start : start + size])
+        if header.producer_id == producer_id and not header.is_control:
+            found[header.base_sequence] = header.base_offset
+    machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})

@@ -28,12 +28,7 @@ QUICK = {
 DEADLINE_S: Final = 400.0
 
 
-def maker_1(
-    directory: Path,
-    sources: Sequence[Mapping[str, str]],
-    target: Mapping[str, str],
-    *options: str,
-) -> Mirror:
+def maker_1(directory: Path, sources: Sequence[Mapping[str, str]], target: Mapping[str, str], *options: str) -> Mirror:
     """A process that is not started yet. ``sources`` and ``target`` are the properties of its files."""
     directory.mkdir(exist_ok=True)
     command = [str(Path(sys.executable).parent / "kafka-mirror-maker"), *options]

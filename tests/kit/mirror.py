@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 import psutil
@@ -40,11 +39,7 @@ SMALL: Final[Mapping[str, str]] = {
 
 #: Behind :data:`SMALL` where no worker is killed: a machine that stands still for seconds costs nobody the membership
 #: or a slice, and adds no take-over with a fence's marker, and no count or position that begins anew.
-CALM: Final[Mapping[str, str]] = {
-    "eu.session.timeout.ms": "60000",
-    "eu.worker.lease.ms": "40000",
-    "lease.ms": "60000",
-}
+CALM: Final[Mapping[str, str]] = {"eu.session.timeout.ms": "60000", "eu.worker.lease.ms": "40000", "lease.ms": "60000"}
 
 #: The same where a worker is killed once: its successor waits for the end of its session.
 PATIENT: Final[Mapping[str, str]] = {
@@ -188,9 +183,7 @@ class Mirror:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pid:
             self.members()
         self._keeper.close()

@@ -111,10 +111,7 @@ class ProxiedConnection:
         The broker's stays until the broker itself ends it: it may still be at work on the requests of a client that
         was killed, and a socket closed under it would spare it some.
         """
-        requests, answers = (
-            self.pipes[Direction.REQUESTS],
-            self.pipes[Direction.ANSWERS],
-        )
+        requests, answers = (self.pipes[Direction.REQUESTS], self.pipes[Direction.ANSWERS])
         if answers.ended and (self.client_side.saw_end or self.broker_side.closed):
             self.client_side.close()
         if requests.ended and self.broker_side.saw_end:

@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from connect.embedded import ports
@@ -57,11 +56,7 @@ class FaultProxy:
         self._upstream = (host, port)
         self._chance = random.Random(seed)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever,
-            name=f"fault-proxy-{host}:{port}",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"fault-proxy-{host}:{port}", daemon=True)
         self._server: asyncio.Server | None = None
         self._accepted_count = 0
         self._connections: dict[int, ProxiedConnection] = {}
@@ -96,11 +91,7 @@ class FaultProxy:
         return "127.0.0.1", self.port
 
     def hold(
-        self,
-        direction: Direction = Direction.REQUESTS,
-        where: Where = everywhere,
-        *,
-        new_too: bool = False,
+        self, direction: Direction = Direction.REQUESTS, where: Where = everywhere, *, new_too: bool = False
     ) -> int:
         """Take the bytes and keep them, also when their sender is killed meanwhile; how many connections were held.
 
@@ -208,12 +199,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -328,12 +314,7 @@ class FaultProxy:
 
     def _new_pipe(self, direction: Direction, owner: ProxiedConnection) -> Pipe:
         def allowance(_: Pipe, count: int) -> int:
-            return min(
-                [
-                    count,
-                    *(wire.remaining_bytes for wire in self._crossed(direction, owner)),
-                ]
-            )
+            return min([count, *(wire.remaining_bytes for wire in self._crossed(direction, owner))])
 
         def passed(_: Pipe, count: int) -> None:
             for wire in list(self._crossed(direction, owner)):
@@ -342,12 +323,7 @@ class FaultProxy:
                     self._trip(wire, owner)
 
         pipe = Pipe(
-            direction,
-            self._weather[direction],
-            random.Random(self._chance.random()),
-            allowance,
-            passed,
-            owner.settle,
+            direction, self._weather[direction], random.Random(self._chance.random()), allowance, passed, owner.settle
         )
         pipe.held = self._hold_new[direction]
         return pipe

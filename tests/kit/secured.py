@@ -118,11 +118,7 @@ class Secured:
         """A PEM key store with an encrypted key."""
         store = self.directory / "client.pem"
         store.write_text(self.client.key_pem(STORE_PASSWORD) + self.client.pem)
-        return {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(store),
-            "ssl.key.password": STORE_PASSWORD,
-        }
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store), "ssl.key.password": STORE_PASSWORD}
 
     def own_pkcs12(self) -> dict[str, str]:
         """A key store with a password, as keytool makes it."""

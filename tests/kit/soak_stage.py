@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -92,9 +91,7 @@ class SoakStage:
                 await self.make(feed)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exits.aclose()
 
     def _mirror_properties(self) -> Mapping[str, str]:

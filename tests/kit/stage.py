@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from connect.embedded.brokers import KafkaCluster
@@ -101,9 +100,7 @@ class Stage:
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exits.close()
 
     def _start_source(self, exits: contextlib.ExitStack) -> KafkaCluster:

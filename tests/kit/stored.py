@@ -23,10 +23,7 @@ async def stored_positions(bootstrap: str, alias: str, topics: Mapping[str, int]
     cluster = Cluster(settings)
     try:
         await read_to_end(
-            cluster,
-            f"mm2-offsets.{alias}.internal",
-            lambda record: _apply_or_fail(state, record),
-            read_committed=True,
+            cluster, f"mm2-offsets.{alias}.internal", lambda record: _apply_or_fail(state, record), read_committed=True
         )
         positions = await read_stored_positions(cluster, f"mm2-offset-map.{alias}.internal", CONNECTOR)
     finally:

@@ -7,10 +7,12 @@ For code without sockets, processes and threads; nothing wakes this loop from ou
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -41,3 +43,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` in virtual time, which begins at 0."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a coroutine that :func:`run` runs."""
+
+    @functools.wraps(test)
+    def running(*arguments: P.args, **named: P.kwargs) -> None:
+        run(test(*arguments, **named))
+
+    return running

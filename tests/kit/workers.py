@@ -10,7 +10,6 @@ import tempfile
 import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from connect.embedded import ports
@@ -138,7 +137,5 @@ class OurWorker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._keeper.close()

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from aiokafka import AIOKafkaProducer
@@ -106,12 +105,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, command: str) -> Acknowledged:
@@ -223,10 +217,7 @@ async def _serve(settings: dict[str, Any]) -> None:
     writers = [_TopicWriter(settings["bootstrap"], load, share, settings["seed"]) for load in loads]
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(writer.run(), name="write") for writer in writers]
-        await _obey(
-            writers,
-            {load.topic: writer for load, writer in zip(loads, writers, strict=True)},
-        )
+        await _obey(writers, {load.topic: writer for load, writer in zip(loads, writers, strict=True)})
         for run in runs:
             run.cancel()
 
@@ -246,10 +237,7 @@ async def _obey(writers: list[_TopicWriter], by_topic: dict[str, _TopicWriter]) 
             case "rate":
                 for writer in writers:
                     writer.records_per_s = float(words[1]) / len(writers)
-        print(
-            json.dumps({topic: writer.acknowledged for topic, writer in by_topic.items()}),
-            flush=True,
-        )
+        print(json.dumps({topic: writer.acknowledged for topic, writer in by_topic.items()}), flush=True)
         if words[0] == "stop":
             return
 

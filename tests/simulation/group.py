@@ -103,10 +103,7 @@ class GroupClient:
                 self._elected(attempt, token, protocols, value)
 
         self.machine.call(
-            None,
-            lambda answer: self.coordinator.join(self.machine.name, member, protocols, answer),
-            joined,
-            again,
+            None, lambda answer: self.coordinator.join(self.machine.name, member, protocols, answer), joined, again
         )
 
     def _elected(self, attempt: int, token: int, protocols: Sequence[tuple[str, bytes]], this: Round) -> None:
@@ -159,10 +156,7 @@ class GroupClient:
             self.machine.after(0, lambda: self.tell(made))
 
         self.machine.call(
-            None,
-            lambda answer: self.coordinator.sync(this.member, this.generation, assignments, answer),
-            synced,
-            again,
+            None, lambda answer: self.coordinator.sync(this.member, this.generation, assignments, answer), synced, again
         )
 
     def _wait_for_answer(self, attempt: int, token: int, protocols: Sequence[tuple[str, bytes]]) -> int:

@@ -517,8 +517,7 @@ def _cluster(name: str) -> Cluster:
         return name
 
     return cast(
-        Cluster,
-        SimpleNamespace(name=name, metadata=metadata, connection=connection, leader_epochs=LeaderEpochs(name)),
+        Cluster, SimpleNamespace(name=name, metadata=metadata, connection=connection, leader_epochs=LeaderEpochs(name))
     )
 
 

@@ -101,10 +101,7 @@ def fill(us: KafkaCluster, alias: str) -> None:
 @pytest.fixture
 def atomic(us: KafkaCluster, eu: KafkaCluster, tmp_path: Path) -> Iterator[Mirror]:
     fill(us, ATOMIC)
-    once = {
-        "eu.exactly.once.source.support": "enabled",
-        f"{ATOMIC}->eu.consumer.isolation.level": "read_committed",
-    }
+    once = {"eu.exactly.once.source.support": "enabled", f"{ATOMIC}->eu.consumer.isolation.level": "read_committed"}
     with Mirror({**properties(us, eu, ATOMIC), **once}, tmp_path) as running:
         running.start()
         yield running

@@ -29,10 +29,7 @@ def test_a_partial_run_replaces_its_rows_only() -> None:
 def test_rows_of_one_kind_do_not_replace_those_of_another() -> None:
     rows = Rows()
     rows.add(FIRST, Held(load="rf1-small", records=5, record_bytes=1, batch_bytes=2))
-    rows.add(
-        SECOND,
-        Ceiling(load="rf1-small", variant="", records_per_s=1, wire_mb_per_s=1, target_cpu_s_per_gb=1),
-    )
+    rows.add(SECOND, Ceiling(load="rf1-small", variant="", records_per_s=1, wire_mb_per_s=1, target_cpu_s_per_gb=1))
     assert len(rows.rows) == 2
 
 

@@ -262,10 +262,7 @@ any_rule = st.builds(
 
 
 @given(
-    st.sets(any_rule, max_size=8),
-    st.sampled_from(sorted(POLICIES)),
-    st.booleans(),
-    st.sets(st.sampled_from(TOPICS)),
+    st.sets(any_rule, max_size=8), st.sampled_from(sorted(POLICIES)), st.booleans(), st.sets(st.sampled_from(TOPICS))
 )
 def test_the_target_allows_nothing_that_the_source_does_not(
     source: set[AclBinding], policy: str, writes: bool, mirrored: set[str]

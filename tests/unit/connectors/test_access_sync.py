@@ -53,11 +53,7 @@ class Clusters:
         self.asked = 0
 
     def job(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        *,
-        full: bool = True,
-        policy: ReplicationPolicy = USUAL,
+        self, monkeypatch: pytest.MonkeyPatch, *, full: bool = True, policy: ReplicationPolicy = USUAL
     ) -> AccessSync:
         async def describe(cluster: object, wanted: AclFilter | None = None) -> list[AclBinding]:
             if cluster is not self:

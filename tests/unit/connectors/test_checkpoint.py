@@ -25,6 +25,7 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.mirror_records import Checkpoint
 from connectors.planning.group_plan import groups_left
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 CHECKPOINT = {
     "name": "MirrorCheckpointConnector",
@@ -233,6 +234,17 @@ async def test_offsets_of_checkpoints() -> None:
             await connector.alter_offsets(CHECKPOINT, [(partition, offset)])
 
 
+def looks(monkeypatch: pytest.MonkeyPatch, newer: Any) -> None:
+    """Every look finds what ``newer`` says of a group."""
+
+    async def nothing(_: GroupLook) -> None:
+        return
+
+    monkeypatch.setattr(GroupLook, "begin", nothing)
+    monkeypatch.setattr(GroupLook, "follow", nothing)
+    monkeypatch.setattr(GroupLook, "newer", newer)
+
+
 async def test_a_text_too_long_for_a_checkpoint_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,15 +254,10 @@ async def test_a_text_too_long_for_a_checkpoint_holds_up_no_other(
     await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "long,short"})
     by_group = {"long": [long], "short": [checkpoint(1, 1)]}
 
-    async def nothing(_: GroupLook) -> None:
-        return
-
     async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
         return by_group[group]
 
-    monkeypatch.setattr(GroupLook, "begin", nothing)
-    monkeypatch.setattr(GroupLook, "follow", nothing)
-    monkeypatch.setattr(GroupLook, "newer", newer)
+    looks(monkeypatch, newer)
     (record,) = await task.poll() or []
     await task.stop()
     assert record.source_partition["group"] == "g"
@@ -263,9 +270,6 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
     groups = [f"g{number}" for number in range(16)]
     moved: list[bool] = []
 
-    async def nothing(_: GroupLook) -> None:
-        return
-
     async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
         await asyncio.sleep(5)
         if group != "g9":
@@ -276,9 +280,7 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
         await asyncio.sleep(100)
         moved.append(True)
 
-    monkeypatch.setattr(GroupLook, "begin", nothing)
-    monkeypatch.setattr(GroupLook, "follow", nothing)
-    monkeypatch.setattr(GroupLook, "newer", newer)
+    looks(monkeypatch, newer)
     monkeypatch.setattr(GroupOffsetSync, "run", run)
 
     async def play() -> float:
@@ -297,12 +299,10 @@ def test_a_group_that_cannot_be_asked_holds_up_no_other(monkeypatch: pytest.Monk
     assert moved
 
 
-def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody closes the clusters, nor begins anew, beside those that are."""
     looked_at: list[str] = []
-
-    async def nothing(_: GroupLook) -> None:
-        return
 
     async def newer(_: GroupLook, group: str) -> list[Checkpoint]:
         if group == "a":
@@ -311,20 +311,15 @@ def test_a_poll_ends_once_none_of_its_groups_is_looked_at(monkeypatch: pytest.Mo
         looked_at.append(group)
         return []
 
-    monkeypatch.setattr(GroupLook, "begin", nothing)
-    monkeypatch.setattr(GroupLook, "follow", nothing)
-    monkeypatch.setattr(GroupLook, "newer", newer)
+    looks(monkeypatch, newer)
 
-    async def play() -> None:
-        task = MirrorCheckpointConnector().make_task()
-        await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "a,b"})
-        with pytest.raises(ValueError, match="a mistake"):
-            await task.poll()
-        await asyncio.sleep(10)
-        assert looked_at == []
-        await task.stop()
-
-    virtual_time.run(play())
+    task = MirrorCheckpointConnector().make_task()
+    await task.start({**CHECKPOINT, "emit.checkpoints.interval.seconds": "0", "task.assigned.groups": "a,b"})
+    with pytest.raises(ValueError, match="a mistake"):
+        await task.poll()
+    await asyncio.sleep(10)
+    assert looked_at == []
+    await task.stop()
 
 
 def test_a_source_that_is_away_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

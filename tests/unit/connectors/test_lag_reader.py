@@ -34,58 +34,50 @@ def _java(offset: int | None) -> offsetlog.SourceOffsets:
     return state
 
 
+FLOW: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
+
+
+def stored(
+    monkeypatch: pytest.MonkeyPatch, java: list[int | None], positions: Mapping[TopicPartition, int]
+) -> LagReader:
+    """A reader of these: Java's offsets in turn, the last one again, and positions by the offset of the full record."""
+
+    async def offsets(*_: object) -> offsetlog.SourceOffsets:
+        return _java(java.pop(0) if len(java) > 1 else java[0])
+
+    async def full(*_: object) -> dict[TopicPartition, StoredPosition]:
+        return {
+            one: StoredPosition(NEWEST, replace(FULL, next_source_offset=offset)) for one, offset in positions.items()
+        }
+
+    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
+    monkeypatch.setattr(stored_offsets, "read_stored_positions", full)
+    target = cast(Cluster, None)
+    return LagReader(FLOW, target, target)
+
+
 @pytest.mark.parametrize(
-    ("full", "java", "found"),
-    [(10, 9, {ORDERS: 90}), (10, 49, {ORDERS: 50}), (10, None, {}), (0, None, {ORDERS: 90})],
+    ("full", "java", "found"), [(10, 9, {ORDERS: 90}), (10, 49, {ORDERS: 50}), (10, None, {}), (0, None, {ORDERS: 90})]
 )
 async def test_positions_are_newer_than_javas_offsets(
     monkeypatch: pytest.MonkeyPatch, full: int, java: int | None, found: dict[TopicPartition, int]
 ) -> None:
-    async def offsets(*_: object) -> offsetlog.SourceOffsets:
-        return _java(java)
-
-    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
-        return {ORDERS: StoredPosition(NEWEST, replace(FULL, next_source_offset=full))}
-
-    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
-    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
-    settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
-    target = cast(Cluster, None)
-    assert await LagReader(settings, target, target).stored([ORDERS]) == found
+    assert await stored(monkeypatch, [java], {ORDERS: full}).stored([ORDERS]) == found
 
 
 async def test_what_is_stored_between_the_two_readings_is_not_taken_for_an_altered_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    java = [49, 9]  # the record with the position, and the one before it
-
-    async def offsets(*_: object) -> offsetlog.SourceOffsets:
-        return _java(java.pop() if len(java) > 1 else java[0])
-
-    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
-        return {ORDERS: StoredPosition(NEWEST, replace(FULL, next_source_offset=50))}
-
-    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
-    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
-    settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
-    target = cast(Cluster, None)
-    assert await LagReader(settings, target, target).stored([ORDERS]) == {ORDERS: 90}
+    # The record before the one with the position, then that one.
+    assert await stored(monkeypatch, [9, 49], {ORDERS: 50}).stored([ORDERS]) == {ORDERS: 90}
 
 
 async def test_others_of_the_loop_have_their_turn_while_positions_of_thousands_are_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def offsets(*_: object) -> offsetlog.SourceOffsets:
-        return _java(9)
-
-    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
-        return {one: StoredPosition(NEWEST, FULL) for one in partitions}
-
-    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
-    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
-    settings: Any = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
-    target, partitions = cast(Cluster, None), [TopicPartition("orders", index) for index in range(3000)]
-    turns, found = await turns_during(LagReader(settings, target, target).stored(partitions))
+    partitions = [TopicPartition("orders", index) for index in range(3000)]
+    reader = stored(monkeypatch, [9], dict.fromkeys(partitions, FULL.next_source_offset))
+    turns, found = await turns_during(reader.stored(partitions))
     # Of all others Java's offset is gone: an operator has reset it.
     assert found == {ORDERS: 90}
     assert turns >= 2 * len(partitions) // 500
@@ -95,24 +87,13 @@ async def test_a_flow_back_that_has_copied_since_is_not_set_back(monkeypatch: py
     """It was killed before it stored a source offset again."""
     wrote: dict[tuple[str, int], int | None] = {}
 
-    async def offsets(*_: object) -> offsetlog.SourceOffsets:
-        return _java(9)
-
-    async def positions(*_: object) -> dict[TopicPartition, StoredPosition]:
-        return {ORDERS: StoredPosition(NEWEST, FULL)}
-
     async def store(_: object, starts: Mapping[tuple[str, int], int | None]) -> None:
         wrote.update(starts)
 
-    monkeypatch.setattr(stored_offsets, "read_stored_offsets", offsets)
-    monkeypatch.setattr(stored_offsets, "read_stored_positions", positions)
+    stored(monkeypatch, [9], {ORDERS: FULL.next_source_offset})
     monkeypatch.setattr(starting, "_store", store)
-    back = SimpleNamespace(name="mirror", source_alias="us", offsets_topic="offsets", map_topic="map")
-    start = StartBefore(*ORDERS, before=4, after=9)
-    assert (await starting.undo_starts(cast(Any, SimpleNamespace(source=None, back=back)), [start]), wrote) == (
-        [start],
-        {},
-    )
+    start, sides = StartBefore(*ORDERS, before=4, after=9), cast(Any, SimpleNamespace(source=None, back=FLOW))
+    assert (await starting.undo_starts(sides, [start]), wrote) == ([start], {})
 
 
 async def test_all_who_ask_hear_at_once_that_the_source_turns_silent(monkeypatch: pytest.MonkeyPatch) -> None:

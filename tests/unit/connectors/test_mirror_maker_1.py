@@ -293,8 +293,7 @@ def test_keys_of_nobody_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["interceptor.classes=x", "exclude.internal.topics=false", "ssl.provider=x", "check.crcs=no"],
+    "line", ["interceptor.classes=x", "exclude.internal.topics=false", "ssl.provider=x", "check.crcs=no"]
 )
 def test_keys_of_todays_consumers_without_effect_are_named(line: str) -> None:
     assert keys_said(CONSUMER + line) == [line.partition("=")[0]]

@@ -43,10 +43,7 @@ def test_a_record_that_a_handler_fails_on_may_be_left_out() -> None:
 
 @pytest.mark.parametrize(
     "verdict",
-    [
-        verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower"),
-        verdicts.source_another(ONE, 100, 3),
-    ],
+    [verdicts.target_truncated(ONE, 50, 40, ONE, 100, "its end is lower"), verdicts.source_another(ONE, 100, 3)],
 )
 def test_a_log_that_is_not_what_it_was_is_gone_on_with_by_the_groups_offset(verdict: Verdict) -> None:
     assert verdict.gap is not None

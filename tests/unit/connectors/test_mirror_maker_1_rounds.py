@@ -1,8 +1,9 @@
-"""When a stream of MirrorMaker 1 starts a round: brokers may hear of a topic's partitions one after the other."""
+"""When a stream of MirrorMaker 1 starts a round, as brokers hear of partitions one after the other; what it tells."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,8 @@ from connectors.mirror_maker_1 import stream as stream_module
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.stream import Stream
 from connectors.mirror_maker_1.topics import takes
-from tests.kit import virtual_time
 from tests.kit.one_loop import OneLoop
+from tests.kit.virtual_time import in_virtual_time
 
 DEADLINE_S = 10
 
@@ -43,12 +44,12 @@ class Brokers:
         return SimpleNamespace(topics=found)
 
 
-def a_stream(source: Brokers) -> Stream:
+def a_stream(source: Brokers, number: int = 0) -> Stream:
     group = GroupSettings("g", "c", protocol_type=CONSUMER)
     lent = SimpleNamespace(
         leases=OneLoop(),
-        name="stream 0",
-        number=0,
+        name=f"stream {number}",
+        number=number,
         clusters=SimpleNamespace(source=source, target=Brokers()),
         source=SimpleNamespace(
             flow="source->target", group=group, group_settings=lambda _: group, strategies=("range",), look_s=0
@@ -149,7 +150,8 @@ async def test_what_is_copied_by_key_ends_with_the_session_as_no_successor_fence
         assert stream._lost.is_set() is by_key
 
 
-def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[float] = []
 
     class LongDrain(SimpleNamespace):
@@ -161,13 +163,23 @@ def test_a_long_clean_end_is_waited_for_within_the_rebalance_time_out(monkeypatc
         def stop(self) -> None:
             self.stopping.set()
 
-    async def main() -> None:
-        stream = a_stream(Brokers())
-        monkeypatch.setattr(stream_module, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
-        monkeypatch.setattr(stream, "_look_for_changes", asyncio.Event().wait)
-        stream.rebalance_begun()
-        given = assignors.encode_assignment([])
-        await stream._generation(Membership(1, "me", "me", assignors.RANGE, given))
-        assert ended
+    stream = a_stream(Brokers())
+    monkeypatch.setattr(stream_module, "Copying", lambda *_: LongDrain(stopping=asyncio.Event()))
+    monkeypatch.setattr(stream, "_look_for_changes", asyncio.Event().wait)
+    stream.rebalance_begun()
+    given = assignors.encode_assignment([])
+    await stream._generation(Membership(1, "me", "me", assignors.RANGE, given))
+    assert ended
 
-    virtual_time.run(main())
+
+async def test_wanted_topics_that_are_taken_for_internal_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source = Brokers(**{"orders": 1, "orders-internal": 1})
+    streams = [a_stream(source, number) for number in range(2)]
+    for _ in range(2):
+        for stream in streams:
+            assert list((await stream._look()).here) == ["orders"]
+    assert caplog.text.count("whatever the command line says: orders-internal") == 1
+    source.counts = {**source.counts, "orders.internal": 1}
+    await streams[0]._look()
+    assert caplog.text.count("whatever the command line says: orders.internal") == 1

@@ -10,11 +10,7 @@ from connectors.mirror_records import Checkpoint, Heartbeat, MalformedRecord, Of
 
 VECTORS: list[tuple[Heartbeat | Checkpoint | OffsetSync, str, str]] = [
     (OffsetSync("t1", 2, 5, 7), "0002743100000002", "00000000000000050000000000000007"),
-    (
-        Checkpoint("g", "us.t1", 2, 5, 7, ""),
-        "000167000575732e743100000002",
-        "0000000000000000000500000000000000070000",
-    ),
+    (Checkpoint("g", "us.t1", 2, 5, 7, ""), "000167000575732e743100000002", "0000000000000000000500000000000000070000"),
     (Heartbeat("us", "eu", 1_700_000_000_000), "0002757300026575", "00000000018bcfe56800"),
 ]
 

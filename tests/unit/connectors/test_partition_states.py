@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKind
-from connectors.partition_states import (
-    PartitionState,
-    decode_state,
-    decode_state_key,
-    encode_state,
-    encode_state_key,
-)
+from connectors.partition_states import PartitionState, decode_state, decode_state_key, encode_state, encode_state_key
 from connectors.positions import Kind, LaterFormat, decode_kind
 
 GAP = Gap(GapKind.SOURCE_GAP, 20, 26, go_on_at=27)

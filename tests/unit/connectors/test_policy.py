@@ -63,10 +63,7 @@ def test_remote_names(policy: ReplicationPolicy, topic: str, remote: str) -> Non
 
 def test_internal_names_follow_the_separator_unless_that_is_switched_off() -> None:
     dotted = make_policy(
-        {
-            "replication.policy.separator": "_",
-            "replication.policy.internal.topic.separator.enabled": "false",
-        }
+        {"replication.policy.separator": "_", "replication.policy.internal.topic.separator.enabled": "false"}
     )
     assert DEFAULT.offset_syncs_topic("eu") == "mm2-offset-syncs.eu.internal"
     assert DEFAULT.checkpoints_topic("us") == "us.checkpoints.internal"

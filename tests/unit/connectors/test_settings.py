@@ -16,18 +16,18 @@ from connectors.source.host import MirrorHost
 from connectors.source.plugin import MirrorSource, settings_of
 
 WORKER_CONFIG = {"offset.storage.topic": "mm2-offsets.us.internal"}
+ALIASES = {
+    "name": "m",
+    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+    "source.cluster.alias": "us",
+    "target.cluster.alias": "eu",
+}
 
 
 def settings(**connector: str) -> MirrorSourceSettings:
     """The settings for keys written with underscores instead of dots."""
-    props = {
-        "name": "MirrorSourceConnector",
-        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        **{key.replace("_", "."): value for key, value in connector.items()},
-    }
-    return source_settings(props, WORKER_CONFIG)
+    props = {key.replace("_", "."): value for key, value in connector.items()}
+    return source_settings({**ALIASES, "name": "MirrorSourceConnector", **props}, WORKER_CONFIG)
 
 
 def test_offset_syncs() -> None:
@@ -58,19 +58,13 @@ BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 async def test_a_workers_converters_are_named_when_the_connector_is_made() -> None:
     host = SimpleNamespace(worker={"key.converter": JSON, "value.converter": JSON}, find_plugin=None)
     source = MirrorSource(cast(MirrorHost, host))
-    props = {
-        "name": "m",
-        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-    }
-    (said,) = (await source.validate(props, {}))["key.converter"].errors
+    (said,) = (await source.validate(ALIASES, {}))["key.converter"].errors
     assert said.startswith(f"key.converter {JSON} of the worker would make other bytes of every record")
     assert f"set key.converter, value.converter, header.converter to {BYTES} for the connector" in said
     for name in (BYTES, "ByteArrayConverter", "ByteArray"):
         own = {"key.converter": name, "value.converter": name}
-        assert await source.validate({**props, **own}, {}) == {}
-    (said,) = (await source.validate({**props, **own, "header.converter": JSON}, {}))["header.converter"].errors
+        assert await source.validate({**ALIASES, **own}, {}) == {}
+    (said,) = (await source.validate({**ALIASES, **own, "header.converter": JSON}, {}))["header.converter"].errors
     assert said.startswith(f"header.converter {JSON} would make")
 
 
@@ -82,14 +76,7 @@ async def test_a_workers_converters_are_named_when_the_connector_is_made() -> No
     ],
 )
 def test_a_connectors_clients_are_named_by_its_keys(more: dict[str, str], named: str) -> None:
-    props = {
-        "name": "m",
-        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-        "source.cluster.alias": "us",
-        "target.cluster.alias": "eu",
-        "source.cluster.bootstrap.servers": "a:9092",
-        **more,
-    }
+    props = {**ALIASES, "source.cluster.bootstrap.servers": "a:9092", **more}
     host = SimpleNamespace(worker={**WORKER_CONFIG, "bootstrap.servers": "b:9092"})
     with pytest.raises(ConfigError, match=named):
         settings_of(props, cast(MirrorHost, host))
@@ -193,19 +180,11 @@ def test_defaults_are_valid() -> None:
         assert set(refused) == {"name", "connector.class", "source.cluster.alias"}
 
 
-ALIASES = {
-    "name": "m",
-    "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
-    "source.cluster.alias": "us",
-    "target.cluster.alias": "eu",
-    "consumer.isolation.level": "read_committed",
-}
-
-
 def test_records_go_through_a_query_and_transforms() -> None:
     query = "SELECT upper(value) AS value FROM records"
     props = {
         **ALIASES,
+        "consumer.isolation.level": "read_committed",
         "transform.sql": query,
         "transforms": "lean",
         "transforms.lean.type": "DropHeaders",

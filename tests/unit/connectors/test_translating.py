@@ -77,19 +77,20 @@ class Syncs:
         self.store.read_to_end()
 
 
-async def translated(
+def made(
     monkeypatch: pytest.MonkeyPatch,
-    offset: int,
     *,
     log_start: int | None = 0,
     bare: bool = False,
-    runs: list[Run] = RUNS,
+    maps: Maps | None = None,
     ids: dict[str, UUID] = IDS,
-) -> list[Translated]:
+) -> tuple[Translator, Any, Any]:
+    """A translator, its map and its syncs; ``bare``: the log has no records before the map."""
+
     async def follow(self: Beginnings, pairs: list[Pair]) -> None:
         self._starts = {} if log_start is None else dict.fromkeys(pairs, log_start)
 
-    async def has_records(*_: Any, **__: Any) -> bool:
+    async def has_records(*_: object, **__: object) -> bool:
         return not bare
 
     monkeypatch.setattr(Beginnings, "follow", follow)
@@ -98,9 +99,13 @@ async def translated(
         flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
     )
     clusters: Any = Cluster(ids)
-    maps: Any = Maps(runs)
+    told: Any = maps or Maps(RUNS)
     syncs: Any = Syncs()
-    translator = Translator(settings, clusters, clusters, maps, syncs)
+    return Translator(settings, clusters, clusters, told, syncs), told, syncs
+
+
+async def translated(monkeypatch: pytest.MonkeyPatch, offset: int, **given: Any) -> list[Translated]:
+    translator, _, _ = made(monkeypatch, **given)
     await translator.follow()
     return await translator.translate(SOURCE, offset)
 
@@ -108,8 +113,6 @@ async def translated(
 async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def nothing(*_: object) -> None: ...
-
     async def breaks(*_: object, **__: object) -> int:
         raise RetriableError("no leader")
 
@@ -121,14 +124,7 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
     monkeypatch.setattr(map_reader, "read_to_end", breaks)
     with pytest.raises(RetriableError):
         await reader.follow()
-    monkeypatch.setattr(Beginnings, "follow", nothing)
-    monkeypatch.setattr(Beginnings, "readable", lambda _, __, offset: offset)
-    settings: Any = SimpleNamespace(
-        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
-    )
-    clusters: Any = Cluster(IDS)
-    maps: Any = Maps(RUNS)
-    translator = Translator(settings, clusters, clusters, maps, cast(Any, Syncs()))
+    translator, maps, _ = made(monkeypatch)
     await translator.follow()
     assert await translator.translate(SOURCE, 120) == [Translated(TARGET, 30, by_map=True)]
     maps.is_whole = reader.is_whole
@@ -146,16 +142,7 @@ async def test_a_map_that_another_task_could_not_follow_to_its_end_tells_nothing
 async def test_while_the_map_cannot_be_read_syncs_tell_of_the_topic_that_is_copied_to(
     monkeypatch: pytest.MonkeyPatch, position: Position | None, found: list[Translated]
 ) -> None:
-    async def nothing(*_: object) -> None: ...
-
-    monkeypatch.setattr(Beginnings, "follow", nothing)
-    settings: Any = SimpleNamespace(
-        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
-    )
-    clusters: Any = Cluster({**IDS, "renamed": UUID(int=3)})
-    maps: Any = Maps(RUNS, position)
-    syncs: Any = Syncs()
-    translator = Translator(settings, clusters, clusters, maps, syncs)
+    translator, maps, _ = made(monkeypatch, maps=Maps(RUNS, position), ids={**IDS, "renamed": UUID(int=3)})
     await translator.follow()
     maps.cannot_be_read = True
     for _ in range(2):
@@ -201,10 +188,18 @@ async def test_before_the_map(
     assert await translated(monkeypatch, offset, log_start=log_start, bare=bare) == wanted
 
 
+async def test_syncs_never_lead_behind_where_the_map_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be of a topic of the same name that was there before."""
+    translator, _, syncs = made(monkeypatch)
+    syncs.store.take(OffsetSync("orders", 0, 45, 44))
+    await translator.follow()
+    assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 10, by_map=False)]
+
+
 async def test_without_a_map_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the copy where nothing lies before it, else what syncs say."""
-    assert await translated(monkeypatch, 30, bare=True, runs=[]) == [Translated(TARGET, 109, by_map=True)]
-    assert await translated(monkeypatch, 41, bare=False, runs=[]) == [Translated(TARGET, 5, by_map=False)]
+    assert await translated(monkeypatch, 30, bare=True, maps=Maps([])) == [Translated(TARGET, 109, by_map=True)]
+    assert await translated(monkeypatch, 41, bare=False, maps=Maps([])) == [Translated(TARGET, 5, by_map=False)]
 
 
 @pytest.mark.parametrize("ids", [{**IDS, "orders": UUID(int=9)}, {**IDS, "us.orders": UUID(int=9)}, {}])
@@ -214,16 +209,8 @@ async def test_topics_made_anew_tell_nothing(monkeypatch: pytest.MonkeyPatch, id
 
 async def test_the_ids_of_remote_topics_are_those_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever moves a group later can tell whether the topic is still the one."""
-
-    async def nothing(*_: object) -> None: ...
-
-    monkeypatch.setattr(Beginnings, "follow", nothing)
-    settings: Any = SimpleNamespace(flow="us->eu")
     ids = dict(IDS)
-    clusters: Any = Cluster(ids)
-    maps: Any = Maps(RUNS)
-    syncs: Any = Syncs()
-    translator = Translator(settings, clusters, clusters, maps, syncs)
+    translator, _, _ = made(monkeypatch, ids=ids)
     await translator.follow()
     ids["us.orders"] = UUID(int=9)
     assert translator.target_id("us.orders") == IDS["us.orders"]
@@ -241,7 +228,7 @@ async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, were_read: bool
 ) -> None:
     """Before the map nobody knows then, and nothing is skipped: the group gets no place."""
-    translator, _, syncs = _made(monkeypatch)
+    translator, _, syncs = made(monkeypatch)
     if were_read:
         await translator.follow()
         assert await translator.translate(SOURCE, 50) == [Translated(TARGET, 5, by_map=False)]
@@ -263,29 +250,9 @@ async def test_without_a_right_to_offset_syncs_the_map_goes_on_alone(
 async def test_nor_is_there_anything_to_tell_where_the_map_knows_nothing_either(
     monkeypatch: pytest.MonkeyPatch, is_empty: bool
 ) -> None:
-    translator, maps, syncs = _made(monkeypatch)
+    translator, maps, syncs = made(monkeypatch)
     syncs.may_be_read = False
     maps.position = None if is_empty else POSITION
     maps.cannot_be_read = not is_empty
     with pytest.raises(SecurityError, match="grant DESCRIBE on topic syncs"):
         await translator.follow()
-
-
-def _made(monkeypatch: pytest.MonkeyPatch) -> tuple[Translator, Any, Any]:
-    """Of a log that begins at 0 and has records before the map."""
-
-    async def follow(self: Beginnings, pairs: list[Pair]) -> None:
-        self._starts = dict.fromkeys(pairs, 0)
-
-    async def has_records(*_: object, **__: object) -> bool:
-        return True
-
-    monkeypatch.setattr(Beginnings, "follow", follow)
-    monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_records)
-    settings: Any = SimpleNamespace(
-        flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy()
-    )
-    clusters: Any = Cluster(IDS)
-    maps: Any = Maps(RUNS)
-    syncs: Any = Syncs()
-    return Translator(settings, clusters, clusters, maps, syncs), maps, syncs

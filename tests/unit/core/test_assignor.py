@@ -554,11 +554,7 @@ class Twin:
         return []
 
     def balance(
-        self,
-        wanted: list[object],
-        future: dict[str, list[object]],
-        revoked: dict[str, list[object]],
-        now_ms: int,
+        self, wanted: list[object], future: dict[str, list[object]], revoked: dict[str, list[object]], now_ms: int
     ) -> None:
         if self.delay_ms:
             self.flag = False

@@ -36,11 +36,7 @@ DECLARED: dict[str, tuple[ConfigDef, frozenset[str]]] = {
     "consumer": (
         CONSUMER,
         frozenset(
-            {
-                "internal.throw.on.fetch.stable.offset.unsupported",
-                "share.acknowledgement.mode",
-                "share.acquire.mode",
-            }
+            {"internal.throw.on.fetch.stable.offset.unsupported", "share.acknowledgement.mode", "share.acquire.mode"}
         ),
     ),
     "admin": (ADMIN, frozenset()),

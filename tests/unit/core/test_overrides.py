@@ -11,8 +11,7 @@ KEYS = ["acks", "sasl.jaas.config", "sasl.mechanism", "security.protocol", "clie
 
 
 @pytest.mark.parametrize(
-    ("name", "allowed"),
-    [("All", KEYS), ("None", []), ("Principal", KEYS[1:4]), ("Allowlist", ["acks", "client.id"])],
+    ("name", "allowed"), [("All", KEYS), ("None", []), ("Principal", KEYS[1:4]), ("Allowlist", ["acks", "client.id"])]
 )
 def test_policies_by_each_of_their_names(name: str, allowed: list[str]) -> None:
     simple = f"{name}ConnectorClientConfigOverridePolicy"

@@ -107,10 +107,7 @@ def test_a_connector_with_task_statuses_alone_is_known() -> None:
     assert log.connectors() == ()
 
 
-@pytest.mark.parametrize(
-    ("generation", "is_heard"),
-    [(4, False), (5, False), (6, True)],
-)
+@pytest.mark.parametrize(("generation", "is_heard"), [(4, False), (5, False), (6, True)])
 def test_who_has_lost_a_running_task_is_heard_only_with_a_newer_generation(generation: int, is_heard: bool) -> None:
     log = folded(status_record(TASK, running(5, "new:1")), status_record(TASK, unassigned(generation, "old:1")))
     status = log.status(TASK)

@@ -7,7 +7,7 @@ import pytest
 from connect.wire.batch import read_header
 from connectors.dataplane.copier import AnotherWrites, PartitionCopier
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
-from tests.kit.logs import OUT_OF_ORDER, TargetPartition, source_batch
+from tests.kit.logs import OUT_OF_ORDER, TargetPartition, fetched, source_batch
 
 WROTE = ProducerIdentity(7, 3)
 FIRST_SEQUENCE = 2**31 - 4
@@ -23,7 +23,7 @@ def successor() -> PartitionCopier:
 
 def sent_by(copier: PartitionCopier, *batches: bytes) -> list[bytes]:
     """What it produces of source batches, were everything acknowledged."""
-    copier.take(memoryview(bytearray(b"".join(batches))))
+    copier.take(fetched(*batches))
     copier.pipelined = True
     sent = []
     while (outgoing := copier.next_batch()) is not None:
@@ -55,7 +55,7 @@ def test_it_writes_under_the_plans_producer_and_not_the_slices() -> None:
 def test_the_same_batch_that_arrived_before_counts_as_ours() -> None:
     log, late = target(), sent_by(successor(), *BATCHES)
     copier = successor()
-    copier.take(memoryview(bytearray(b"".join(BATCHES))))
+    copier.take(fetched(*BATCHES))
     assert log.append(late[0]) == (0, 10)
     outgoing = copier.next_batch()
     assert outgoing is not None
@@ -71,7 +71,7 @@ def test_other_batches_that_arrived_before_are_not_taken_for_ours(arrived: tuple
     for batch in sent_by(successor(), *(source_batch(offsets) for offsets in arrived)):
         assert log.append(batch)[0] == 0
     copier = successor()
-    copier.take(memoryview(bytearray(b"".join(BATCHES))))
+    copier.take(fetched(*BATCHES))
     for _ in BATCHES:
         outgoing = copier.next_batch()
         assert outgoing is not None

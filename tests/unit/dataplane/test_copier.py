@@ -13,7 +13,7 @@ from connect.wire import records
 from connectors.dataplane.copier import PartitionCopier, TargetTruncated
 from connectors.dataplane.cut import CorruptBatch
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, TopicPartition
-from tests.kit.logs import TargetPartition, control_batch, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched, held, settle, source_batch
 
 PRODUCER = ProducerIdentity(7, 0)
 
@@ -38,10 +38,6 @@ def copier(read_committed=False, batch_bytes=0, **changes):
     return PartitionCopier(plan(**changes), PRODUCER, read_committed=read_committed, batch_bytes=batch_bytes)
 
 
-def fetched(*batches):
-    return memoryview(bytearray(b"".join(batches)))
-
-
 def copy_all(machine, target):
     """Send until nothing is left, every answer good."""
     while (outgoing := machine.next_batch()) is not None:
@@ -58,10 +54,6 @@ def plain(batches, position=0):
         for record in records.decode(batch, 2)
         if record.offset >= position
     ]
-
-
-def held(target):
-    return [(record.key, record.value, record.headers, record.timestamp_ms) for record in target.records()]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -252,18 +244,6 @@ def logs(draw):
     return out
 
 
-def settle(machine, target):
-    """What a slice does after a fault: ask the leader, find what is there, send the rest again."""
-    known = target.last_sequence(PRODUCER.producer_id)
-    unknown = machine.appended_unknown(None if known is None or known[1] < 0 else known[1])
-    found = {}
-    for start, size, _ in wire.extents(target.fetch(machine.target_end)):
-        header = wire.read_header(target.fetch(machine.target_end)[start : start + size])
-        if header.producer_id == PRODUCER.producer_id and not header.is_control:
-            found[header.base_sequence] = header.base_offset
-    machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})
-
-
 @settings(max_examples=300, deadline=None)
 @given(logs(), st.integers(0, 2**32), st.booleans(), st.integers(0, 2**31 - 1), st.sampled_from([0, 300, 2000]))
 def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(
@@ -306,13 +286,13 @@ def test_whatever_is_lost_or_refused_every_record_arrives_once_and_in_order(
             if chance.random() < 0.5:
                 machine.give_back(chance.randint(0, 2))
             if chance.random() < 0.5:
-                settle(machine, target)
+                settle(machine, target, PRODUCER.producer_id)
                 for batch in late:
                     target.append(batch)
             else:
                 for batch in late:
                     target.append(batch)
-                settle(machine, target)
+                settle(machine, target, PRODUCER.producer_id)
             late = []
             if chance.random() < 0.5:
                 machine.give_back(chance.randint(0, 2))

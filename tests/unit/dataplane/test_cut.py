@@ -15,7 +15,7 @@ from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.cut import CorruptBatch, cut
 from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
 from connectors.dataplane.records_copier import opened
-from tests.kit.logs import TargetPartition, control_batch, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched, source_batch
 from tests.kit.old import LOG_APPEND_TIME, message, wrapper
 
 TIME_MS = 1_500_000_000_000
@@ -28,13 +28,9 @@ def copier(position=0, max_bytes=2**30, compression=NO_COMPRESSION, read_committ
     return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=read_committed, compression=compression)
 
 
-def view(*batches):
-    return memoryview(bytearray(b"".join(batches)))
-
-
 def copy(machine, *batches):
     target = TargetPartition()
-    machine.take(view(*batches))
+    machine.take(fetched(*batches))
     while (outgoing := machine.next_batch()) is not None:
         error, base = target.append(bytes(outgoing.batch))
         assert error == 0
@@ -100,7 +96,7 @@ def test_a_start_inside_an_old_set_copies_exactly_what_follows(magic, position):
     target = copy(machine, *sets[position // 5 :])
     assert held(target) == expected(range(position, 10), magic)
     walk = resume.SourceWalk(position, 10 - position)
-    for part in opened(view(*sets[position // 5 :]), position, None):
+    for part in opened(fetched(*sets[position // 5 :]), position, None):
         walk.take(part.records, part.following, part.leader_epoch)
     assert (walk.remaining, walk.position) == (0, 10)
 
@@ -127,7 +123,7 @@ def test_damage_to_an_old_record_is_seen_and_what_is_before_it_copied(magic):
     bad[-1] ^= 1
     machine = copier()
     with pytest.raises(CorruptBatch, match="offset 2 "):
-        machine.take(view(*good, bytes(bad)))
+        machine.take(fetched(*good, bytes(bad)))
     assert (machine.fetch_offset, machine.next_batch().count) == (2, 2)
 
 
@@ -137,7 +133,7 @@ def test_an_answer_cut_off_anywhere_behind_its_first_batch_gives_its_whole_batch
     for offset, magic in enumerate(magics, 1):
         log += [source_batch([offset])] if magic == 2 else plain(magic, [offset])
     whole = b"".join(log)
-    kept = view(whole[: len(whole) - missing])
+    kept = fetched(whole[: len(whole) - missing])
     cut_off = b"".join(bytes(batch) for batch, _, _, _ in cut(kept, 0, None, 2**30))
     assert whole.startswith(cut_off)
     complete = [one for index, one in enumerate(log) if len(b"".join(log[: index + 1])) <= len(kept)]
@@ -151,9 +147,9 @@ def test_a_first_batch_that_is_not_whole_has_a_wrong_length(length):
     struct.pack_into(">i", damaged, 8, length)
     machine = copier(position=7)
     with pytest.raises(CorruptBatch, match="holds source offset 7, or follows it, has a wrong length"):
-        machine.take(view(bytes(damaged)))
+        machine.take(fetched(bytes(damaged)))
     assert machine.fetch_offset == 7
-    machine.take(view())
+    machine.take(fetched())
 
 
 @given(st.lists(st.sampled_from([-1, 0, 1000, TIME_MS]), min_size=1, max_size=6), st.integers(0, 4))
@@ -196,7 +192,7 @@ def test_transactions_that_reach_over_several_answers():
     ]
     machine, target = copier(read_committed=True), TargetPartition()
     for part, listed in ((log[:2], [(1, 0)]), (log[2:5], [(1, 0)]), (log[5:], [(1, 0)])):
-        machine.take(view(*part), listed)
+        machine.take(fetched(*part), listed)
     while (outgoing := machine.next_batch()) is not None:
         machine.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
     assert [one.value for one in target.records()] == [b"value 2", b"value 3", b"value 10", b"value 11"]

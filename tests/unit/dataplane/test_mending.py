@@ -16,7 +16,7 @@ from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.plan import PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from connectors.dataplane.records_copier import opened
 from connectors.dataplane.refusals import Refusal
-from tests.kit.logs import FENCED, control_batch, source_batch
+from tests.kit.logs import FENCED, control_batch, fetched_from, held, settle, source_batch
 from tests.kit.picky import INVALID_RECORD, MESSAGE_TOO_LARGE, PickyTarget, is_data
 
 FIRST_EPOCH = 3
@@ -26,16 +26,7 @@ NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
 
-def copier(
-    epoch=FIRST_EPOCH,
-    *,
-    position=0,
-    target_end=0,
-    sequence=0,
-    pipelined=False,
-    skip=True,
-    max_bytes=2**30,
-):
+def copier(epoch=FIRST_EPOCH, *, position=0, target_end=0, sequence=0, pipelined=False, skip=True, max_bytes=2**30):
     names = TopicPartition("t", 0), TopicPartition("us.t", 0)
     plan = PartitionPlan(names[0], None, names[1], None, position, -1, target_end, sequence, pipelined, max_bytes)
     producer = ProducerIdentity(PRODUCER_ID, epoch)
@@ -46,10 +37,6 @@ def fenced(target, **changes):
     """A copier behind its own marker, so that many batches may be in flight from the beginning."""
     target.mark(PRODUCER_ID, FIRST_EPOCH)
     return copier(target_end=target.end, pipelined=True, **changes)
-
-
-def fetched(log, position=0):
-    return memoryview(bytearray(b"".join(batch for batch in log if wire.read_header(batch).last_offset >= position)))
 
 
 def send_all(machine):
@@ -71,19 +58,6 @@ def answer(machine, target, outgoing):
         machine.failed(outgoing, error)
 
 
-def settle(machine, target):
-    """What a slice does after a fault: ask the leader, find what is there, send the rest again."""
-    last = target.last_sequence(PRODUCER_ID)
-    unknown = machine.appended_unknown(None if last is None or last[1] < 0 else last[1])
-    found = {}
-    fetch = target.fetch(machine.target_end)
-    for start, size, _ in wire.extents(fetch):
-        header = wire.read_header(fetch[start : start + size])
-        if header.producer_id == PRODUCER_ID and not header.is_control:
-            found[header.base_sequence] = header.base_offset
-    machine.settle({outgoing.base_sequence: found[outgoing.base_sequence] for outgoing in unknown})
-
-
 def copy(machine, target):
     """Until nothing is left, every request answered; how many rounds of refusals it took."""
     rounds = 0
@@ -92,15 +66,11 @@ def copy(machine, target):
             answer(machine, target, outgoing)
         if machine.faulted:
             rounds += 1
-            settle(machine, target)
+            settle(machine, target, PRODUCER_ID)
             machine.mend()
             if machine.stopped:
                 break
     return rounds
-
-
-def held(target):
-    return [(one.key, one.value, one.headers, one.timestamp_ms) for one in target.records()]
 
 
 def takeable(log, target, since=0):
@@ -123,7 +93,7 @@ def test_a_batch_that_grew_too_large_for_its_target_is_split_until_it_fits():
     log = [source_batch(range(40), large=range(0, 40, 3)), source_batch(range(40, 44))]
     target = PickyTarget(max_bytes=3000)
     machine = copier()
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     copy(machine, target)
     assert held(target) == takeable(log, target)
     report = machine.report()
@@ -135,13 +105,13 @@ def test_with_the_size_learnt_the_next_batches_are_split_before_they_are_sent():
     log = [source_batch(range(start, start + 20), large=range(start, start + 20)) for start in (0, 20, 40)]
     target = PickyTarget(max_bytes=3000)
     machine = copier()
-    machine.take(fetched(log[:1]))
+    machine.take(fetched_from(log[:1]))
     answer(machine, target, machine.next_batch())
     assert machine.is_refused_for_size
     machine.max_message_bytes = 3000
-    settle(machine, target)
+    settle(machine, target, PRODUCER_ID)
     machine.mend()
-    machine.take(fetched(log[1:]))
+    machine.take(fetched_from(log[1:]))
     assert copy(machine, target) == 0
     assert held(target) == takeable(log, target)
 
@@ -150,7 +120,7 @@ def test_a_target_that_recompresses_to_more_bytes_gets_smaller_batches():
     log = [source_batch(range(200), codec=4)]
     target = PickyTarget(max_bytes=4000, inflates=True)
     machine = copier(max_bytes=4000)
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     assert copy(machine, target) > 0
     assert held(target) == takeable(log, target)
     assert machine.report().runs == [(0, 0, 200)]
@@ -162,7 +132,7 @@ def test_one_record_too_large_is_left_out_and_counted_its_neighbours_are_copied(
     log = [source_batch(range(10), large=[position], codec=1), source_batch(range(10, 14))]
     target = PickyTarget(max_bytes=900, lists_records=lists_records)
     machine = copier()
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     copy(machine, target)
     assert held(target) == takeable(log, target)
     assert len(held(target)) == 13
@@ -176,7 +146,7 @@ def test_records_without_a_key_are_left_out_of_every_batch():
     log = [source_batch(range(start, start + 10), null_keys=[start, start + 7]) for start in range(0, 200, 10)]
     target = PickyTarget(compacted=True)
     machine = fenced(target)
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     assert copy(machine, target) == 1
     assert held(target) == takeable(log, target)
     report = machine.report()
@@ -188,7 +158,7 @@ def test_a_batch_of_nothing_but_refused_records_lets_the_position_pass():
     log = [source_batch(range(5), null_keys=range(5)), source_batch(range(5, 9)), source_batch([9], null_keys=[9])]
     target = PickyTarget(compacted=True)
     machine = copier()
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     copy(machine, target)
     assert held(target) == takeable(log, target)
     report = machine.report()
@@ -230,7 +200,7 @@ def test_without_tolerance_the_partition_is_quarantined_with_its_offsets_and_wha
     log = [source_batch(range(10), null_keys=[3], large=[5]), source_batch(range(10, 12))]
     target.refusals.clear()
     machine = copier(skip=False)
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     copy(machine, target)
     report = machine.report()
     assert report.state == "QUARANTINED"
@@ -246,19 +216,19 @@ def test_while_a_copy_behind_it_may_still_arrive_a_refused_batch_is_not_taken_ap
     log = [source_batch(range(2), null_keys=[0]), source_batch([2]), source_batch([3])]
     target = PickyTarget(compacted=True)
     machine = fenced(target)
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     first, second, third = send_all(machine)
     late = bytes(second.batch)
     answer(machine, target, first)
     machine.failed(second, None)
     machine.failed(third, None)
-    settle(machine, target)
+    settle(machine, target, PRODUCER_ID)
     with pytest.raises(CopiesUnderWay):
         machine.mend()
     target.mark(PRODUCER_ID, FIRST_EPOCH + 1)
     assert target.append(late)[0] == FENCED
     successor = copier(FIRST_EPOCH + 1, target_end=target.end, pipelined=True)
-    successor.take(fetched(log))
+    successor.take(fetched_from(log))
     copy(successor, target)
     assert held(target) == takeable(log, target)
 
@@ -267,12 +237,12 @@ def test_a_clean_end_drops_what_would_be_sent_instead():
     log = [source_batch(range(10)), source_batch(range(10, 20), null_keys=[13]), source_batch(range(20, 22))]
     target = PickyTarget(compacted=True)
     machine = fenced(target)
-    machine.take(fetched(log))
+    machine.take(fetched_from(log))
     sent = send_all(machine)
     machine.discard_unsent()
     for outgoing in sent:
         answer(machine, target, outgoing)
-    settle(machine, target)
+    settle(machine, target, PRODUCER_ID)
     machine.mend()
     assert not machine.has_unacknowledged and not machine.has_unsent
     assert (machine.next_source_offset, machine.next_sequence, machine.buffered_bytes) == (10, 10, 0)
@@ -280,7 +250,7 @@ def test_a_clean_end_drops_what_would_be_sent_instead():
 
 def test_what_an_answer_lists_beyond_the_batch_is_not_believed():
     machine = copier(pipelined=True)
-    machine.take(fetched([source_batch(range(4))]))
+    machine.take(fetched_from([source_batch(range(4))]))
     machine.refused(machine.next_batch(), Refusal(INVALID_RECORD, (9,)))
     machine.settle({})
     machine.mend()
@@ -337,7 +307,7 @@ class Run:
 
     def _begin(self, position, end):
         self.machine = copier(self.epoch, position=position, target_end=end, pipelined=True)
-        self.machine.take(fetched(self.log, position))
+        self.machine.take(fetched_from(self.log, position))
         self.store()
 
     def store(self):
@@ -381,7 +351,7 @@ class Run:
     def recover(self):
         machine, target = self.machine, self.target
         self.arrive_late()
-        settle(machine, target)
+        settle(machine, target, PRODUCER_ID)
         if machine.is_refused_for_size and self.chance.random() < 0.5:
             machine.max_message_bytes = target.max_bytes
         try:
@@ -420,7 +390,7 @@ def resumed(log, target, proof, position, end):
     if not scan.arrived:
         return position, []
     walk = resume.SourceWalk(position, scan.arrived)
-    for part in opened(fetched(log, position), position, None):
+    for part in opened(fetched_from(log, position), position, None):
         if walk.remaining:
             walk.take(part.records, part.following, part.leader_epoch)
     if walk.remaining or not walk.fingerprint.equals(scan.fingerprint, ignore_timestamps=False):

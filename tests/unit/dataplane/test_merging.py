@@ -14,7 +14,7 @@ from connectors.dataplane.mending import CopiesUnderWay
 from connectors.dataplane.outgoing import Outgoing
 from connectors.dataplane.plan import NO_COMPRESSION, Compression, PartitionPlan, ProducerIdentity, TopicPartition
 from connectors.dataplane.refusals import Refusal
-from tests.kit.logs import TargetPartition, source_batch
+from tests.kit.logs import TargetPartition, fetched, source_batch
 
 #: What one batch less is worth where waiting costs more than any merging, in seconds.
 MUCH_S = 1.0
@@ -26,10 +26,6 @@ def copier(batch_bytes: int = WORTH, max_message_bytes: int = WORTH, **given: An
     source, target = TopicPartition("orders", 3), TopicPartition("us.orders", 3)
     plan = PartitionPlan(source, None, target, None, 0, -1, 0, 0, True, max_message_bytes=max_message_bytes)
     return PartitionCopier(plan, ProducerIdentity(7, 0), read_committed=False, batch_bytes=batch_bytes, **given)
-
-
-def fetched(*batches: bytes) -> memoryview:
-    return memoryview(bytearray(b"".join(batches)))
 
 
 def large(first: int, count: int = 3, **given: Any) -> bytes:
@@ -106,33 +102,22 @@ def test_what_is_left_of_one_answer_is_sent_with_the_beginning_of_the_next() -> 
     assert min(counts[:-1]) > 900, "a request between two full ones has little in it"
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"codec": 4},
-        {"leader_epoch": 1},
-    ],
-)
+@pytest.mark.parametrize("others", [{"codec": 4}, {"leader_epoch": 1}])
 def test_batches_of_another_codec_or_leader_epoch_stay_apart(others: dict[str, int]) -> None:
     machine, target = copier(), TargetPartition()
     machine.take(fetched(large(0), large(3, **others), large(6, **others)))
     assert sent(machine, target) == [3, 6]
     assert offsets_of(target) == list(range(9))
+    assert [wire.read_header(batch).codec for batch in target.batches] == [0, others.get("codec", 0)]
 
 
-def test_a_merged_batch_is_no_larger_than_it_may_be() -> None:
+@pytest.mark.parametrize("bound", ["batch_bytes", "max_message_bytes"])
+def test_a_merged_batch_is_no_larger_than_it_or_its_target_allows(bound: str) -> None:
     size = len(large(0))
-    machine, target = copier(batch_bytes=3 * size), TargetPartition()
+    machine, target = copier(**{bound: 3 * size}), TargetPartition()
     machine.take(fetched(*(large(first) for first in range(0, 15, 3))))
     assert sent(machine, target) == [6, 6, 3]
     assert all(len(batch) <= 3 * size for batch in target.batches)
-
-
-def test_a_target_that_takes_less_bounds_it_too() -> None:
-    size = len(large(0))
-    machine, target = copier(max_message_bytes=3 * size), TargetPartition()
-    machine.take(fetched(*(large(first) for first in range(0, 15, 3))))
-    assert sent(machine, target) == [6, 6, 3]
 
 
 def test_a_batch_that_fills_more_than_half_is_never_opened() -> None:
@@ -161,14 +146,6 @@ def test_what_was_sent_is_sent_again_as_it_was_and_only_what_is_behind_it_is_mer
     machine.settle({})
     assert sent(machine, target) == [3, 6]
     assert target.batches[0] == before
-
-
-def test_compressed_batches_are_merged_under_their_codec() -> None:
-    machine, target = copier(), TargetPartition()
-    machine.take(fetched(large(0, codec=4), large(3, codec=4)))
-    assert sent(machine, target) == [6]
-    assert wire.read_header(target.batches[0]).codec == 4
-    assert offsets_of(target) == list(range(6))
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,7 @@ def copier() -> PartitionCopier:
 
 
 def row(
-    records: bytes = b"",
-    *,
-    error: int = 0,
-    end: int = 9,
-    preferred: int = -1,
-    diverging: tuple[int, int] | None = None,
+    records: bytes = b"", *, error: int = 0, end: int = 9, preferred: int = -1, diverging: tuple[int, int] | None = None
 ) -> hot.FetchedPartition:
     view = memoryview(bytearray(records))
     return hot.FetchedPartition(UUID(int=5).bytes, 0, error, end, end, 0, (), preferred, view, diverging, None)
@@ -98,8 +93,7 @@ def test_the_end_of_the_log_does_not_go_back_with_a_replica_that_hears_of_it_lat
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [row(error=codes.OFFSET_OUT_OF_RANGE), row(error=6), row(diverging=(2, 5)), row(error=29)],
+    "answer", [row(error=codes.OFFSET_OUT_OF_RANGE), row(error=6), row(diverging=(2, 5)), row(error=29)]
 )
 def test_what_a_replica_refuses_its_leader_is_asked_about(stage: Stage, answer: hot.FetchedPartition) -> None:
     """It may be behind, or have been cut; only the leader says what is true, and sends the records itself then."""

@@ -23,7 +23,7 @@ from connectors.dataplane.refusals import Refusal
 from connectors.dataplane.transactional import Filling
 from connectors.gaps import Gap, GapKind
 from connectors.transforms.smt_chain import Outcome, Unfit
-from tests.kit.logs import TargetPartition, source_batch
+from tests.kit.logs import TargetPartition, fetched, source_batch
 
 SOURCE = TopicPartition("orders", 0)
 GAP = Gap(GapKind.SOURCE_GAP, 20, 29, go_on_at=30)
@@ -51,7 +51,7 @@ class Stage:
         self.waiting.append((part, done))
 
     def read(self, *batches: bytes) -> None:
-        self.copier.take(memoryview(bytearray(b"".join(batches))))
+        self.copier.take(fetched(*batches))
 
     def give_back(self, *, drops: bool = False, unfit: dict[int, Unfit] | None = None) -> None:
         part, done = self.waiting.pop(0)

@@ -15,16 +15,11 @@ from connectors.dataplane import resume
 from connectors.dataplane.copier import PartitionCopier
 from connectors.dataplane.plan import Compression, PartitionPlan, ProducerIdentity, Proof, TopicPartition
 from connectors.dataplane.records_copier import opened
-from tests.kit.logs import TargetPartition, control_batch, source_batch
+from tests.kit.logs import TargetPartition, control_batch, fetched_from, source_batch
 from tests.unit.dataplane.test_copier import logs
 
 OLD = ProducerIdentity(7, 3)
 NEW = ProducerIdentity(7, 5)
-
-
-def fetched(log, position=0):
-    kept = [batch for batch in log if wire.read_header(batch).last_offset >= position]
-    return memoryview(bytearray(b"".join(kept)))
 
 
 def copier(producer, position, end, sequence, pipelined, codec=0):
@@ -41,7 +36,7 @@ def scan(target, proof, end, log_start=0):
 
 def walk(log, position, wanted):
     walking = resume.SourceWalk(position, wanted)
-    for part in opened(fetched(log, position), position, None):
+    for part in opened(fetched_from(log, position), position, None):
         if walking.remaining:
             walking.take(part.records, part.following, part.leader_epoch)
     return walking
@@ -62,7 +57,7 @@ def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, s
     old = copier(OLD, 0, 0, 0, True, codec)
     target.mark(OLD.producer_id, OLD.epoch - 1)
     old.target_end = target.end
-    old.take(fetched(log))
+    old.take(fetched_from(log))
     for _ in range(stored_batches):
         if (outgoing := old.next_batch()) is not None:
             old.acknowledged(outgoing, target.append(bytes(outgoing.batch))[1])
@@ -82,7 +77,7 @@ def test_after_any_crash_the_copy_continues_exactly_there(log, stored_batches, s
     assert agree(walking, scanning)
     runs = resume.pair_runs(walking.segments, scanning.segments)
     new = copier(NEW, walking.position, target.end, 0, True)
-    new.take(fetched(log, walking.position))
+    new.take(fetched_from(log, walking.position))
     while (outgoing := new.next_batch()) is not None:
         error, base = target.append(bytes(outgoing.batch))
         assert error == 0
@@ -274,7 +269,7 @@ def test_a_header_whose_key_is_no_text_proves_what_arrived_too(odd: int, attribu
     log = [with_odd_key(source_batch(range(5, 9), attributes=attributes), odd), source_batch([9, 12], last_offset=14)]
     target = TargetPartition()
     old = copier(OLD, 5, 0, 0, True)
-    old.take(fetched(log))
+    old.take(fetched_from(log))
     while (outgoing := old.next_batch()) is not None:
         target.append(bytes(outgoing.batch))
     target.mark(OLD.producer_id, OLD.epoch + 1)

@@ -16,9 +16,9 @@ import pytest
 from connect.kafka.connection import Connection, RequestTimedOut, _unsent_bytes
 from connect.kafka.framing import BrokerProtocol
 from connect.kafka.settings import ConnectionSettings
-from tests.kit import virtual_time
 from tests.kit.certificates import make_party
 from tests.kit.members import until
+from tests.kit.virtual_time import in_virtual_time
 
 SENT_BYTES = 4_000_000
 
@@ -48,83 +48,73 @@ def connection() -> tuple[Connection, BrokerProtocol, Wire]:
     return Connection(settings, protocol, wire, {}, (cast(Any, opened), None, None)), protocol, wire
 
 
-def test_a_slow_answer_is_waited_for_while_its_bytes_arrive() -> None:
-    async def main() -> None:
-        one, protocol, _ = connection()
-        waiting = asyncio.create_task(one.answer(one.send(1, 12, [b"x"]), "a fetch", 30.0))
-        body = b"\0" + bytes(100)
-        data = struct.pack(">ii", len(body) + 4, 1) + body
-        for at in range(0, len(data), 5):
-            await asyncio.sleep(20)
-            protocol.feed(data[at : at + 5])
-        assert bytes(await waiting) == bytes(100)
-        assert asyncio.get_running_loop().time() > 400
-
-    virtual_time.run(main())
-
-
-def test_a_slow_request_is_waited_for_while_its_bytes_leave() -> None:
-    async def main() -> None:
-        one, protocol, wire = connection()
-        waiting = asyncio.create_task(one.answer(one.send(0, 12, [bytes(1000)]), "a produce", 30.0))
-        while wire.unsent > 0:
-            await asyncio.sleep(20)
-            wire.unsent -= 100
+@in_virtual_time
+async def test_a_slow_answer_is_waited_for_while_its_bytes_arrive() -> None:
+    one, protocol, _ = connection()
+    waiting = asyncio.create_task(one.answer(one.send(1, 12, [b"x"]), "a fetch", 30.0))
+    body = b"\0" + bytes(100)
+    data = struct.pack(">ii", len(body) + 4, 1) + body
+    for at in range(0, len(data), 5):
         await asyncio.sleep(20)
-        protocol.feed(struct.pack(">ii", 5, 1) + b"\0")
-        assert bytes(await waiting) == b""
+        protocol.feed(data[at : at + 5])
+    assert bytes(await waiting) == bytes(100)
+    assert asyncio.get_running_loop().time() > 400
 
-    virtual_time.run(main())
 
-
-def test_without_progress_the_connection_is_given_up() -> None:
-    async def main() -> None:
-        one, _, wire = connection()
-        waiting = asyncio.create_task(one.answer(one.send(0, 12, [bytes(1000)]), "a produce", 30.0))
-        await asyncio.sleep(10)
+@in_virtual_time
+async def test_a_slow_request_is_waited_for_while_its_bytes_leave() -> None:
+    one, protocol, wire = connection()
+    waiting = asyncio.create_task(one.answer(one.send(0, 12, [bytes(1000)]), "a produce", 30.0))
+    while wire.unsent > 0:
+        await asyncio.sleep(20)
         wire.unsent -= 100
-        with pytest.raises(RequestTimedOut, match="did not answer a produce within 30 s"):
-            await waiting
-        assert 40 <= asyncio.get_running_loop().time() <= 42
-        assert one.closed
-
-    virtual_time.run(main())
+    await asyncio.sleep(20)
+    protocol.feed(struct.pack(">ii", 5, 1) + b"\0")
+    assert bytes(await waiting) == b""
 
 
-def test_a_request_waits_its_turn_behind_others() -> None:
-    async def main() -> None:
-        one, protocol, wire = connection()
-        first, second = one.send(0, 12, [b"x"]), one.send(0, 12, [b"y"])
-        wire.unsent = 0
-        assert one.stalled_s == 0
-        await asyncio.sleep(25)
-        assert one.stalled_s == 25
-        protocol.feed(struct.pack(">ii", 5, 1) + b"\0")
-        assert first.done()
-        await asyncio.sleep(20)
-        assert one.stalled_s == 20, "of these 45 s the second waited 20 for its own answer"
-        protocol.feed(struct.pack(">ii", 5, 2) + b"\0")
-        assert second.done()
-        assert one.stalled_s == 0
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_without_progress_the_connection_is_given_up() -> None:
+    one, _, wire = connection()
+    waiting = asyncio.create_task(one.answer(one.send(0, 12, [bytes(1000)]), "a produce", 30.0))
+    await asyncio.sleep(10)
+    wire.unsent -= 100
+    with pytest.raises(RequestTimedOut, match="did not answer a produce within 30 s"):
+        await waiting
+    assert 40 <= asyncio.get_running_loop().time() <= 42
+    assert one.closed
 
 
-def test_a_later_request_is_not_charged_with_the_wait_of_an_earlier_one() -> None:
-    async def main() -> None:
-        one, protocol, wire = connection()
-        one.send(1, 12, [b"long poll"])
-        wire.unsent = 0
-        assert one.stalled_s == 0
-        await asyncio.sleep(29)
-        waiting = asyncio.create_task(one.answer(one.send(3, 12, [b"x"]), "a look-up", 10.0))
-        wire.unsent = 0
-        await asyncio.sleep(5)
-        for number in (1, 2):
-            protocol.feed(struct.pack(">ii", 5, number) + b"\0")
-        assert bytes(await waiting) == b""
+@in_virtual_time
+async def test_a_request_waits_its_turn_behind_others() -> None:
+    one, protocol, wire = connection()
+    first, second = one.send(0, 12, [b"x"]), one.send(0, 12, [b"y"])
+    wire.unsent = 0
+    assert one.stalled_s == 0
+    await asyncio.sleep(25)
+    assert one.stalled_s == 25
+    protocol.feed(struct.pack(">ii", 5, 1) + b"\0")
+    assert first.done()
+    await asyncio.sleep(20)
+    assert one.stalled_s == 20, "of these 45 s the second waited 20 for its own answer"
+    protocol.feed(struct.pack(">ii", 5, 2) + b"\0")
+    assert second.done()
+    assert one.stalled_s == 0
 
-    virtual_time.run(main())
+
+@in_virtual_time
+async def test_a_later_request_is_not_charged_with_the_wait_of_an_earlier_one() -> None:
+    one, protocol, wire = connection()
+    one.send(1, 12, [b"long poll"])
+    wire.unsent = 0
+    assert one.stalled_s == 0
+    await asyncio.sleep(29)
+    waiting = asyncio.create_task(one.answer(one.send(3, 12, [b"x"]), "a look-up", 10.0))
+    wire.unsent = 0
+    await asyncio.sleep(5)
+    for number in (1, 2):
+        protocol.feed(struct.pack(">ii", 5, number) + b"\0")
+    assert bytes(await waiting) == b""
 
 
 @pytest.mark.parametrize("over_tls", [False, True])

@@ -17,6 +17,7 @@ from connect.kafka.group_offsets import committed, group_state, listed_group
 from connect.kafka.settings import connection_settings
 from connect.kafka.transactions import ProducerIdentity, commit_transaction, end_transaction, init_producer_id
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 NOT_COORDINATOR = 16
 NOT_AVAILABLE = 15
@@ -112,85 +113,73 @@ def test_the_coordinator_of_each_group_and_transactional_id_is_looked_up_once(st
 
 
 @pytest.mark.parametrize("code", [NOT_COORDINATOR, NOT_AVAILABLE])
-def test_a_broker_that_coordinates_it_no_more_is_asked_once(stage: Stage, code: int) -> None:
-    async def play() -> None:
-        brokers, cluster, writer = stage.brokers, stage.cluster, ProducerIdentity(7, 1)
-        brokers.code = code
-        async with stage:
-            await committed(cluster, "readers")
-            await init_producer_id(cluster, "writer")
-            brokers.coordinator = 1
-            brokers.asked.clear()
-            await committed(cluster, "readers")
-            assert brokers.asked == [("OffsetFetch", 0), ("FindCoordinator", brokers.asked[1][1]), ("OffsetFetch", 1)]
-            brokers.asked.clear()
-            with pytest.raises(RetriableError):
-                await end_transaction(cluster, "writer", writer, commit=True)
+@in_virtual_time
+async def test_a_broker_that_coordinates_it_no_more_is_asked_once(stage: Stage, code: int) -> None:
+    brokers, cluster, writer = stage.brokers, stage.cluster, ProducerIdentity(7, 1)
+    brokers.code = code
+    async with stage:
+        await committed(cluster, "readers")
+        await init_producer_id(cluster, "writer")
+        brokers.coordinator = 1
+        brokers.asked.clear()
+        await committed(cluster, "readers")
+        assert brokers.asked == [("OffsetFetch", 0), ("FindCoordinator", brokers.asked[1][1]), ("OffsetFetch", 1)]
+        brokers.asked.clear()
+        with pytest.raises(RetriableError):
             await end_transaction(cluster, "writer", writer, commit=True)
-            assert brokers.look_ups() == 1
-            brokers.coordinator = 0
-            assert await commit_transaction(cluster, "writer", writer, renews=True) == (7, 2)
-
-    virtual_time.run(play())
-
-
-def test_a_coordinator_whose_connection_is_lost_is_looked_up_again(stage: Stage) -> None:
-    async def play() -> None:
-        async with stage:
-            await committed(stage.cluster, "readers")
-            for one in stage.brokers.opened:
-                await one.close()
-            stage.brokers.coordinator = 1
-            stage.brokers.asked.clear()
-            await committed(stage.cluster, "readers")
-            assert ("OffsetFetch", 0) not in stage.brokers.asked
-            assert stage.brokers.look_ups() == 1
-
-    virtual_time.run(play())
+        await end_transaction(cluster, "writer", writer, commit=True)
+        assert brokers.look_ups() == 1
+        brokers.coordinator = 0
+        assert await commit_transaction(cluster, "writer", writer, renews=True) == (7, 2)
 
 
-def test_a_coordinator_that_has_long_not_answered_is_looked_up_again(stage: Stage) -> None:
+@in_virtual_time
+async def test_a_coordinator_whose_connection_is_lost_is_looked_up_again(stage: Stage) -> None:
+    async with stage:
+        await committed(stage.cluster, "readers")
+        for one in stage.brokers.opened:
+            await one.close()
+        stage.brokers.coordinator = 1
+        stage.brokers.asked.clear()
+        await committed(stage.cluster, "readers")
+        assert ("OffsetFetch", 0) not in stage.brokers.asked
+        assert stage.brokers.look_ups() == 1
+
+
+@in_virtual_time
+async def test_a_coordinator_that_has_long_not_answered_is_looked_up_again(stage: Stage) -> None:
     """It may have been suspended since, while another broker took its place."""
-
-    async def play() -> None:
-        async with stage:
-            await committed(stage.cluster, "readers")
-            await asyncio.sleep(11)
-            stage.brokers.coordinator = 1
-            stage.brokers.asked.clear()
-            await committed(stage.cluster, "readers")
-            assert ("OffsetFetch", 0) not in stage.brokers.asked
-
-    virtual_time.run(play())
+    async with stage:
+        await committed(stage.cluster, "readers")
+        await asyncio.sleep(11)
+        stage.brokers.coordinator = 1
+        stage.brokers.asked.clear()
+        await committed(stage.cluster, "readers")
+        assert ("OffsetFetch", 0) not in stage.brokers.asked
 
 
-def test_a_list_of_groups_is_always_asked_of_the_coordinator_of_now(stage: Stage) -> None:
+@in_virtual_time
+async def test_a_list_of_groups_is_always_asked_of_the_coordinator_of_now(stage: Stage) -> None:
     """Another broker's list lacks the group, and no error code says why."""
-
-    async def play() -> None:
-        async with stage:
-            await committed(stage.cluster, "readers")
-            stage.brokers.coordinator = 1
-            await listed_group(stage.cluster, "readers")
-            assert stage.brokers.asked[-1] == ("ListGroups", 1)
-
-    virtual_time.run(play())
+    async with stage:
+        await committed(stage.cluster, "readers")
+        stage.brokers.coordinator = 1
+        await listed_group(stage.cluster, "readers")
+        assert stage.brokers.asked[-1] == ("ListGroups", 1)
 
 
-def test_no_more_coordinators_are_kept_than_the_bound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_no_more_coordinators_are_kept_than_the_bound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_MOST_COORDINATORS", 2)
 
-    async def play() -> None:
-        async with stage:
-            for group in ("a", "b", "c"):
-                await committed(stage.cluster, group)
-            stage.brokers.asked.clear()
-            await committed(stage.cluster, "c")
-            assert stage.brokers.look_ups() == 0
-            await committed(stage.cluster, "a")
-            assert stage.brokers.look_ups() == 1
-
-    virtual_time.run(play())
+    async with stage:
+        for group in ("a", "b", "c"):
+            await committed(stage.cluster, group)
+        stage.brokers.asked.clear()
+        await committed(stage.cluster, "c")
+        assert stage.brokers.look_ups() == 0
+        await committed(stage.cluster, "a")
+        assert stage.brokers.look_ups() == 1
 
 
 @pytest.fixture(autouse=True)

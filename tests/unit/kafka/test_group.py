@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.group import GroupMember, GroupRefused, GroupSettings, Left, Membership
 from tests.kit.one_loop import OneLoop
-from tests.kit.virtual_time import run
+from tests.kit.virtual_time import in_virtual_time, run
 
 SETTINGS = GroupSettings(
     "workers",
@@ -165,6 +166,14 @@ def made(cluster: FakeCluster, events: Events, settings: GroupSettings = SETTING
     return GroupMember(cast("Cluster", cluster), settings, events, OneLoop())
 
 
+@asynccontextmanager
+async def a_member() -> AsyncIterator[tuple[GroupMember, FakeCluster, Events]]:
+    cluster, events = FakeCluster(), Events()
+    member = made(cluster, events)
+    yield member, cluster, events
+    await member.close()
+
+
 async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
@@ -174,11 +183,10 @@ async def after(seconds: float, answer: Any) -> Any:
     return answer
 
 
-def test_a_member_takes_its_id_and_joins() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+@in_virtual_time
+async def test_a_member_takes_its_id_and_joins() -> None:
+    async with a_member() as (member, cluster, _):
         cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
-        member = made(cluster, events)
         assert await member.join(PROTOCOLS) == Membership(5, "client-7", "other", "sessioned", b"ours")
         assert cluster.client_id == "client"
         asked = [request.message for request in cluster.sent("JoinGroupRequest")]
@@ -189,29 +197,24 @@ def test_a_member_takes_its_id_and_joins() -> None:
         (sync,) = (request.message for request in cluster.sent("SyncGroupRequest"))
         assert (sync.generation_id, sync.member_id, sync.protocol_name) == (5, "client-7", "sessioned")
         assert sync.assignments == []
-        await member.close()
-
-    run(main())
 
 
-def test_the_leader_assigns() -> None:
-    async def main() -> None:
-        def assign(protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-            assert (protocol, leader) == ("sessioned", "a")
-            return {name: b"for " + metadata for name, metadata in members.items()}
+@in_virtual_time
+async def test_the_leader_assigns() -> None:
+    def assign(protocol: str, leader: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        assert (protocol, leader) == ("sessioned", "a")
+        return {name: b"for " + metadata for name, metadata in members.items()}
 
-        cluster, events = FakeCluster(), Events(assign)
-        cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1", b=b"2"))
-        member = made(cluster, events)
-        await member.join(PROTOCOLS)
-        (sync,) = cluster.sent("SyncGroupRequest")
-        assert [(each.member_id, each.assignment) for each in sync.message.assignments] == [
-            ("a", b"for 1"),
-            ("b", b"for 2"),
-        ]
-        await member.close()
-
-    run(main())
+    cluster, events = FakeCluster(), Events(assign)
+    cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1", b=b"2"))
+    member = made(cluster, events)
+    await member.join(PROTOCOLS)
+    (sync,) = cluster.sent("SyncGroupRequest")
+    assert [(each.member_id, each.assignment) for each in sync.message.assignments] == [
+        ("a", b"for 1"),
+        ("b", b"for 2"),
+    ]
+    await member.close()
 
 
 @pytest.mark.parametrize(
@@ -225,35 +228,27 @@ def test_the_leader_assigns() -> None:
         (42, GroupRefused, r"INVALID_REQUEST"),
     ],
 )
-def test_what_does_not_pass_ends_the_join(code: int, kind: type[PermanentError], advice: str) -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+@in_virtual_time
+async def test_what_does_not_pass_ends_the_join(code: int, kind: type[PermanentError], advice: str) -> None:
+    async with a_member() as (member, cluster, _):
         cluster.answers["JoinGroupRequest"].append(refused(code))
-        member = made(cluster, events)
         with pytest.raises(kind, match=rf"cluster us: JoinGroup of group workers: .*{advice}"):
             await member.join(PROTOCOLS)
         assert (await member.join(PROTOCOLS)).assignment == b"ours"  # which does not keep it from being asked again
-        await member.close()
-
-    run(main())
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 22, 25, 27, 7])
 @pytest.mark.parametrize("at", ["JoinGroupRequest", "SyncGroupRequest"])
-def test_what_passes_is_waited_out(code: int, at: str) -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+@in_virtual_time
+async def test_what_passes_is_waited_out(code: int, at: str) -> None:
+    async with a_member() as (member, cluster, _):
         answer = refused(code) if at == "JoinGroupRequest" else synced(b"", code)
         cluster.answers["JoinGroupRequest"].append(refused(79, "client-7"))
         cluster.answers[at].extend([answer] * 3)
-        member = made(cluster, events)
         got = await member.join(PROTOCOLS)
         # An id that the coordinator does not know is not used again.
         assert got.member == ("client-1" if code == 25 else "client-7")
         assert (cluster.lookups > 1) == (code in (15, 16))
-        await member.close()
-
-    run(main())
 
 
 @pytest.mark.parametrize("trouble", [RetriableError("cut"), never])
@@ -277,11 +272,10 @@ def test_a_lost_coordinator_is_looked_for(trouble: Any) -> None:
     assert run(main()) < 11
 
 
-def test_a_broker_that_is_stuck_is_not_asked_twice() -> None:
+@in_virtual_time
+async def test_a_broker_that_is_stuck_is_not_asked_twice() -> None:
     """The look-up itself has to find that there is no answer: that is what closes the connection to that broker."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+    async with a_member() as (member, cluster, _):
         given_up: list[float] = []
 
         async def stuck(key: str, kind: str, *, timeout_ms: int) -> int:
@@ -292,33 +286,23 @@ def test_a_broker_that_is_stuck_is_not_asked_twice() -> None:
             raise RetriableError("no answer")
 
         cluster.find_coordinator = stuck  # type: ignore[method-assign]
-        member = made(cluster, events)
         await member.join(PROTOCOLS)
         assert given_up
         assert given_up[0] <= SETTINGS.session_timeout_ms / 5_000
-        await member.close()
-
-    run(main())
 
 
-def test_a_long_round_is_waited_for() -> None:
+@in_virtual_time
+async def test_a_long_round_is_waited_for() -> None:
     """As long as the coordinator is the same, beyond sessions and the time-outs of other requests."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+    async with a_member() as (member, cluster, _):
         cluster.answers["JoinGroupRequest"].append(after(59, joined("a")))
-        member = made(cluster, events)
         await member.join(PROTOCOLS)
         assert len(cluster.sent("JoinGroupRequest")) == 1
-        await member.close()
-
-    run(main())
 
 
-def test_heartbeats_and_the_next_round() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_heartbeats_and_the_next_round() -> None:
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         await asyncio.sleep(10)
         beats = cluster.sent("HeartbeatRequest")
@@ -342,16 +326,12 @@ def test_heartbeats_and_the_next_round() -> None:
         )
         await asyncio.sleep(4)
         assert events.told() == ["rebalance", "rebalance"]
-        await member.close()
-
-    run(main())
 
 
 @pytest.mark.parametrize(("code", "next_id"), [(25, ""), (22, "client-1"), (82, "client-1"), (30, "")])
-def test_who_is_not_a_member_any_more_hears_it_once(code: int, next_id: str) -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_who_is_not_a_member_any_more_hears_it_once(code: int, next_id: str) -> None:
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         cluster.always["HeartbeatRequest"] = lambda _: beat(code)
         await asyncio.sleep(100)
@@ -363,18 +343,13 @@ def test_who_is_not_a_member_any_more_hears_it_once(code: int, next_id: str) -> 
         assert cluster.sent("JoinGroupRequest")[-1].message.member_id == next_id
         await asyncio.sleep(4)
         assert len(cluster.sent("HeartbeatRequest")) > 1
-        await member.close()
-
-    run(main())
 
 
 @pytest.mark.parametrize("code", [22, 25])
-def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> None:
+@in_virtual_time
+async def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> None:
     """A round has ended, and its answer is still under way to us."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         cluster.answers["JoinGroupRequest"].append(after(5, joined("client-1", 6)))
         cluster.always["HeartbeatRequest"] = lambda request: beat(code if request.generation_id == 5 else 0)
@@ -384,72 +359,57 @@ def test_heartbeats_of_the_generation_before_do_not_count(code: int) -> None:
         await joining
         await asyncio.sleep(10)
         assert events.told() == []
-        await member.close()
-
-    run(main())
 
 
-def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartbeats() -> None:
+@in_virtual_time
+async def test_a_join_that_begins_before_the_end_is_heard_of_goes_on_with_heartbeats() -> None:
     """The lease thread has ended them, and the main loop hears of it when it is a member again."""
 
     class Behind(OneLoop):
         def tell(self, function: Callable[..., object], *args: object) -> None:
             asyncio.get_running_loop().call_later(2, function, *args)
 
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = GroupMember(cast("Cluster", cluster), SETTINGS, events, Behind())
-        await member.join(PROTOCOLS)
-        cluster.answers["HeartbeatRequest"].append(beat(22))
-        await asyncio.sleep(4)
-        held = [member.holds]
-        cluster.answers["JoinGroupRequest"].append(joined("client-1", 6))
-        await member.join(PROTOCOLS)
-        sent = len(cluster.sent("HeartbeatRequest"))
-        await asyncio.sleep(100)
-        held.append(member.holds)
-        assert events.told() == []
-        assert len(cluster.sent("HeartbeatRequest")) > sent + 30
-        await member.close()
-        assert [*held, member.holds] == [False, True, False]
-
-    run(main())
+    cluster, events = FakeCluster(), Events()
+    member = GroupMember(cast("Cluster", cluster), SETTINGS, events, Behind())
+    await member.join(PROTOCOLS)
+    cluster.answers["HeartbeatRequest"].append(beat(22))
+    await asyncio.sleep(4)
+    held = [member.holds]
+    cluster.answers["JoinGroupRequest"].append(joined("client-1", 6))
+    await member.join(PROTOCOLS)
+    sent = len(cluster.sent("HeartbeatRequest"))
+    await asyncio.sleep(100)
+    held.append(member.holds)
+    assert events.told() == []
+    assert len(cluster.sent("HeartbeatRequest")) > sent + 30
+    await member.close()
+    assert [*held, member.holds] == [False, True, False]
 
 
-def test_a_round_whose_answer_comes_when_the_lease_is_over_is_followed_by_another() -> None:
+@in_virtual_time
+async def test_a_round_whose_answer_comes_when_the_lease_is_over_is_followed_by_another() -> None:
     """Its assignment would be worked on without a lease, and nothing would tell of its end any more."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+    async with a_member() as (member, cluster, _):
         cluster.answers["SyncGroupRequest"].append(after(8.5, synced(b"too late")))
         cluster.answers["HeartbeatRequest"].extend([RetriableError("cut")] * 40)
-        member = made(cluster, events)
         assert (await member.join(PROTOCOLS)).assignment == b"ours"
         assert len(cluster.sent("JoinGroupRequest")) == 2
         assert asyncio.get_running_loop().time() > 8
-        await member.close()
-
-    run(main())
 
 
-def test_a_member_that_is_thrown_out_while_it_joins_hears_it_and_joins() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_a_member_that_is_thrown_out_while_it_joins_hears_it_and_joins() -> None:
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         cluster.answers["JoinGroupRequest"].extend([refused(25), refused(79, "client-2")])
         assert (await member.join(PROTOCOLS)).member == "client-2"
         (told,) = events.told()
         assert told == "lost: client in group workers: JoinGroup: UNKNOWN_MEMBER_ID (25)"
-        await member.close()
-
-    run(main())
 
 
-def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         await asyncio.sleep(1_000)
         assert events.told() == []
@@ -466,34 +426,28 @@ def test_the_lease_ends_unless_heartbeats_are_answered() -> None:
         cluster.always["HeartbeatRequest"] = lambda _: RetriableError("cut")
         await asyncio.sleep(100)
         assert events.told() == ["lease", "lease"]
-        await member.close()
-
-    run(main())
 
 
-def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
-    async def main() -> None:
-        cluster, events, leases = FakeCluster(), Events(), OneLoop()
-        member = GroupMember(cast("Cluster", cluster), SETTINGS, events, leases)
-        await member.join(PROTOCOLS)
-        await asyncio.sleep(10)
-        leases.may_renew = False
-        sent = len(cluster.sent("HeartbeatRequest"))
-        await asyncio.sleep(20)
-        assert len(cluster.sent("HeartbeatRequest")) == sent
-        assert events.told() == ["lease"]
-        leases.may_renew = True
-        await asyncio.sleep(5)
-        assert len(cluster.sent("HeartbeatRequest")) > sent
-        await member.close()
-
-    run(main())
+@in_virtual_time
+async def test_the_lease_ends_where_the_lease_thread_may_not_renew() -> None:
+    cluster, events, leases = FakeCluster(), Events(), OneLoop()
+    member = GroupMember(cast("Cluster", cluster), SETTINGS, events, leases)
+    await member.join(PROTOCOLS)
+    await asyncio.sleep(10)
+    leases.may_renew = False
+    sent = len(cluster.sent("HeartbeatRequest"))
+    await asyncio.sleep(20)
+    assert len(cluster.sent("HeartbeatRequest")) == sent
+    assert events.told() == ["lease"]
+    leases.may_renew = True
+    await asyncio.sleep(5)
+    assert len(cluster.sent("HeartbeatRequest")) > sent
+    await member.close()
 
 
-def test_how_long_the_coordinator_has_been_silent() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_how_long_the_coordinator_has_been_silent() -> None:
+    async with a_member() as (member, cluster, _):
         await member.join(PROTOCOLS)
         await asyncio.sleep(1_000)
         assert member.silent_s <= 3.1
@@ -514,17 +468,12 @@ def test_how_long_the_coordinator_has_been_silent() -> None:
         assert member.silent_s > 80
         joining.cancel()
         await asyncio.gather(joining, return_exceptions=True)
-        await member.close()
-
-    run(main())
 
 
-def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
+@in_virtual_time
+async def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
     """The network to the coordinator is gone, and with it what a JoinGroup that was sent before is answered with."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         cluster.answers["JoinGroupRequest"].append(never())
         cluster.always["HeartbeatRequest"] = lambda _: never()
@@ -532,30 +481,22 @@ def test_the_lease_ends_in_a_round_that_nothing_is_heard_of() -> None:
         await asyncio.sleep(9)
         assert events.told() == ["lease"]
         joining.cancel()
-        await member.close()
-
-    run(main())
 
 
-def test_a_silent_coordinator_costs_a_part_of_the_session_only() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_a_silent_coordinator_costs_a_part_of_the_session_only() -> None:
+    async with a_member() as (member, cluster, events):
         await member.join(PROTOCOLS)
         cluster.answers["HeartbeatRequest"].append(never())
         await asyncio.sleep(7)
         assert len([request for request in cluster.sent("HeartbeatRequest") if request.at_s < 7]) == 2
         await asyncio.sleep(60)
         assert events.told() == []
-        await member.close()
-
-    run(main())
 
 
-def test_leaving() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
-        member = made(cluster, events)
+@in_virtual_time
+async def test_leaving() -> None:
+    async with a_member() as (member, cluster, events):
         await member.leave("never was in it")
         assert cluster.requests == []
         await member.join(PROTOCOLS)
@@ -569,9 +510,6 @@ def test_leaving() -> None:
         assert events.told() == []
         await member.join(PROTOCOLS)
         assert cluster.sent("JoinGroupRequest")[-1].message.member_id == ""
-        await member.close()
-
-    run(main())
 
 
 @pytest.mark.parametrize(
@@ -592,11 +530,10 @@ def test_leaving_is_tried_for_seconds(trouble: Callable[[], Any], caplog: pytest
     assert "client in group workers cannot leave in form" in caplog.text
 
 
-def test_leaving_ends_a_join() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+@in_virtual_time
+async def test_leaving_ends_a_join() -> None:
+    async with a_member() as (member, cluster, _):
         cluster.answers["JoinGroupRequest"].extend([refused(79, "client-7"), never()])
-        member = made(cluster, events)
         joining = asyncio.create_task(member.join(PROTOCOLS))
         await asyncio.sleep(30)
         await member.leave("the worker stops")
@@ -606,9 +543,6 @@ def test_leaving_ends_a_join() -> None:
         (left,) = cluster.sent("LeaveGroupRequest")
         assert left.message.members[0].member_id == "client-7"
         assert left.purpose != "join"
-        await member.close()
-
-    run(main())
 
 
 def test_a_join_may_be_cancelled_at_any_time() -> None:
@@ -640,53 +574,42 @@ def test_a_join_may_be_cancelled_at_any_time() -> None:
     assert steps > 10
 
 
-def test_one_join_at_a_time() -> None:
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+@in_virtual_time
+async def test_one_join_at_a_time() -> None:
+    async with a_member() as (member, cluster, _):
         cluster.answers["JoinGroupRequest"].append(never())
-        member = made(cluster, events)
         joining = asyncio.create_task(member.join(PROTOCOLS))
         await asyncio.sleep(1)
         with pytest.raises(RuntimeError, match="another one is under way"):
             await member.join(PROTOCOLS)
         joining.cancel()
-        await member.close()
-
-    run(main())
 
 
-def test_what_the_assignor_raises_ends_the_join() -> None:
-    async def main() -> None:
-        def assign(*_: object) -> Mapping[str, bytes]:
-            raise ZeroDivisionError
+@in_virtual_time
+async def test_what_the_assignor_raises_ends_the_join() -> None:
+    def assign(*_: object) -> Mapping[str, bytes]:
+        raise ZeroDivisionError
 
-        cluster, events = FakeCluster(), Events(assign)
-        cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1"))
-        member = made(cluster, events)
-        with pytest.raises(ZeroDivisionError):
-            await member.join(PROTOCOLS)
-        assert (await member.join(PROTOCOLS)).member == "a"
-        await member.close()
-
-    run(main())
+    cluster, events = FakeCluster(), Events(assign)
+    cluster.answers["JoinGroupRequest"].append(joined("a", leader="a", a=b"1"))
+    member = made(cluster, events)
+    with pytest.raises(ZeroDivisionError):
+        await member.join(PROTOCOLS)
+    assert (await member.join(PROTOCOLS)).member == "a"
+    await member.close()
 
 
-def test_news_of_the_next_round_does_not_overtake_the_last() -> None:
+@in_virtual_time
+async def test_news_of_the_next_round_does_not_overtake_the_last() -> None:
     """Hanging up takes its time, and heartbeats go on meanwhile."""
-
-    async def main() -> None:
-        cluster, events = FakeCluster(), Events()
+    async with a_member() as (member, cluster, events):
         cluster.always["HeartbeatRequest"] = lambda _: beat(27)
 
         async def slowly(node: int, purpose: str) -> None:
             await asyncio.sleep(20)
 
         cluster.disconnect = slowly  # type: ignore[method-assign]
-        member = made(cluster, events)
         await member.join(PROTOCOLS)
         assert events.told() == []
         await asyncio.sleep(4)
         assert events.told() == ["rebalance"]
-        await member.close()
-
-    run(main())

@@ -12,6 +12,7 @@ from connect.core.errors import RetriableError
 from connect.kafka import group_offsets, transactions
 from connect.kafka.group_offsets import Committed, committed, move
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 
 UNSTABLE = 88
 
@@ -111,10 +112,10 @@ async def test_a_group_is_moved_again_only_by_who_compares_nothing(once: bool) -
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "request_timeout_ms", "waits_s"),
-    [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)],
+    ("timeout_s", "request_timeout_ms", "waits_s"), [(5.0, 30_000, 4.75), (5.0, 2_000, 2.0), (None, 30_000, 28.5)]
 )
-def test_a_connection_that_went_silent_is_given_up(
+@in_virtual_time
+async def test_a_connection_that_went_silent_is_given_up(
     timeout_s: float | None, request_timeout_ms: int, waits_s: float
 ) -> None:
     """Cut off from outside, a call leaves it open, and the next one is sent where nobody answers again."""
@@ -131,21 +132,18 @@ def test_a_connection_that_went_silent_is_given_up(
                 raise RetriableError("did not answer")
             return SimpleNamespace(error_code=0, topics=[])
 
-    async def play() -> None:
-        clock = asyncio.get_running_loop().time
-        for asking in (
-            lambda us: committed(us, "readers", timeout_s=timeout_s, once=True),
-            lambda us: move(us, "readers", {("orders", 0): Committed(40)}, timeout_s=timeout_s, once=True),
-        ):
-            us: Any = Silent()
-            us.request_timeout_ms = request_timeout_ms
-            began_s = clock()
-            with pytest.raises(RetriableError, match="did not answer"):
-                await asking(us)
-            assert clock() - began_s == pytest.approx(waits_s)
-            assert await asking(us) == {}
-
-    virtual_time.run(play())
+    clock = asyncio.get_running_loop().time
+    for asking in (
+        lambda us: committed(us, "readers", timeout_s=timeout_s, once=True),
+        lambda us: move(us, "readers", {("orders", 0): Committed(40)}, timeout_s=timeout_s, once=True),
+    ):
+        us: Any = Silent()
+        us.request_timeout_ms = request_timeout_ms
+        began_s = clock()
+        with pytest.raises(RetriableError, match="did not answer"):
+            await asking(us)
+        assert clock() - began_s == pytest.approx(waits_s)
+        assert await asking(us) == {}
 
 
 def test_an_attempt_that_comes_late_gives_no_connection_up() -> None:

@@ -69,10 +69,7 @@ def test_a_plain_connection() -> None:
 def test_user_and_password_reach_the_libraries_and_no_log() -> None:
     scrammed = scram()
     assert (scrammed.security_protocol, scrammed.sasl_mechanism) == ("SASL_PLAINTEXT", "SCRAM-SHA-512")
-    for arguments in (
-        scrammed.create_conn_arguments(),
-        scrammed.aiokafka_arguments(),
-    ):
+    for arguments in (scrammed.create_conn_arguments(), scrammed.aiokafka_arguments()):
         assert (arguments["sasl_plain_username"], arguments["sasl_plain_password"]) == ("bob", "s3cret")
         assert "s3cret" not in repr(arguments)
     assert "s3cret" not in repr(scrammed)
@@ -108,11 +105,7 @@ GSSAPI = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
         ({"request_timeout_ms": "1s"}, "request.timeout.ms", "not a number of milliseconds"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "sasl.jaas.config", "is missing"),
         ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "DIGEST"}, "sasl.mechanism", "is unknown"),
-        (
-            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"},
-            "sasl.jaas.config",
-            "is missing",
-        ),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}, "sasl.jaas.config", "is missing"),
         (GSSAPI, "sasl.kerberos.service.name", "is missing"),
     ],
 )

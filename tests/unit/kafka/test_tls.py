@@ -226,10 +226,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
     "no such file": (lambda: {"truststore_location": "/nowhere/at.all"}, "truststore.location", "No such file"),
     "unknown type": (lambda: {"truststore_type": "BKS"}, "truststore.type", "PEM, PKCS12, JKS"),
     "wrong password, JKS": (
-        lambda: {
-            "truststore_location": jks_trust_store(PASSWORD, parties()["root"]),
-            "truststore_password": "guess",
-        },
+        lambda: {"truststore_location": jks_trust_store(PASSWORD, parties()["root"]), "truststore_password": "guess"},
         "truststore.location",
         "does not open with the password given",
     ),
@@ -278,10 +275,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, str | bytes]], str, str]] = {
         "no PEM certificate",
     ),
     "a key store as trust store": (
-        lambda: {
-            "truststore_location": pkcs12_store(PASSWORD, parties()["client"]),
-            "truststore_password": PASSWORD,
-        },
+        lambda: {"truststore_location": pkcs12_store(PASSWORD, parties()["client"]), "truststore_password": PASSWORD},
         "truststore.location",
         "no trusted certificate",
     ),

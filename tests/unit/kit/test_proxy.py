@@ -101,11 +101,7 @@ def test_passes_bytes_both_ways_and_the_end(sink: Sink, proxy: FaultProxy) -> No
         client.shutdown(socket.SHUT_WR)
         assert client.recv(10) == b""
     assert proxy.passed_bytes(Direction.REQUESTS) == len(payload)
-    wait_until(
-        lambda: not proxy.connections(),
-        DEADLINE_S,
-        "the proxy has forgotten the connection",
-    )
+    wait_until(lambda: not proxy.connections(), DEADLINE_S, "the proxy has forgotten the connection")
     assert proxy.passed_bytes(Direction.REQUESTS) == len(payload)
 
 
@@ -142,18 +138,10 @@ def test_held_bytes_of_a_killed_client_arrive_at_release(sink: Sink, proxy: Faul
         proxy.hold(new_too=True)
         client.stdin.write(b"go\n")
         client.stdin.flush()
-        wait_until(
-            lambda: proxy.kept_bytes() == 1_000_000,
-            DEADLINE_S,
-            "the proxy holds the bytes",
-        )
+        wait_until(lambda: proxy.kept_bytes() == 1_000_000, DEADLINE_S, "the proxy holds the bytes")
         client.send_signal(signal.SIGKILL)
         client.wait(DEADLINE_S)
-    wait_until(
-        lambda: not proxy.connections()[0].client_open,
-        DEADLINE_S,
-        "the proxy saw the client die",
-    )
+    wait_until(lambda: not proxy.connections()[0].client_open, DEADLINE_S, "the proxy saw the client die")
     assert not sink.received or not sink.received[0]
     assert not sink.ended or not sink.ended[0].is_set()
     proxy.release()
@@ -192,11 +180,7 @@ def test_hold_after_passes_exactly_so_many_bytes_and_keeps_the_rest(sink: Sink, 
     with dial(proxy) as client:
         client.sendall(payload)
         assert held.wait(DEADLINE_S)
-        wait_until(
-            lambda: proxy.kept_bytes() == len(payload) - 12_345,
-            DEADLINE_S,
-            "the rest is kept",
-        )
+        wait_until(lambda: proxy.kept_bytes() == len(payload) - 12_345, DEADLINE_S, "the rest is kept")
         until_received(sink, payload[:12_345])
         proxy.release()
         until_received(sink, payload)

@@ -14,12 +14,7 @@ def test_a_whole_log_has_no_fault() -> None:
     tracker.take(range(5))
     tracker.take([5])
     tracker.take([])
-    assert (
-        tracker.next_sequence,
-        tracker.records,
-        tracker.gaps,
-        tracker.first_fault,
-    ) == (6, 6, 0, "")
+    assert (tracker.next_sequence, tracker.records, tracker.gaps, tracker.first_fault) == (6, 6, 0, "")
 
 
 def test_each_fault_is_counted_once_and_the_first_is_named() -> None:

@@ -57,10 +57,7 @@ def struct(**fields: Schema) -> Schema:
 
 class TestCast:
     def test_fields_without_a_schema(self) -> None:
-        cast = made(
-            CastValue(),
-            spec="a:int8,b:int32, c : boolean,d:float64,e:string,f:int64,missing:int8",
-        )
+        cast = made(CastValue(), spec="a:int8,b:int32, c : boolean,d:float64,e:string,f:int64,missing:int8")
         value = {"a": 300, "b": 2.9, "c": 0, "d": True, "e": 1e10, "f": "42", "other": "x"}
         assert applied(cast, record(value)).value == {
             "a": 44,

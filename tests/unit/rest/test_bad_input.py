@@ -261,8 +261,7 @@ async def test_nonsense_behind_an_answer_that_is_under_way(port: int, herder: Di
 
 
 @pytest.mark.parametrize(
-    "sent",
-    [b"", b"GET /conn", b"GET / HTTP/1.1\r\nHost: h\r\n", PUT_CONFIG + b"Content-Length: 9\r\n\r\n{"],
+    "sent", [b"", b"GET /conn", b"GET / HTTP/1.1\r\nHost: h\r\n", PUT_CONFIG + b"Content-Length: 9\r\n\r\n{"]
 )
 async def test_a_client_that_never_ends_its_request(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(protocol, "REQUEST_ARRIVES_WITHIN_S", 0.2)

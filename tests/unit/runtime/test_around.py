@@ -16,18 +16,19 @@ from connect.core.model import TargetState, TaskId
 from connect.runtime.around import Around, Sign, TaskOutdated
 from connect.runtime.loggers import Loggers
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
+
+
+def made(**given: object) -> Around:
+    """With nothing around it but what is given."""
+    names = ("config", "core", "driver", "config_store", "statuses", "restarts", "fence", "internal", "loggers")
+    parts: dict[str, Any] = {**dict.fromkeys(names), **given}
+    return Around(**parts, worker_id="one:8083", now_ms=lambda: 0, changed=lambda: None)
 
 
 def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """It stands in the config topic, where every worker of the group reads it."""
-    nothing = cast(Any, None)
-    around = Around(
-        *(nothing,) * 8,
-        Loggers(lambda: 0),
-        worker_id="one:8083",
-        now_ms=lambda: 0,
-        changed=lambda: None,
-    )
+    around = made(loggers=Loggers(lambda: 0))
     around.set_level("connect", "NONSENSE")
     assert "invalid log level 'NONSENSE'" in caplog.text
 
@@ -35,6 +36,8 @@ def test_a_level_that_nobody_knows_is_left_with_a_word(caplog: pytest.LogCapture
 class Leaderless:
     """A group that agrees on another leader while older tasks are to be fenced off, and the task that waits for it:
     each attempt is refused with the next of ``refusals``."""
+
+    protocol = "eager"
 
     def __init__(self, *refusals: Exception) -> None:
         self.refusals = list(refusals)
@@ -67,34 +70,14 @@ class Leaderless:
     def before(self) -> Any:
         """What the start of a task awaits."""
         found: list[Any] = []
-        snapshot = SimpleNamespace(
+        self.snapshot = SimpleNamespace(
             connector_config=lambda name: {},
             task_config=lambda task: {},
             task_generation=lambda name: 1,
             task_count=lambda name: 1,
             session_key=None,
         )
-        core = SimpleNamespace(snapshot=snapshot, protocol="eager")
-        group = self
-
-        class Core:
-            is_leader = property(lambda _: group.is_leader)
-            leader_url = property(lambda _: group.leader_url)
-            snapshot = core.snapshot
-            protocol = core.protocol
-
-        nothing = cast(Any, None)
-        around = Around(
-            cast(Any, SimpleNamespace(exactly_once_enabled=True)),
-            cast(Any, Core()),
-            *(nothing,) * 4,
-            cast(Any, self),
-            cast(Any, self),
-            nothing,
-            worker_id="one:8083",
-            now_ms=lambda: 0,
-            changed=lambda: None,
-        )
+        around = made(config=SimpleNamespace(exactly_once_enabled=True), core=self, fence=self, internal=self)
         around.worker = cast(Any, SimpleNamespace(start_task=lambda *_, before, **__: found.append(before)))
         around.start_task(StartTask(TaskId("c", 0), TargetState.STARTED))
         return found[0]
@@ -115,40 +98,29 @@ def test_a_group_that_finds_no_leader_fails_the_task(refusal: Exception) -> None
     assert 60 < len(group.asked) < 80
 
 
-def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads() -> None:
+@in_virtual_time
+async def test_a_leader_that_has_gone_silent_is_waited_for_until_another_leads() -> None:
     """Its answer may take long where it is busy, and what it was sent twice it would write twice."""
 
     class Silent:
         async def post_task_configs(self, leader_url: str, connector: str, configs: Any, sign: Sign | None) -> None:
             await asyncio.sleep(200)
 
-    async def main() -> None:
-        core, nothing = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager"), cast(Any, None)
-        core.leader_url = "http://gone/"
-        around = Around(
-            nothing,
-            cast(Any, core),
-            *(nothing,) * 5,
-            cast(Any, Silent()),
-            nothing,
-            worker_id="one:8083",
-            now_ms=lambda: 0,
-            changed=lambda: None,
-        )
-        sending = asyncio.create_task(around.send_task_configs("http://gone/", "c", [{}]))
-        await asyncio.sleep(60)
-        assert not sending.done()
-        core.leader_url = None
-        await asyncio.sleep(60)
-        assert not sending.done()
-        core.leader_url = "http://new/"
-        async with asyncio.timeout(2):
-            with pytest.raises(RetriableError, match="no longer leads"):
-                await sending
-        core.leader_url = "http://gone/"
-        await around.send_task_configs("http://gone/", "c", [{}])
-
-    virtual_time.run(main())
+    core = SimpleNamespace(snapshot=SimpleNamespace(session_key=None), protocol="eager")
+    core.leader_url = "http://gone/"
+    around = made(core=core, internal=Silent())
+    sending = asyncio.create_task(around.send_task_configs("http://gone/", "c", [{}]))
+    await asyncio.sleep(60)
+    assert not sending.done()
+    core.leader_url = None
+    await asyncio.sleep(60)
+    assert not sending.done()
+    core.leader_url = "http://new/"
+    async with asyncio.timeout(2):
+        with pytest.raises(RetriableError, match="no longer leads"):
+            await sending
+    core.leader_url = "http://gone/"
+    await around.send_task_configs("http://gone/", "c", [{}])
 
 
 @pytest.mark.parametrize("generation", [1, 2])
@@ -165,22 +137,12 @@ def test_a_task_waits_until_the_config_topic_can_be_read_and_then_learns_whether
 
     async def turn() -> None: ...
 
-    task, store, nothing = TaskId("c", 0), Store(), cast(Any, None)
-    around = Around(
-        cast(Any, SimpleNamespace(sync_timeout_ms=3000)),
-        cast(
-            Any,
-            SimpleNamespace(
-                snapshot=SimpleNamespace(task_generation=lambda name: 1), assignment=SimpleNamespace(tasks=[task])
-            ),
-        ),
-        cast(Any, SimpleNamespace(turn=turn)),
-        cast(Any, store),
-        *(nothing,) * 5,
-        worker_id="one:8083",
-        now_ms=lambda: 0,
-        changed=lambda: None,
+    task, store = TaskId("c", 0), Store()
+    core = SimpleNamespace(
+        snapshot=SimpleNamespace(task_generation=lambda name: 1), assignment=SimpleNamespace(tasks=[task])
     )
+    config, driver = SimpleNamespace(sync_timeout_ms=3000), SimpleNamespace(turn=turn)
+    around = made(config=config, core=core, driver=driver, config_store=store)
     with nullcontext() if generation == 1 else pytest.raises(TaskOutdated):
         virtual_time.run(around._check_newest(task, generation))
     assert store.left == 0

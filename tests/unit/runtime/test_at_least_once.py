@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.record_producer import BatchRefused, OutgoingRecord
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets
-from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 
 TASK = TaskId("c", 0)
@@ -89,211 +87,186 @@ class Bench:
         return found
 
 
-def on_bench(main: Coroutine[Any, Any, None]) -> None:
-    virtual_time.run(main)
+@in_virtual_time
+async def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> None:
+    bench = Bench()
+    await bench.delivery.start()
+    bench.delivery.enter()
+    assert bench.producer.log == []
+    await bench.send(record(1), record(2), record(3), record(7, partition=1))
+    assert bench.producer.log.count("start") == 1
+    bench.producer.ack(1)
+    bench.producer.ack(2)
+    await asyncio.sleep(1.1)
+    assert bench.stored() == {1: 7}
+    bench.producer.ack()
+    await asyncio.sleep(1)
+    assert bench.stored() == {0: 2, 1: 7}
+    bench.producer.ack()
+    await bench.delivery.finish(failed=False)
+    assert bench.stored() == {0: 3, 1: 7}
+    assert bench.counters.written == 4
+    await bench.delivery.close(3)
+    assert bench.producer.closed_with_s == 3
 
 
-def test_offsets_are_stored_up_to_the_first_record_that_is_missing() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.delivery.start()
-        bench.delivery.enter()
-        assert bench.producer.log == []
-        await bench.send(record(1), record(2), record(3), record(7, partition=1))
-        assert bench.producer.log.count("start") == 1
-        bench.producer.ack(1)
-        bench.producer.ack(2)
-        await asyncio.sleep(1.1)
-        assert bench.stored() == {1: 7}
-        bench.producer.ack()
-        await asyncio.sleep(1)
-        assert bench.stored() == {0: 2, 1: 7}
-        bench.producer.ack()
-        await bench.delivery.finish(failed=False)
-        assert bench.stored() == {0: 3, 1: 7}
-        assert bench.counters.written == 4
-        await bench.delivery.close(3)
-        assert bench.producer.closed_with_s == 3
-
-    on_bench(main())
+@in_virtual_time
+async def test_the_task_hears_of_commits_also_where_nothing_was_stored() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    bench.delivery.enter()
+    await asyncio.sleep(3.5)
+    assert bench.task.commits == 3
+    assert bench.log.writes == []
+    await bench.delivery.close(0)
+    await asyncio.sleep(5)
+    assert bench.task.commits == 3
 
 
-def test_the_task_hears_of_commits_also_where_nothing_was_stored() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        bench.delivery.enter()
-        await asyncio.sleep(3.5)
-        assert bench.task.commits == 3
-        assert bench.log.writes == []
-        await bench.delivery.close(0)
-        await asyncio.sleep(5)
-        assert bench.task.commits == 3
-
-    on_bench(main())
-
-
-def test_a_record_counts_once_the_task_has_heard_of_it() -> None:
-    async def main() -> None:
-        task = Curious()
-        bench = Bench(task)
-        bench.delivery.enter()
-        first, second, third = record(1), record(2), record(3)
-        await bench.send(first, second)
-        bench.producer.ack(1)
-        bench.producer.ack(0)
-        await bench.delivery.dropped(third)
-        await bench.delivery.finish(failed=False)
-        assert [(one, metadata is None) for one, metadata in task.told[:2]].count((third, True)) == 1
-        assert {id(one) for one, _ in task.told} == {id(first), id(second), id(third)}
-        assert bench.stored() == {0: 2}
-        await bench.delivery.close(0)
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_record_counts_once_the_task_has_heard_of_it() -> None:
+    task = Curious()
+    bench = Bench(task)
+    bench.delivery.enter()
+    first, second, third = record(1), record(2), record(3)
+    await bench.send(first, second)
+    bench.producer.ack(1)
+    bench.producer.ack(0)
+    await bench.delivery.dropped(third)
+    await bench.delivery.finish(failed=False)
+    assert [(one, metadata is None) for one, metadata in task.told[:2]].count((third, True)) == 1
+    assert {id(one) for one, _ in task.told} == {id(first), id(second), id(third)}
+    assert bench.stored() == {0: 2}
+    await bench.delivery.close(0)
 
 
-def test_a_send_that_fails_for_good_fails_the_next_send_and_poll() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.send(record(1), record(2))
-        bench.producer.fail(PermanentError("too large"))
-        bench.producer.ack()
-        with pytest.raises(SendFailed, match="from producer send callback") as raised:
-            bench.delivery.before_poll()
-        assert str(raised.value.__cause__) == "too large"
-        with pytest.raises(SendFailed):
-            await bench.send(record(3))
-        began_s = asyncio.get_running_loop().time()
-        await bench.delivery.finish(failed=True)
-        # What has failed is not waited for, and stays in the way of what was sent after it.
-        assert asyncio.get_running_loop().time() - began_s < 0.5
-        assert bench.stored() == {}
-        await bench.delivery.close(0)
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_send_that_fails_for_good_fails_the_next_send_and_poll() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    await bench.send(record(1), record(2))
+    bench.producer.fail(PermanentError("too large"))
+    bench.producer.ack()
+    with pytest.raises(SendFailed, match="from producer send callback") as raised:
+        bench.delivery.before_poll()
+    assert str(raised.value.__cause__) == "too large"
+    with pytest.raises(SendFailed):
+        await bench.send(record(3))
+    began_s = asyncio.get_running_loop().time()
+    await bench.delivery.finish(failed=True)
+    # What has failed is not waited for, and stays in the way of what was sent after it.
+    assert asyncio.get_running_loop().time() - began_s < 0.5
+    assert bench.stored() == {}
+    await bench.delivery.close(0)
 
 
-def test_a_tolerated_failure_is_passed_over() -> None:
-    async def main() -> None:
-        task = Curious()
-        bench = Bench(task, ErrorSettings(tolerates_all=True))
-        bench.delivery.enter()
-        await bench.send(record(1), record(2))
-        bench.producer.fail(PermanentError("too large"))
-        bench.producer.ack()
-        await bench.delivery.finish(failed=False)
-        assert bench.stored() == {0: 2}
-        assert [metadata is None for _, metadata in task.told] == [True, False]
-        assert (bench.counters.skipped, bench.counters.written) == (1, 1)
-        await bench.delivery.close(0)
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_tolerated_failure_is_passed_over() -> None:
+    task = Curious()
+    bench = Bench(task, ErrorSettings(tolerates_all=True))
+    bench.delivery.enter()
+    await bench.send(record(1), record(2))
+    bench.producer.fail(PermanentError("too large"))
+    bench.producer.ack()
+    await bench.delivery.finish(failed=False)
+    assert bench.stored() == {0: 2}
+    assert [metadata is None for _, metadata in task.told] == [True, False]
+    assert (bench.counters.skipped, bench.counters.written) == (1, 1)
+    await bench.delivery.close(0)
 
 
-def test_what_would_be_taken_alone_is_not_passed_over() -> None:
-    async def main() -> None:
-        bench = Bench(Curious(), ErrorSettings(tolerates_all=True))
-        bench.delivery.enter()
-        await bench.send(record(1))
-        bench.producer.fail(BatchRefused("lower batch.size"))
-        with pytest.raises(SendFailed):
-            bench.delivery.before_poll()
-        await bench.delivery.finish(failed=True)
-        assert bench.stored() == {}
-        await bench.delivery.close(0)
-
-    on_bench(main())
+@in_virtual_time
+async def test_what_would_be_taken_alone_is_not_passed_over() -> None:
+    bench = Bench(Curious(), ErrorSettings(tolerates_all=True))
+    bench.delivery.enter()
+    await bench.send(record(1))
+    bench.producer.fail(BatchRefused("lower batch.size"))
+    with pytest.raises(SendFailed):
+        bench.delivery.before_poll()
+    await bench.delivery.finish(failed=True)
+    assert bench.stored() == {}
+    await bench.delivery.close(0)
 
 
-def test_what_the_producer_does_not_take_is_not_waited_for() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.send(record(1))
-        bench.producer.refusing.extend([RetriableError("no metadata"), PermanentError("never")])
-        with pytest.raises(RetriableError):
-            await bench.send(record(2))
-        with pytest.raises(SendFailed, match="trying to send"):
-            await bench.send(record(2))
+@in_virtual_time
+async def test_what_the_producer_does_not_take_is_not_waited_for() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    await bench.send(record(1))
+    bench.producer.refusing.extend([RetriableError("no metadata"), PermanentError("never")])
+    with pytest.raises(RetriableError):
         await bench.send(record(2))
-        bench.producer.ack()
-        bench.producer.ack()
-        await bench.delivery.finish(failed=False)
-        assert bench.stored() == {0: 2}
-        await bench.delivery.close(0)
+    with pytest.raises(SendFailed, match="trying to send"):
+        await bench.send(record(2))
+    await bench.send(record(2))
+    bench.producer.ack()
+    bench.producer.ack()
+    await bench.delivery.finish(failed=False)
+    assert bench.stored() == {0: 2}
+    await bench.delivery.close(0)
 
-    on_bench(main())
 
-
-def test_the_end_does_not_wait_for_ever() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.send(record(1))
-        await bench.delivery.finish(failed=False)
-        assert asyncio.get_running_loop().time() == pytest.approx(0.5)
-        assert bench.stored() == {}
-        await bench.delivery.close(0)
-
-    on_bench(main())
+@in_virtual_time
+async def test_the_end_does_not_wait_for_ever() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    await bench.send(record(1))
+    await bench.delivery.finish(failed=False)
+    assert asyncio.get_running_loop().time() == pytest.approx(0.5)
+    assert bench.stored() == {}
+    await bench.delivery.close(0)
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.log.refusing = RetriableError("away")
-        bench.log.slow_s = 0.8 if slow else 0
-        bench.delivery.enter()
-        await bench.send(record(1), record(1, partition=1))
+@in_virtual_time
+async def test_a_flush_that_fails_is_made_up_for(slow: bool) -> None:
+    bench = Bench()
+    bench.log.refusing = RetriableError("away")
+    bench.log.slow_s = 0.8 if slow else 0
+    bench.delivery.enter()
+    await bench.send(record(1), record(1, partition=1))
+    bench.producer.ack()
+    bench.producer.ack()
+    await asyncio.sleep(2)
+    assert bench.counters.commits_well.last == 0
+    assert bench.task.commits == 0
+    await bench.send(record(2))
+    bench.producer.ack()
+    bench.log.refusing, bench.log.slow_s = None, 0
+    await asyncio.sleep(2)
+    assert bench.stored() == {0: 2, 1: 1}
+    assert bench.task.commits == 2
+    await bench.delivery.close(0)
+
+
+@in_virtual_time
+async def test_topics_are_told_once() -> None:
+    bench = Bench()
+    await bench.send(record(1), record(2), record(3, topic="u"))
+    assert bench.heard.topics == []
+    for _ in range(3):
         bench.producer.ack()
+    assert bench.heard.topics == [("t", TASK), ("u", TASK)]
+    await bench.delivery.close(0)
+
+
+@in_virtual_time
+async def test_records_under_way_are_bounded() -> None:
+    bench = Bench()
+    bench.delivery.enter()
+    sending = asyncio.create_task(bench.send(*(record(number) for number in range(10_050))))
+    await asyncio.sleep(0.01)
+    assert len(bench.producer.under_way) == 10_000
+    for _ in range(60):
         bench.producer.ack()
-        await asyncio.sleep(2)
-        assert bench.counters.commits_well.last == 0
-        assert bench.task.commits == 0
-        await bench.send(record(2))
-        bench.producer.ack()
-        bench.log.refusing, bench.log.slow_s = None, 0
-        await asyncio.sleep(2)
-        assert bench.stored() == {0: 2, 1: 1}
-        assert bench.task.commits == 2
-        await bench.delivery.close(0)
-
-    on_bench(main())
-
-
-def test_topics_are_told_once() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.send(record(1), record(2), record(3, topic="u"))
-        assert bench.heard.topics == []
-        for _ in range(3):
-            bench.producer.ack()
-        assert bench.heard.topics == [("t", TASK), ("u", TASK)]
-        await bench.delivery.close(0)
-
-    on_bench(main())
-
-
-def test_records_under_way_are_bounded() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        sending = asyncio.create_task(bench.send(*(record(number) for number in range(10_050))))
-        await asyncio.sleep(0.01)
-        assert len(bench.producer.under_way) == 10_000
-        for _ in range(60):
-            bench.producer.ack()
-        await asyncio.sleep(0.01)
-        assert sending.done()
-        await bench.delivery.close(0)
-
-    on_bench(main())
+    await asyncio.sleep(0.01)
+    assert sending.done()
+    await bench.delivery.close(0)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)], ids=repr)
-def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(error: BaseException) -> None:
+@in_virtual_time
+async def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(error: BaseException) -> None:
     class Broken(Curious):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
             if not self.told:
@@ -301,22 +274,20 @@ def test_a_task_that_cannot_hear_of_a_record_does_not_hold_up_the_others(error: 
                 raise error
             await super().commit_record(record, metadata)
 
-    async def main() -> None:
-        task = Broken()
-        bench = Bench(task)
-        bench.delivery.enter()
-        await bench.send(record(1), record(2))
-        bench.producer.ack()
-        bench.producer.ack()
-        await bench.delivery.finish(failed=False)
-        assert len(task.told) == 2
-        assert bench.stored() == {0: 2}
-        await bench.delivery.close(0)
-
-    on_bench(main())
+    task = Broken()
+    bench = Bench(task)
+    bench.delivery.enter()
+    await bench.send(record(1), record(2))
+    bench.producer.ack()
+    bench.producer.ack()
+    await bench.delivery.finish(failed=False)
+    assert len(task.told) == 2
+    assert bench.stored() == {0: 2}
+    await bench.delivery.close(0)
 
 
-def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_producer() -> None:
+@in_virtual_time
+async def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_producer() -> None:
     class Deaf(Curious):
         async def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
             self.told.append((record, metadata))
@@ -326,21 +297,18 @@ def test_a_callback_that_does_not_heed_being_cancelled_does_not_keep_the_produce
                 except asyncio.CancelledError:
                     continue
 
-    async def main() -> None:
-        task = Deaf()
-        bench = Bench(task)
-        bench.delivery.enter()
-        await bench.send(record(1), record(2))
-        bench.producer.ack()
-        bench.producer.ack()
-        await asyncio.sleep(0.1)
-        closing = asyncio.create_task(bench.delivery.close(0))
-        await asyncio.sleep(0.1)
-        assert bench.producer.closed_with_s == 0
-        await closing
-        await bench.delivery.finish(failed=False)
-        # Neither told of more, nor anything stored.
-        assert len(task.told) == 1
-        assert bench.log.writes == []
-
-    on_bench(main())
+    task = Deaf()
+    bench = Bench(task)
+    bench.delivery.enter()
+    await bench.send(record(1), record(2))
+    bench.producer.ack()
+    bench.producer.ack()
+    await asyncio.sleep(0.1)
+    closing = asyncio.create_task(bench.delivery.close(0))
+    await asyncio.sleep(0.1)
+    assert bench.producer.closed_with_s == 0
+    await closing
+    await bench.delivery.finish(failed=False)
+    # Neither told of more, nor anything stored.
+    assert len(task.told) == 1
+    assert bench.log.writes == []

@@ -25,6 +25,7 @@ from connect.runtime.error_handling import (
 )
 from connect.runtime.traces import Secrets
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import record
 
 TASK = TaskId("c", 0)
@@ -62,88 +63,74 @@ def test_a_delay_doubles_and_is_bounded(attempt: int, max_ms: int, left_ms: floa
         assert delay_ms == 300 * 2 ** (attempt - 1)
 
 
-def test_what_works_is_handed_on() -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings())
-        assert await handled.attempt(failing()) == "done"
-        assert handled.counters == TaskCounters()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_what_works_is_handed_on() -> None:
+    handled = Handled(ErrorSettings())
+    assert await handled.attempt(failing()) == "done"
+    assert handled.counters == TaskCounters()
 
 
-def test_an_error_fails_the_task_and_is_the_cause() -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings())
-        with pytest.raises(ToleranceExceeded) as raised:
-            await handled.attempt(failing(DataError("bad")))
-        assert str(raised.value) == "Tolerance exceeded in error handler"
-        assert str(raised.value.__cause__) == "bad"
-        assert (handled.counters.failures, handled.counters.errors, handled.counters.skipped) == (1, 1, 0)
-        assert handled.counters.last_error_ms > 0
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_an_error_fails_the_task_and_is_the_cause() -> None:
+    handled = Handled(ErrorSettings())
+    with pytest.raises(ToleranceExceeded) as raised:
+        await handled.attempt(failing(DataError("bad")))
+    assert str(raised.value) == "Tolerance exceeded in error handler"
+    assert str(raised.value.__cause__) == "bad"
+    assert (handled.counters.failures, handled.counters.errors, handled.counters.skipped) == (1, 1, 0)
+    assert handled.counters.last_error_ms > 0
 
 
-def test_a_tolerated_error_leaves_the_record_out() -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings(tolerates_all=True))
-        with pytest.raises(LeftOut):
-            await handled.attempt(failing(ValueError("any")))
-        assert (handled.counters.errors, handled.counters.skipped) == (1, 1)
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_tolerated_error_leaves_the_record_out() -> None:
+    handled = Handled(ErrorSettings(tolerates_all=True))
+    with pytest.raises(LeftOut):
+        await handled.attempt(failing(ValueError("any")))
+    assert (handled.counters.errors, handled.counters.skipped) == (1, 1)
 
 
-def test_only_retriable_errors_are_tried_again() -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings(retry_timeout_ms=-1))
-        clock = asyncio.get_running_loop().time
-        assert await handled.attempt(failing(RetriableError("a"), RetriableError("b"))) == "done"
-        assert clock() == pytest.approx(0.9)
-        assert (handled.counters.failures, handled.counters.retries, handled.counters.errors) == (2, 2, 0)
-        with pytest.raises(ToleranceExceeded):
-            await handled.attempt(failing(RetriableError("a"), DataError("b")))
-        assert handled.counters.retries == 3
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_only_retriable_errors_are_tried_again() -> None:
+    handled = Handled(ErrorSettings(retry_timeout_ms=-1))
+    clock = asyncio.get_running_loop().time
+    assert await handled.attempt(failing(RetriableError("a"), RetriableError("b"))) == "done"
+    assert clock() == pytest.approx(0.9)
+    assert (handled.counters.failures, handled.counters.retries, handled.counters.errors) == (2, 2, 0)
+    with pytest.raises(ToleranceExceeded):
+        await handled.attempt(failing(RetriableError("a"), DataError("b")))
+    assert handled.counters.retries == 3
 
 
 @pytest.mark.parametrize("before", [(), (RetriableError("busy"),)])
-def test_too_little_memory_is_no_error_of_the_record(before: tuple[Exception, ...]) -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings(retry_timeout_ms=-1, tolerates_all=True))
-        with pytest.raises(MemoryError):
-            await handled.attempt(failing(*before, MemoryError()))
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_too_little_memory_is_no_error_of_the_record(before: tuple[Exception, ...]) -> None:
+    handled = Handled(ErrorSettings(retry_timeout_ms=-1, tolerates_all=True))
+    with pytest.raises(MemoryError):
+        await handled.attempt(failing(*before, MemoryError()))
 
 
 @pytest.mark.parametrize(("tolerates", "wanted"), [(False, ToleranceExceeded), (True, LeftOut)])
-def test_retrying_ends_in_time(tolerates: bool, wanted: type[Exception]) -> None:
+@in_virtual_time
+async def test_retrying_ends_in_time(tolerates: bool, wanted: type[Exception]) -> None:
     # Java leaves the record out here even where nothing is tolerated.
-    async def main() -> None:
-        handled = Handled(ErrorSettings(retry_timeout_ms=2000, tolerates_all=tolerates))
+    handled = Handled(ErrorSettings(retry_timeout_ms=2000, tolerates_all=tolerates))
 
-        def operation() -> str:
-            raise RetriableError("again")
+    def operation() -> str:
+        raise RetriableError("again")
 
-        with pytest.raises(wanted):
-            await handled.attempt(operation)
-        assert asyncio.get_running_loop().time() == pytest.approx(2.0)
-
-    virtual_time.run(main())
+    with pytest.raises(wanted):
+        await handled.attempt(operation)
+    assert asyncio.get_running_loop().time() == pytest.approx(2.0)
 
 
-def test_a_task_that_stops_does_not_wait_for_a_retry_and_does_not_skip() -> None:
-    async def main() -> None:
-        handled = Handled(ErrorSettings(retry_timeout_ms=-1, tolerates_all=True))
-        asyncio.get_running_loop().call_later(0.1, handled.stopping.set)
-        with pytest.raises(Interrupted):
-            await handled.attempt(failing(RetriableError("a")))
-        assert asyncio.get_running_loop().time() == pytest.approx(0.1)
-        assert handled.counters.skipped == 0
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_task_that_stops_does_not_wait_for_a_retry_and_does_not_skip() -> None:
+    handled = Handled(ErrorSettings(retry_timeout_ms=-1, tolerates_all=True))
+    asyncio.get_running_loop().call_later(0.1, handled.stopping.set)
+    with pytest.raises(Interrupted):
+        await handled.attempt(failing(RetriableError("a")))
+    assert asyncio.get_running_loop().time() == pytest.approx(0.1)
+    assert handled.counters.skipped == 0
 
 
 @pytest.mark.parametrize("with_messages", [True, False])
@@ -163,10 +150,8 @@ def test_errors_are_logged_where_wanted_without_secrets(caplog: pytest.LogCaptur
     assert ("source record is = SourceRecord(" in told) == with_messages
 
 
-def test_an_error_told_from_outside() -> None:
-    async def main() -> None:
-        Handled(ErrorSettings(tolerates_all=True)).handler.failed(Stage.KAFKA_PRODUCE, None, record(1), OSError("x"))
-        with pytest.raises(ToleranceExceeded):
-            Handled(ErrorSettings()).handler.failed(Stage.KAFKA_PRODUCE, None, record(1), OSError("x"))
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_an_error_told_from_outside() -> None:
+    Handled(ErrorSettings(tolerates_all=True)).handler.failed(Stage.KAFKA_PRODUCE, None, record(1), OSError("x"))
+    with pytest.raises(ToleranceExceeded):
+        Handled(ErrorSettings()).handler.failed(Stage.KAFKA_PRODUCE, None, record(1), OSError("x"))

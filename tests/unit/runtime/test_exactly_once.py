@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from connect.runtime.offsets import ConnectorOffsets
 from connect.runtime.record_producer import OutgoingRecord, ProducerFenced
 from connect.runtime.task_callbacks import TaskCallbacks, TopicsInUse
 from connect.runtime.traces import Secrets
-from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, memory_topic, record
 
 TASK = TaskId("c", 0)
@@ -66,6 +64,11 @@ class Bench:
             is_stopping=lambda: self.stopping,
         )
 
+    @property
+    def untold(self) -> list[str]:
+        """What the producer did."""
+        return [line for line in self.log if not line.startswith("told")]
+
     async def _checked(self, what: str) -> None:
         self.log.append(what)
 
@@ -74,261 +77,191 @@ class Bench:
             await self.delivery.send(one, OutgoingRecord(one.topic, None, str(one.value).encode()))
 
 
-def on_bench(main: Coroutine[Any, Any, None]) -> None:
-    virtual_time.run(main)
+def steps(text: str) -> list[str]:
+    return text.split(" / ")
 
 
-def test_predecessors_are_fenced_before_the_id_is_claimed_and_ownership_is_checked_after() -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.delivery.start()
-        assert bench.log == ["before", "start", "after"]
-        late = Bench()
-        late.stopping = True
-        with pytest.raises(Interrupted):
-            await late.delivery.start()
-        assert late.log == ["before"]
-
-    on_bench(main())
+def entered(boundaries: Boundaries | None = None) -> Bench:
+    bench = Bench(boundaries)
+    bench.delivery.enter()
+    return bench
 
 
-def test_poll_puts_a_batch_and_its_offsets_into_one_transaction() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.send(record(1), record(2))
-        await bench.delivery.dropped(record(3))
-        await bench.delivery.batch_done()
-        assert bench.log == [
-            "begin",
-            "send t v1",
-            "send t v2",
-            'send offsets {"n":2}',
-            "commit",
-            "told v1",
-            "told v2",
-            "left out v3",
-            "told commit",
-        ]
-        assert bench.offset_log.writes == []  # that would be outside of the transaction
-        assert (bench.counters.transaction_records.recorded, bench.counters.transaction_records.total) == (1, 2)
-
-    on_bench(main())
+@in_virtual_time
+async def test_predecessors_are_fenced_before_the_id_is_claimed_and_ownership_is_checked_after() -> None:
+    bench = Bench()
+    await bench.delivery.start()
+    assert bench.log == ["before", "start", "after"]
+    late = Bench()
+    late.stopping = True
+    with pytest.raises(Interrupted):
+        await late.delivery.start()
+    assert late.log == ["before"]
 
 
-def test_without_records_there_is_no_transaction() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.delivery.batch_done()
-        await bench.delivery.finish(failed=False)
-        assert bench.log == ["told commit", "told commit"]
+@in_virtual_time
+async def test_poll_puts_a_batch_and_its_offsets_into_one_transaction() -> None:
+    bench = entered()
+    await bench.send(record(1), record(2))
+    await bench.delivery.dropped(record(3))
+    await bench.delivery.batch_done()
+    assert bench.log[:5] == steps('begin / send t v1 / send t v2 / send offsets {"n":2} / commit')
+    assert bench.log[5:] == steps("told v1 / told v2 / left out v3 / told commit")
+    assert bench.offset_log.writes == []  # that would be outside of the transaction
+    assert (bench.counters.transaction_records.recorded, bench.counters.transaction_records.total) == (1, 2)
 
-    on_bench(main())
+
+@in_virtual_time
+async def test_without_records_there_is_no_transaction() -> None:
+    bench = entered()
+    await bench.delivery.batch_done()
+    await bench.delivery.finish(failed=False)
+    assert bench.log == ["told commit", "told commit"]
 
 
-def test_nothing_is_committed_before_all_has_arrived() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.producer.acks_at_once = False
-        bench.delivery.enter()
-        await bench.send(record(1))
-        committing = asyncio.create_task(bench.delivery.batch_done())
-        await asyncio.sleep(1)
-        bench.producer.ack()
-        await asyncio.sleep(1)
-        assert "commit" not in bench.log
-        bench.producer.ack()
-        await committing
-        assert bench.log[-3:] == ["commit", "told v1", "told commit"]
-
-    on_bench(main())
+@in_virtual_time
+async def test_nothing_is_committed_before_all_has_arrived() -> None:
+    bench = entered()
+    bench.producer.acks_at_once = False
+    await bench.send(record(1))
+    committing = asyncio.create_task(bench.delivery.batch_done())
+    await asyncio.sleep(1)
+    bench.producer.ack()
+    await asyncio.sleep(1)
+    assert "commit" not in bench.log
+    bench.producer.ack()
+    await committing
+    assert bench.log[-3:] == ["commit", "told v1", "told commit"]
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_transaction_in_which_anything_failed_is_never_committed(which: int) -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.producer.acks_at_once = False
-        bench.delivery.enter()
-        await bench.send(record(1))
-        committing = asyncio.create_task(bench.delivery.batch_done())
-        await asyncio.sleep(1)
-        bench.producer.fail(PermanentError("too large"), which)
-        bench.producer.ack()
-        with pytest.raises(SendFailed, match="Failed to flush offsets and/or records for task c-0") as raised:
-            await committing
-        assert str(raised.value.__cause__) == "too large"
-        await bench.delivery.finish(failed=True)
-        assert "commit" not in bench.log
-        assert bench.counters.commits_well.last == 0
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_transaction_in_which_anything_failed_is_never_committed(which: int) -> None:
+    bench = entered()
+    bench.producer.acks_at_once = False
+    await bench.send(record(1))
+    committing = asyncio.create_task(bench.delivery.batch_done())
+    await asyncio.sleep(1)
+    bench.producer.fail(PermanentError("too large"), which)
+    bench.producer.ack()
+    with pytest.raises(SendFailed, match="Failed to flush offsets and/or records for task c-0") as raised:
+        await committing
+    assert str(raised.value.__cause__) == "too large"
+    await bench.delivery.finish(failed=True)
+    assert "commit" not in bench.log
+    assert bench.counters.commits_well.last == 0
 
 
-def test_a_fenced_producer_is_worded_as_a_transaction_that_took_too_long() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.producer.acks_at_once = False
-        bench.delivery.enter()
-        await bench.send(record(1))
-        bench.producer.fail(ProducerFenced("epoch"))
-        bench.producer.acks_at_once = True
-        with pytest.raises(SendFailed, match="before its producer transaction expired"):
-            await bench.delivery.batch_done()
-        bench.producer.refusing.append(ProducerFenced("epoch"))
-        with pytest.raises(SendFailed, match="before its producer transaction expired"):
-            await bench.send(record(2))
-
-    on_bench(main())
-
-
-def test_what_is_not_taken_may_be_sent_again() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        bench.producer.refusing.append(RetriableError("no metadata"))
-        with pytest.raises(RetriableError):
-            await bench.send(record(1))
-        await bench.send(record(1))
-        bench.producer.refusing.append(RetriableError("no metadata"))
+@in_virtual_time
+async def test_a_fenced_producer_is_worded_as_a_transaction_that_took_too_long() -> None:
+    bench = entered()
+    bench.producer.acks_at_once = False
+    await bench.send(record(1))
+    bench.producer.fail(ProducerFenced("epoch"))
+    bench.producer.acks_at_once = True
+    with pytest.raises(SendFailed, match="before its producer transaction expired"):
         await bench.delivery.batch_done()
-        assert bench.log[:4] == ["begin", "send t v1", 'send offsets {"n":1}', "commit"]
+    bench.producer.refusing.append(ProducerFenced("epoch"))
+    with pytest.raises(SendFailed, match="before its producer transaction expired"):
+        await bench.send(record(2))
 
-    on_bench(main())
 
-
-def test_a_pause_commits() -> None:
-    async def main() -> None:
-        bench = Bench(IntervalBoundaries(60_000))
-        bench.delivery.enter()
+@in_virtual_time
+async def test_what_is_not_taken_may_be_sent_again() -> None:
+    bench = entered()
+    bench.producer.refusing.append(RetriableError("no metadata"))
+    with pytest.raises(RetriableError):
         await bench.send(record(1))
+    await bench.send(record(1))
+    bench.producer.refusing.append(RetriableError("no metadata"))
+    await bench.delivery.batch_done()
+    assert bench.log[:4] == ["begin", "send t v1", 'send offsets {"n":1}', "commit"]
+
+
+@in_virtual_time
+async def test_a_pause_commits() -> None:
+    bench = entered(IntervalBoundaries(60_000))
+    await bench.send(record(1))
+    await bench.delivery.batch_done()
+    assert "commit" not in bench.log
+    await bench.delivery.pause()
+    assert "commit" in bench.log
+
+
+@in_virtual_time
+async def test_an_interval_spans_batches() -> None:
+    bench = Bench(IntervalBoundaries(1000))
+    await asyncio.sleep(5)
+    bench.delivery.enter()
+    for number in range(5):
+        await asyncio.sleep(0.3)
+        await bench.send(record(number))
         await bench.delivery.batch_done()
-        assert "commit" not in bench.log
-        await bench.delivery.pause()
-        assert "commit" in bench.log
-
-    on_bench(main())
-
-
-def test_an_interval_spans_batches() -> None:
-    async def main() -> None:
-        bench = Bench(IntervalBoundaries(1000))
-        await asyncio.sleep(5)
-        bench.delivery.enter()
-        for number in range(5):
-            await asyncio.sleep(0.3)
-            await bench.send(record(number))
-            await bench.delivery.batch_done()
-        assert bench.log.count("commit") == 1
-        assert bench.log.index("commit") == 6  # begin, four records, their offset
-        await bench.delivery.finish(failed=False)
-        assert bench.log.count("commit") == 2
-
-    on_bench(main())
+    assert bench.log.count("commit") == 1
+    assert bench.log.index("commit") == 6  # begin, four records, their offset
+    await bench.delivery.finish(failed=False)
+    assert bench.log.count("commit") == 2
 
 
-def test_the_connector_commits_on_a_record() -> None:
-    async def main() -> None:
-        said = ConnectorBoundaries()
-        bench = Bench(said)
-        bench.delivery.enter()
-        first, second, third = record(1), record(2), record(3)
-        said.commit_transaction(second)
-        await bench.send(first, second, third)
-        await bench.delivery.batch_done()
-        await bench.delivery.finish(failed=False)
-        assert [line for line in bench.log if not line.startswith("told")] == [
-            "begin",
-            "send t v1",
-            "send t v2",
-            'send offsets {"n":2}',
-            "commit",
-            "begin",
-            "send t v3",
-        ]
-
-    on_bench(main())
+@in_virtual_time
+async def test_the_connector_commits_on_a_record() -> None:
+    bench = entered(said := ConnectorBoundaries())
+    first, second, third = record(1), record(2), record(3)
+    said.commit_transaction(second)
+    await bench.send(first, second, third)
+    await bench.delivery.batch_done()
+    await bench.delivery.finish(failed=False)
+    assert bench.untold == steps('begin / send t v1 / send t v2 / send offsets {"n":2} / commit / begin / send t v3')
 
 
 @pytest.mark.parametrize("of_record", [True, False])
-def test_an_abort_drops_the_records_and_stores_their_offsets(of_record: bool) -> None:
-    async def main() -> None:
-        said = ConnectorBoundaries()
-        bench = Bench(said)
-        bench.delivery.enter()
-        one, two = record(1), record(2)
-        said.abort_transaction(two if of_record else None)
-        await bench.send(one, two)
-        await bench.delivery.batch_done()
-        assert [line for line in bench.log if not line.startswith("told")] == [
-            "begin",
-            "send t v1",
-            "send t v2",
-            "abort",
-            "begin",
-            'send offsets {"n":2}',
-            "commit",
-        ]
-
-    on_bench(main())
+@in_virtual_time
+async def test_an_abort_drops_the_records_and_stores_their_offsets(of_record: bool) -> None:
+    bench = entered(said := ConnectorBoundaries())
+    one, two = record(1), record(2)
+    said.abort_transaction(two if of_record else None)
+    await bench.send(one, two)
+    await bench.delivery.batch_done()
+    assert bench.untold == steps('begin / send t v1 / send t v2 / abort / begin / send offsets {"n":2} / commit')
 
 
-def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborted() -> None:
-    async def main() -> None:
-        said = ConnectorBoundaries()
-        bench = Bench(said)
-        bench.producer.acks_at_once = False
-        bench.delivery.enter()
-        said.abort_transaction(None)
-        await bench.send(record(1), record(2))
-        ending = asyncio.create_task(bench.delivery.batch_done())
-        await asyncio.sleep(1)
-        assert bench.log[-1] == "abort", "what fails late is waited for"
-        bench.producer.acks_at_once = True
-        bench.producer.fail(PermanentError("too large"))
-        bench.producer.ack()
-        await ending
-        assert [line for line in bench.log if not line.startswith("told")][-3:] == [
-            "begin",
-            'send offsets {"n":2}',
-            "commit",
-        ]
-
-    on_bench(main())
+@in_virtual_time
+async def test_what_could_not_be_sent_is_nothing_to_a_transaction_that_is_aborted() -> None:
+    bench = entered(said := ConnectorBoundaries())
+    bench.producer.acks_at_once = False
+    said.abort_transaction(None)
+    await bench.send(record(1), record(2))
+    ending = asyncio.create_task(bench.delivery.batch_done())
+    await asyncio.sleep(1)
+    assert bench.log[-1] == "abort", "what fails late is waited for"
+    bench.producer.acks_at_once = True
+    bench.producer.fail(PermanentError("too large"))
+    bench.producer.ack()
+    await ending
+    assert bench.untold[-3:] == steps('begin / send offsets {"n":2} / commit')
 
 
-def test_an_abort_of_nothing_is_passed_over() -> None:
-    async def main() -> None:
-        said = ConnectorBoundaries()
-        bench = Bench(said)
-        bench.delivery.enter()
-        said.abort_transaction()
-        await bench.delivery.batch_done()
-        assert bench.log == ["told commit"]
-
-    on_bench(main())
+@in_virtual_time
+async def test_an_abort_of_nothing_is_passed_over() -> None:
+    bench = entered(said := ConnectorBoundaries())
+    said.abort_transaction()
+    await bench.delivery.batch_done()
+    assert bench.log == ["told commit"]
 
 
-def test_a_task_may_not_write_to_its_own_offsets_topic() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        with pytest.raises(PermanentError, match="may not produce to their own offsets topics"):
-            await bench.send(record(1, topic="offsets"))
-        assert bench.log == []
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_task_may_not_write_to_its_own_offsets_topic() -> None:
+    bench = entered()
+    with pytest.raises(PermanentError, match="may not produce to their own offsets topics"):
+        await bench.send(record(1, topic="offsets"))
+    assert bench.log == []
 
 
-def test_a_task_that_failed_commits_nothing_more() -> None:
-    async def main() -> None:
-        bench = Bench()
-        bench.delivery.enter()
-        await bench.send(record(1))
-        await bench.delivery.finish(failed=True)
-        await bench.delivery.close(7)
-        assert bench.log == ["begin", "send t v1"]
-        assert bench.producer.closed_with_s == 7
-
-    on_bench(main())
+@in_virtual_time
+async def test_a_task_that_failed_commits_nothing_more() -> None:
+    bench = entered()
+    await bench.send(record(1))
+    await bench.delivery.finish(failed=True)
+    await bench.delivery.close(7)
+    assert bench.log == ["begin", "send t v1"]
+    assert bench.producer.closed_with_s == 7

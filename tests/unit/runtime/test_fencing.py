@@ -88,8 +88,7 @@ async def test_tasks_that_were_configured_anew_meanwhile_are_a_conflict() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "leads", "refusal"),
-    [("unknown", True, NotFound), ("sink", True, BadRequest), ("lines", False, NotLeader)],
+    ("name", "leads", "refusal"), [("unknown", True, NotFound), ("sink", True, BadRequest), ("lines", False, NotLeader)]
 )
 async def test_who_is_refused(name: str, leads: bool, refusal: type[Exception]) -> None:
     group = Group()

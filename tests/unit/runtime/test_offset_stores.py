@@ -11,7 +11,7 @@ from connect.core.errors import RetriableError
 from connect.runtime import offset_stores
 from connect.runtime.offset_stores import OffsetStores
 from connect.runtime.offsets import ConnectorOffsets
-from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic, worker_config
 
 
@@ -54,63 +54,54 @@ async def opened(stores: OffsetStores, topic: str, within_s: float | None = 5) -
         return await stores.open(topic, {"name": topic, "connector.class": "x", "offsets.storage.topic": topic})
 
 
-def test_a_topic_is_followed_once_as_long_as_somebody_uses_it(stores: OffsetStores) -> None:
-    async def main() -> None:
-        many = await asyncio.gather(*(opened(stores, "own") for _ in range(3)))
-        for each in many:
-            assert Follower.now == ["own"]
-            await each.close()
-        assert (Follower.now, Follower.begun) == ([], ["own"])
-        again = await opened(stores, "own")
+@in_virtual_time
+async def test_a_topic_is_followed_once_as_long_as_somebody_uses_it(stores: OffsetStores) -> None:
+    many = await asyncio.gather(*(opened(stores, "own") for _ in range(3)))
+    for each in many:
         assert Follower.now == ["own"]
-        await again.close()
-
-    virtual_time.run(main())
-
-
-def test_a_cluster_that_does_not_answer_holds_up_nobody_else(stores: OffsetStores) -> None:
-    async def main() -> None:
-        before = await opened(stores, "before")
-        hanging, waiting = (asyncio.create_task(opened(stores, "dead", None)) for _ in range(2))
-        await asyncio.sleep(1)
-        assert Follower.begun == ["before", "dead"]
-        after = await opened(stores, "after")
-        async with asyncio.timeout(1):
-            await before.close()
-        assert Follower.now == ["after"]
-        hanging.cancel()
-        waiting.cancel()
-        await asyncio.wait({hanging, waiting})
-        async with asyncio.timeout(1):
-            await after.close()
-        assert Follower.now == []
-
-    virtual_time.run(main())
+        await each.close()
+    assert (Follower.now, Follower.begun) == ([], ["own"])
+    again = await opened(stores, "own")
+    assert Follower.now == ["own"]
+    await again.close()
 
 
-def test_a_transaction_that_a_killed_task_has_left_open_is_waited_for_by_who_asks_for_offsets(
+@in_virtual_time
+async def test_a_cluster_that_does_not_answer_holds_up_nobody_else(stores: OffsetStores) -> None:
+    before = await opened(stores, "before")
+    hanging, waiting = (asyncio.create_task(opened(stores, "dead", None)) for _ in range(2))
+    await asyncio.sleep(1)
+    assert Follower.begun == ["before", "dead"]
+    after = await opened(stores, "after")
+    async with asyncio.timeout(1):
+        await before.close()
+    assert Follower.now == ["after"]
+    hanging.cancel()
+    waiting.cancel()
+    await asyncio.wait({hanging, waiting})
+    async with asyncio.timeout(1):
+        await after.close()
+    assert Follower.now == []
+
+
+@in_virtual_time
+async def test_a_transaction_that_a_killed_task_has_left_open_is_waited_for_by_who_asks_for_offsets(
     stores: OffsetStores,
 ) -> None:
     """The task that is to abort it is not made before its topic is opened."""
+    offsets = await opened(stores, "open")
+    await offsets.close()
 
-    async def main() -> None:
-        offsets = await opened(stores, "open")
+
+@in_virtual_time
+async def test_who_waits_goes_on_where_the_first_has_failed_or_given_up(stores: OffsetStores) -> None:
+    outcomes = await asyncio.gather(
+        opened(stores, "broken"), opened(stores, "broken"), opened(stores, "broken"), return_exceptions=True
+    )
+    assert str(outcomes[0]) == "away"
+    assert Follower.begun == ["broken", "broken"]
+    for offsets in outcomes[1:]:
+        assert Follower.now == ["broken"]
+        assert isinstance(offsets, ConnectorOffsets)
         await offsets.close()
-
-    virtual_time.run(main())
-
-
-def test_who_waits_goes_on_where_the_first_has_failed_or_given_up(stores: OffsetStores) -> None:
-    async def main() -> None:
-        outcomes = await asyncio.gather(
-            opened(stores, "broken"), opened(stores, "broken"), opened(stores, "broken"), return_exceptions=True
-        )
-        assert str(outcomes[0]) == "away"
-        assert Follower.begun == ["broken", "broken"]
-        for offsets in outcomes[1:]:
-            assert Follower.now == ["broken"]
-            assert isinstance(offsets, ConnectorOffsets)
-            await offsets.close()
-        assert Follower.now == []
-
-    virtual_time.run(main())
+    assert Follower.now == []

@@ -15,6 +15,7 @@ from connect.core.errors import PermanentError, RetriableError, SecurityError
 from connect.kafka.producer import OutRecord
 from connect.runtime.offsets import ConnectorOffsets, OffsetTopic, PendingOffsets, encoded_key, encoded_offset
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import MemoryLog, memory_topic
 
 P0, P1 = {"p": 0}, {"p": 1}
@@ -46,92 +47,80 @@ def test_what_is_no_partition_is_refused(bad: Any) -> None:
         encoded_key("c", bad)
 
 
-def test_one_topic_is_read_to_its_end_before_an_answer() -> None:
-    async def main() -> None:
-        topic, log = memory_topic()
-        offsets = ConnectorOffsets("c", topic)
-        assert await offsets.offset(P0) is None
-        log.put(K0, b'{"n":1}')
-        log.put(encoded_key("other", P1), b'{"n":9}')
-        assert await offsets.offsets([P0, P1]) == [{"n": 1}, None]
-        assert await offsets.all() == [(P0, {"n": 1})]
-        log.put(K0, None)
-        assert await offsets.all() == []
-        assert log.reads == 4
-        assert offsets.primary_topic == "offsets"
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_one_topic_is_read_to_its_end_before_an_answer() -> None:
+    topic, log = memory_topic()
+    offsets = ConnectorOffsets("c", topic)
+    assert await offsets.offset(P0) is None
+    log.put(K0, b'{"n":1}')
+    log.put(encoded_key("other", P1), b'{"n":9}')
+    assert await offsets.offsets([P0, P1]) == [{"n": 1}, None]
+    assert await offsets.all() == [(P0, {"n": 1})]
+    log.put(K0, None)
+    assert await offsets.all() == []
+    assert log.reads == 4
+    assert offsets.primary_topic == "offsets"
 
 
-def test_of_a_topic_made_anew_only_what_it_says_now_holds() -> None:
-    async def main() -> None:
-        topic, log = memory_topic()
-        offsets = ConnectorOffsets("c", topic)
-        log.put(K0, b'{"n":1}')
-        log.begin_anew()
-        log.put(encoded_key("c", P1), b'{"n":2}')
-        assert await offsets.all() == [(P1, {"n": 2})]
-        assert await offsets.offset(P0) is None
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_of_a_topic_made_anew_only_what_it_says_now_holds() -> None:
+    topic, log = memory_topic()
+    offsets = ConnectorOffsets("c", topic)
+    log.put(K0, b'{"n":1}')
+    log.begin_anew()
+    log.put(encoded_key("c", P1), b'{"n":2}')
+    assert await offsets.all() == [(P1, {"n": 2})]
+    assert await offsets.offset(P0) is None
 
 
-def test_reading_waits_while_the_log_is_behind() -> None:
-    async def main() -> None:
-        topic, log = memory_topic()
-        once = iter([RetriableError("a transaction is open")])
+@in_virtual_time
+async def test_reading_waits_while_the_log_is_behind() -> None:
+    topic, log = memory_topic()
+    once = iter([RetriableError("a transaction is open")])
 
-        async def read_to_end(timeout_s: float, *, committed_only: bool = False) -> None:
-            for error in once:
-                raise error
+    async def read_to_end(timeout_s: float, *, committed_only: bool = False) -> None:
+        for error in once:
+            raise error
 
-        log.read_to_end = read_to_end  # type: ignore[method-assign]
-        assert await ConnectorOffsets("c", topic).offset(P0) is None
-
-    virtual_time.run(main())
+    log.read_to_end = read_to_end  # type: ignore[method-assign]
+    assert await ConnectorOffsets("c", topic).offset(P0) is None
 
 
-def test_a_topic_of_its_own_wins_and_the_workers_fills_in() -> None:
-    async def main() -> None:
-        two = TwoTopics()
-        two.worker.put(K0, b'{"n":1}')
-        two.worker.put(K1, b'{"n":2}')
-        two.own.put(K0, b'{"n":5}')
-        assert await two.offsets.offsets([P0, P1]) == [{"n": 5}, {"n": 2}]
-        assert sorted(await two.offsets.all(), key=str) == [(P0, {"n": 5}), (P1, {"n": 2})]
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_topic_of_its_own_wins_and_the_workers_fills_in() -> None:
+    two = TwoTopics()
+    two.worker.put(K0, b'{"n":1}')
+    two.worker.put(K1, b'{"n":2}')
+    two.own.put(K0, b'{"n":5}')
+    assert await two.offsets.offsets([P0, P1]) == [{"n": 5}, {"n": 2}]
+    assert sorted(await two.offsets.all(), key=str) == [(P0, {"n": 5}), (P1, {"n": 2})]
 
 
-def test_offsets_go_to_the_own_topic_and_then_to_the_workers() -> None:
-    async def main() -> None:
-        two = TwoTopics()
-        await two.offsets.store({K0: b"{}"})
-        assert (written(two.own), written(two.worker)) == ([{K0: b"{}"}], [])
-        two.offsets.stored({K0: b"{}"})
-        await asyncio.sleep(1)
-        assert written(two.worker) == [{K0: b"{}"}]
-        await two.offsets.close()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_offsets_go_to_the_own_topic_and_then_to_the_workers() -> None:
+    two = TwoTopics()
+    await two.offsets.store({K0: b"{}"})
+    assert (written(two.own), written(two.worker)) == ([{K0: b"{}"}], [])
+    two.offsets.stored({K0: b"{}"})
+    await asyncio.sleep(1)
+    assert written(two.worker) == [{K0: b"{}"}]
+    await two.offsets.close()
 
 
-def test_tombstones_go_to_the_workers_topic_first_and_must_get_there() -> None:
-    async def main() -> None:
-        two = TwoTopics()
-        values = {K0: None, K1: b"{}"}
-        two.worker.refusing = RetriableError("no")
-        with pytest.raises(RetriableError):
-            await two.offsets.store(values)
-        assert written(two.own) == []
-        two.worker.refusing = None
+@in_virtual_time
+async def test_tombstones_go_to_the_workers_topic_first_and_must_get_there() -> None:
+    two = TwoTopics()
+    values = {K0: None, K1: b"{}"}
+    two.worker.refusing = RetriableError("no")
+    with pytest.raises(RetriableError):
         await two.offsets.store(values)
-        assert (written(two.worker), written(two.own)) == ([{K0: None}], [values])
-        two.offsets.stored(values)
-        await asyncio.sleep(1)
-        assert written(two.worker)[1:] == [{K1: b"{}"}]
-
-    virtual_time.run(main())
+    assert written(two.own) == []
+    two.worker.refusing = None
+    await two.offsets.store(values)
+    assert (written(two.worker), written(two.own)) == ([{K0: None}], [values])
+    two.offsets.stored(values)
+    await asyncio.sleep(1)
+    assert written(two.worker)[1:] == [{K1: b"{}"}]
 
 
 def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,51 +138,47 @@ def test_what_the_workers_topic_refuses_harms_nobody(caplog: pytest.LogCaptureFi
     assert "could not be written to the worker's topic worker as well: away" in caplog.text
 
 
-def test_the_primary_may_be_written_by_somebody_else() -> None:
-    async def main() -> None:
-        two = TwoTopics()
-        told = []
+@in_virtual_time
+async def test_the_primary_may_be_written_by_somebody_else() -> None:
+    two = TwoTopics()
+    told = []
 
-        async def write(topic: str, values: object) -> None:
-            told.append((topic, values))
+    async def write(topic: str, values: object) -> None:
+        told.append((topic, values))
 
-        two.offsets.written_by(write)
-        await two.offsets.store({K0: b"{}"})
-        assert told == [("own", {K0: b"{}"})]
-        assert two.own.writes == []
-
-    virtual_time.run(main())
+    two.offsets.written_by(write)
+    await two.offsets.store({K0: b"{}"})
+    assert told == [("own", {K0: b"{}"})]
+    assert two.own.writes == []
 
 
-def test_what_many_store_at_once_is_written_together() -> None:
-    async def main() -> None:
-        topic, log = memory_topic()
-        log.slow_s = 1.0
-        keys = [encoded_key(f"c{number}", P0) for number in range(500)]
-        impatient = asyncio.create_task(topic.write({K1: b"{}"}))
-        waiting = [asyncio.create_task(topic.write({key: b"{}"})) for key in keys]
-        await asyncio.sleep(0.5)
-        impatient.cancel()
-        await asyncio.gather(*waiting)
-        assert asyncio.get_running_loop().time() < 2.5
-        assert sorted(record.key for batch in log.writes for record in batch) == sorted([K1, *keys])
-        assert len(log.writes) <= 2
+@in_virtual_time
+async def test_what_many_store_at_once_is_written_together() -> None:
+    topic, log = memory_topic()
+    log.slow_s = 1.0
+    keys = [encoded_key(f"c{number}", P0) for number in range(500)]
+    impatient = asyncio.create_task(topic.write({K1: b"{}"}))
+    waiting = [asyncio.create_task(topic.write({key: b"{}"})) for key in keys]
+    await asyncio.sleep(0.5)
+    impatient.cancel()
+    await asyncio.gather(*waiting)
+    assert asyncio.get_running_loop().time() < 2.5
+    assert sorted(record.key for batch in log.writes for record in batch) == sorted([K1, *keys])
+    assert len(log.writes) <= 2
 
-        log.refusing = RetriableError("away")
-        outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in keys[:3]), return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes] == ["away"] * 3
-        log.refusing = None
-        await topic.write({K0: None})
+    log.refusing = RetriableError("away")
+    outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in keys[:3]), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["away"] * 3
+    log.refusing = None
+    await topic.write({K0: None})
 
-        late = [asyncio.create_task(topic.write({K0: b"{}"}))]
-        await asyncio.sleep(0.3)
-        late.append(asyncio.create_task(topic.write({K1: b"{}"})))
-        await asyncio.sleep(0.3)
-        await topic.stop()
-        await asyncio.wait(late)
-        assert [type(each.exception()) for each in late] == [RetriableError] * 2
-
-    virtual_time.run(main())
+    late = [asyncio.create_task(topic.write({K0: b"{}"}))]
+    await asyncio.sleep(0.3)
+    late.append(asyncio.create_task(topic.write({K1: b"{}"})))
+    await asyncio.sleep(0.3)
+    await topic.stop()
+    await asyncio.wait(late)
+    assert [type(each.exception()) for each in late] == [RetriableError] * 2
 
 
 def refusing(error: Exception, key: bytes) -> tuple[OffsetTopic, list[int]]:
@@ -210,51 +195,46 @@ def refusing(error: Exception, key: bytes) -> tuple[OffsetTopic, list[int]]:
     return OffsetTopic("offsets", MemoryLog, write), attempts
 
 
-def test_one_offset_that_can_never_be_written_is_in_nobody_elses_way() -> None:
-    async def main() -> None:
-        topic, attempts = refusing(PermanentError("too large"), K1)
-        keys = [K0, K1, *(encoded_key(f"c{number}", P0) for number in range(200))]
-        outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in keys), return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes if outcome is not None] == ["too large"]
-        assert str(outcomes[1]) == "too large"
-        assert len(attempts) < 20
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_one_offset_that_can_never_be_written_is_in_nobody_elses_way() -> None:
+    topic, attempts = refusing(PermanentError("too large"), K1)
+    keys = [K0, K1, *(encoded_key(f"c{number}", P0) for number in range(200))]
+    outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in keys), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes if outcome is not None] == ["too large"]
+    assert str(outcomes[1]) == "too large"
+    assert len(attempts) < 20
 
 
-def test_a_topic_that_nobody_may_write_is_asked_once() -> None:
-    async def main() -> None:
-        topic, attempts = refusing(SecurityError("no rights"), K1)
-        outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in (K0, K1)), return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes] == ["no rights"] * 2
-        assert attempts == [2]
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_topic_that_nobody_may_write_is_asked_once() -> None:
+    topic, attempts = refusing(SecurityError("no rights"), K1)
+    outcomes = await asyncio.gather(*(topic.write({key: b"{}"}) for key in (K0, K1)), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["no rights"] * 2
+    assert attempts == [2]
 
 
-def test_what_nobody_waits_for_any_more_is_not_written() -> None:
-    async def main() -> None:
-        topic, log = memory_topic()
-        log.slow_s = 1.0
-        first = asyncio.create_task(topic.write({K0: b"{}"}))
-        await asyncio.sleep(0.1)
-        late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
-        await asyncio.sleep(0.1)
-        late.cancel()
-        await asyncio.gather(first, patient)
-        assert written(log) == [{K0: b"{}"}, {K0: b"2"}]
-        alone = asyncio.create_task(topic.write({K1: b"3"}))
-        again = asyncio.create_task(topic.write({K1: b"4"}))
-        await asyncio.sleep(0)
-        alone.cancel()
-        again.cancel()
-        await asyncio.sleep(5)
-        assert written(log)[2:] == []
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_what_nobody_waits_for_any_more_is_not_written() -> None:
+    topic, log = memory_topic()
+    log.slow_s = 1.0
+    first = asyncio.create_task(topic.write({K0: b"{}"}))
+    await asyncio.sleep(0.1)
+    late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
+    await asyncio.sleep(0.1)
+    late.cancel()
+    await asyncio.gather(first, patient)
+    assert written(log) == [{K0: b"{}"}, {K0: b"2"}]
+    alone = asyncio.create_task(topic.write({K1: b"3"}))
+    again = asyncio.create_task(topic.write({K1: b"4"}))
+    await asyncio.sleep(0)
+    alone.cancel()
+    again.cancel()
+    await asyncio.sleep(5)
+    assert written(log)[2:] == []
 
 
-def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() -> None:
+@in_virtual_time
+async def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() -> None:
     class Retrying(MemoryLog):
         """As the real one: tries again by itself."""
 
@@ -264,38 +244,33 @@ def test_what_nobody_waits_for_any_more_is_left_out_of_the_next_attempt() -> Non
                 await asyncio.sleep(1)
             await super().write(records)
 
-    async def main() -> None:
-        logs: list[Retrying] = []
+    logs: list[Retrying] = []
 
-        def opened(*callbacks: Any) -> Retrying:
-            logs.append(Retrying(*callbacks))
-            return logs[0]
+    def opened(*callbacks: Any) -> Retrying:
+        logs.append(Retrying(*callbacks))
+        return logs[0]
 
-        topic = OffsetTopic("offsets", opened)
-        logs[0].refusing = RetriableError("no leader")
-        late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
-        await asyncio.sleep(2.5)
-        late.cancel()
-        logs[0].refusing = None
-        await patient
-        assert written(logs[0]) == [{K0: b"2"}]
-
-    virtual_time.run(main())
+    topic = OffsetTopic("offsets", opened)
+    logs[0].refusing = RetriableError("no leader")
+    late, patient = asyncio.create_task(topic.write({K1: b"1"})), asyncio.create_task(topic.write({K0: b"2"}))
+    await asyncio.sleep(2.5)
+    late.cancel()
+    logs[0].refusing = None
+    await patient
+    assert written(logs[0]) == [{K0: b"2"}]
 
 
-def test_closing_lets_go_once() -> None:
-    async def main() -> None:
-        released = []
+@in_virtual_time
+async def test_closing_lets_go_once() -> None:
+    released = []
 
-        async def release() -> None:
-            released.append(1)
+    async def release() -> None:
+        released.append(1)
 
-        offsets = ConnectorOffsets("c", memory_topic()[0], None, release)
-        await offsets.close()
-        await offsets.close()
-        assert released == [1]
-
-    virtual_time.run(main())
+    offsets = ConnectorOffsets("c", memory_topic()[0], None, release)
+    await offsets.close()
+    await offsets.close()
+    assert released == [1]
 
 
 def test_a_malformed_offset_is_refused_when_it_is_to_be_stored() -> None:

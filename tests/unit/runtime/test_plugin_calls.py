@@ -19,6 +19,7 @@ from connect.runtime.task_callbacks import TaskCallbacks
 from connect.runtime.traces import Secrets
 from connect.runtime.worker import Worker
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, TestConnector, memory_topic, plugins, record, worker_config
 
 TASK = TaskId("c", 0)
@@ -85,47 +86,41 @@ def broken(breaks: str, raised: BaseException) -> type[Broken]:
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @pytest.mark.parametrize("where", ["constructor", "start", "stop"])
-def test_a_connector_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
-    async def main() -> None:
-        worker, heard = a_worker(broken(where, error))
-        worker.start_connector("c", PROPS, TargetState.STARTED)
-        await asyncio.sleep(0.1)
-        worker.set_target("c", TargetState.PAUSED)
-        await asyncio.sleep(0.1)
-        assert heard.last("c") is State.FAILED
-        assert type(error).__name__ in (heard.traces["c"] or "")
-        await worker.stop()
-        assert heard.last("c") is State.UNASSIGNED
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_connector_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
+    worker, heard = a_worker(broken(where, error))
+    worker.start_connector("c", PROPS, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    worker.set_target("c", TargetState.PAUSED)
+    await asyncio.sleep(0.1)
+    assert heard.last("c") is State.FAILED
+    assert type(error).__name__ in (heard.traces["c"] or "")
+    await worker.stop()
+    assert heard.last("c") is State.UNASSIGNED
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
 @pytest.mark.parametrize("where", ["constructor", "make_task", "run"])
-def test_a_task_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
-    async def main() -> None:
-        worker, heard = a_worker(broken(where, error))
-        worker.start_task(TASK, PROPS, {}, TargetState.STARTED, task_count=1)
-        await asyncio.sleep(0.1)
-        assert heard.last(TASK) is State.FAILED
-        assert type(error).__name__ in (heard.traces[TASK] or "")
-        await worker.stop()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_task_that_wants_to_end_more_than_itself_has_failed(where: str, error: BaseException) -> None:
+    worker, heard = a_worker(broken(where, error))
+    worker.start_task(TASK, PROPS, {}, TargetState.STARTED, task_count=1)
+    await asyncio.sleep(0.1)
+    assert heard.last(TASK) is State.FAILED
+    assert type(error).__name__ in (heard.traces[TASK] or "")
+    await worker.stop()
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
-def test_task_configs_that_want_to_end_more_are_an_error(error: BaseException) -> None:
-    async def main() -> None:
-        worker, heard = a_worker(broken("task_configs", error))
-        worker.start_connector("c", PROPS, TargetState.STARTED)
-        await asyncio.sleep(0.1)
-        with pytest.raises(PluginBroke):
-            await worker.task_configs("c")
-        assert heard.last("c") is State.RUNNING
-        await worker.stop()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_task_configs_that_want_to_end_more_are_an_error(error: BaseException) -> None:
+    worker, heard = a_worker(broken("task_configs", error))
+    worker.start_connector("c", PROPS, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    with pytest.raises(PluginBroke):
+        await worker.task_configs("c")
+    assert heard.last("c") is State.RUNNING
+    await worker.stop()
 
 
 @pytest.mark.parametrize("error", ENDINGS, ids=repr)
@@ -151,22 +146,20 @@ def test_callbacks_that_want_to_end_more_are_told(error: BaseException, caplog: 
     assert "its commit raised an error" in caplog.text
 
 
-def test_who_is_really_cancelled_is() -> None:
-    async def main() -> None:
-        async def call(scope: asyncio.Timeout) -> None:
-            async with scope:
-                with plugin_call("it"):
-                    await asyncio.sleep(10)
+@in_virtual_time
+async def test_who_is_really_cancelled_is() -> None:
+    async def call(scope: asyncio.Timeout) -> None:
+        async with scope:
+            with plugin_call("it"):
+                await asyncio.sleep(10)
 
-        with pytest.raises(TimeoutError):
-            await call(asyncio.timeout(1))
-        calling = asyncio.create_task(call(asyncio.timeout(None)))
-        await asyncio.sleep(1)
-        calling.cancel()
-        await asyncio.wait({calling})
-        assert calling.cancelled()
-
-    virtual_time.run(main())
+    with pytest.raises(TimeoutError):
+        await call(asyncio.timeout(1))
+    calling = asyncio.create_task(call(asyncio.timeout(None)))
+    await asyncio.sleep(1)
+    calling.cancel()
+    await asyncio.wait({calling})
+    assert calling.cancelled()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), ValueError("x")], ids=repr)
@@ -197,36 +190,32 @@ def test_masked_errors_stay_what_they_are() -> None:
         ({"key": "x"}, "dict"),
     ],
 )
-def test_task_configs_that_cannot_be_stored(configs: Any, told: str) -> None:
+@in_virtual_time
+async def test_task_configs_that_cannot_be_stored(configs: Any, told: str) -> None:
     class Wrong(TestConnector):
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             found: list[Mapping[str, str]] = configs
             return found
 
-    async def main() -> None:
-        worker, _ = a_worker(Wrong)
-        worker.start_connector("c", PROPS, TargetState.STARTED)
-        await asyncio.sleep(0.1)
-        with pytest.raises(PermanentError, match="cannot be stored") as raised:
-            await worker.task_configs("c")
-        assert told in str(raised.value)
-        assert "\udcff" not in str(raised.value)
-        await worker.stop()
-
-    virtual_time.run(main())
+    worker, _ = a_worker(Wrong)
+    worker.start_connector("c", PROPS, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    with pytest.raises(PermanentError, match="cannot be stored") as raised:
+        await worker.task_configs("c")
+    assert told in str(raised.value)
+    assert "\udcff" not in str(raised.value)
+    await worker.stop()
 
 
-def test_secrets_are_not_in_what_asking_for_tasks_raises() -> None:
+@in_virtual_time
+async def test_secrets_are_not_in_what_asking_for_tasks_raises() -> None:
     class Wrong(TestConnector):
         async def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
             raise RetriableError("login with hunter2 refused")
 
-    async def main() -> None:
-        worker, _ = a_worker(Wrong)
-        worker.start_connector("c", {**PROPS, "producer.override.ssl.key.password": "hunter2"}, TargetState.STARTED)
-        await asyncio.sleep(0.1)
-        with pytest.raises(RetriableError, match=r"^login with \[hidden\] refused$"):
-            await worker.task_configs("c")
-        await worker.stop()
-
-    virtual_time.run(main())
+    worker, _ = a_worker(Wrong)
+    worker.start_connector("c", {**PROPS, "producer.override.ssl.key.password": "hunter2"}, TargetState.STARTED)
+    await asyncio.sleep(0.1)
+    with pytest.raises(RetriableError, match=r"^login with \[hidden\] refused$"):
+        await worker.task_configs("c")
+    await worker.stop()

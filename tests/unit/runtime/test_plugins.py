@@ -20,8 +20,7 @@ from connect.runtime.worker_check import check_worker
 from tests.unit.core.test_worker_config import SMALLEST
 
 OWN = ConfigDef.of(
-    Setting("file", Type.STRING, None, "A file."),
-    Setting("tasks.max", Type.INT, 7, "Its own idea of a default."),
+    Setting("file", Type.STRING, None, "A file."), Setting("tasks.max", Type.INT, 7, "Its own idea of a default.")
 )
 
 
@@ -186,9 +185,7 @@ def test_what_is_made_is_of_its_kind() -> None:
 def points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """Entry points of one package in all groups: name to what it leads to."""
     monkeypatch.setattr(
-        entry_points,
-        "entry_points",
-        lambda group: [EntryPoint(name, value, group) for name, value in values.items()],
+        entry_points, "entry_points", lambda group: [EntryPoint(name, value, group) for name, value in values.items()]
     )
 
 

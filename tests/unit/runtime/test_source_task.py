@@ -24,6 +24,7 @@ from connect.runtime.topic_creation import TopicCreation
 from connect.runtime.traces import Secrets
 from connect.runtime.transformations import make_chain
 from tests.kit import virtual_time
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import Heard, ObedientProducer, TestConnector, memory_topic, plugins, record, worker_config
 
 TASK = TaskId("c", 0)
@@ -106,94 +107,83 @@ class Stand:
         return [each.value for each in self.producer.sent]
 
 
-def test_from_start_to_end() -> None:
-    async def main() -> None:
-        task = Scripted([record(1), record(2)], None, [], [record(3)])
-        stand = Stand(task)
-        await asyncio.sleep(1)
-        assert stand.sent == [b"v1", b"v2", b"v3"]
-        assert task.props == task.context.configs == {"own": "config"}
-        assert await task.context.offset_reader.offset({"p": 0}) is None
-        assert task.context.transaction_context is None
-        assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
-        assert task.log == ["start", "waiting", "stop"]
-        assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 3}
-        counters = stand.runner.counters
-        assert (counters.polled, counters.written, counters.active) == (3, 3, 0)
-        assert (counters.batch_records.recorded, counters.batch_records.most(counters.clock())) == (2, 2)
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_from_start_to_end() -> None:
+    task = Scripted([record(1), record(2)], None, [], [record(3)])
+    stand = Stand(task)
+    await asyncio.sleep(1)
+    assert stand.sent == [b"v1", b"v2", b"v3"]
+    assert task.props == task.context.configs == {"own": "config"}
+    assert await task.context.offset_reader.offset({"p": 0}) is None
+    assert task.context.transaction_context is None
+    assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
+    assert task.log == ["start", "waiting", "stop"]
+    assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 3}
+    counters = stand.runner.counters
+    assert (counters.polled, counters.written, counters.active) == (3, 3, 0)
+    assert (counters.batch_records.recorded, counters.batch_records.most(counters.clock())) == (2, 2)
 
 
-def test_an_empty_poll_does_not_spin() -> None:
+@in_virtual_time
+async def test_an_empty_poll_does_not_spin() -> None:
     class Careless(Scripted):
         count = 0
 
         async def poll(self) -> None:
             self.count += 1
 
-    async def main() -> None:
-        task = Careless()
-        stand = Stand(task)
-        await asyncio.sleep(1)
-        assert 10 < task.count <= 201
-        await stand.stop()
-
-    virtual_time.run(main())
+    task = Careless()
+    stand = Stand(task)
+    await asyncio.sleep(1)
+    assert 10 < task.count <= 201
+    await stand.stop()
 
 
-def test_a_retriable_poll_is_called_again() -> None:
-    async def main() -> None:
-        task = Scripted(RetriableError("away"), [record(1)])
-        stand = Stand(task)
-        await asyncio.sleep(1)
-        assert stand.sent == [b"v1"]
-        assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_retriable_poll_is_called_again() -> None:
+    task = Scripted(RetriableError("away"), [record(1)])
+    stand = Stand(task)
+    await asyncio.sleep(1)
+    assert stand.sent == [b"v1"]
+    assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
 
 
-def test_any_other_error_fails_the_task_and_what_arrived_is_stored() -> None:
-    async def main() -> None:
-        task = Scripted([record(1)], ValueError("no more"))
-        stand = Stand(task)
-        await stand.running
-        assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
-        trace = stand.heard.traces[TASK]
-        assert trace is not None
-        assert "ValueError: no more" in trace
-        assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
-        assert task.log[-1] == "stop"
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_any_other_error_fails_the_task_and_what_arrived_is_stored() -> None:
+    task = Scripted([record(1)], ValueError("no more"))
+    stand = Stand(task)
+    await stand.running
+    assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
+    trace = stand.heard.traces[TASK]
+    assert trace is not None
+    assert "ValueError: no more" in trace
+    assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
+    assert task.log[-1] == "stop"
 
 
-def test_a_time_out_of_the_task_itself_is_an_error() -> None:
-    async def main() -> None:
-        stand = Stand(Scripted(TimeoutError("the task's own")))
-        await stand.running
-        assert stand.heard.last(TASK) is State.FAILED
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_time_out_of_the_task_itself_is_an_error() -> None:
+    stand = Stand(Scripted(TimeoutError("the task's own")))
+    await stand.running
+    assert stand.heard.last(TASK) is State.FAILED
 
 
-def test_a_task_that_does_not_start() -> None:
+@in_virtual_time
+async def test_a_task_that_does_not_start() -> None:
     class Refusing(Scripted):
         async def start(self, props: Mapping[str, str]) -> None:
             raise PermanentError("no such file")
 
-    async def main() -> None:
-        task = Refusing()
-        stand = Stand(task)
-        await stand.running
-        assert stand.heard.of(TASK) == [State.FAILED]
-        assert task.log == ["stop"]
-        assert stand.producer.closed_with_s == 30
-
-    virtual_time.run(main())
+    task = Refusing()
+    stand = Stand(task)
+    await stand.running
+    assert stand.heard.of(TASK) == [State.FAILED]
+    assert task.log == ["stop"]
+    assert stand.producer.closed_with_s == 30
 
 
-def test_pause_finishes_the_batch_and_resume_goes_on() -> None:
+@in_virtual_time
+async def test_pause_finishes_the_batch_and_resume_goes_on() -> None:
     class Ticking(Scripted):
         number = 0
 
@@ -202,40 +192,36 @@ def test_pause_finishes_the_batch_and_resume_goes_on() -> None:
             self.number += 1
             return [record(self.number)]
 
-    async def main() -> None:
-        stand = Stand(Ticking())
-        await asyncio.sleep(1.05)
-        stand.runner.control.set_target(TargetState.PAUSED)
-        await asyncio.sleep(1)
-        assert len(stand.sent) == 11
-        await asyncio.sleep(5)
-        assert len(stand.sent) == 11
-        stand.runner.control.set_target(TargetState.STARTED)
-        await asyncio.sleep(1.05)
-        assert len(stand.sent) == 21
-        assert await stand.stop() == [State.RUNNING, State.PAUSED, State.RUNNING, State.UNASSIGNED]
-
-    virtual_time.run(main())
+    stand = Stand(Ticking())
+    await asyncio.sleep(1.05)
+    stand.runner.control.set_target(TargetState.PAUSED)
+    await asyncio.sleep(1)
+    assert len(stand.sent) == 11
+    await asyncio.sleep(5)
+    assert len(stand.sent) == 11
+    stand.runner.control.set_target(TargetState.STARTED)
+    await asyncio.sleep(1.05)
+    assert len(stand.sent) == 21
+    assert await stand.stop() == [State.RUNNING, State.PAUSED, State.RUNNING, State.UNASSIGNED]
 
 
-def test_a_task_that_is_made_paused_starts_when_it_is_resumed() -> None:
-    async def main() -> None:
-        task = Scripted([record(1)])
-        stand = Stand(task, target=TargetState.PAUSED)
-        await asyncio.sleep(1)
-        assert (stand.heard.of(TASK), task.log, stand.producer.log) == ([State.PAUSED], [], [])
-        stand.runner.control.set_target(TargetState.STARTED)
-        await asyncio.sleep(1)
-        assert stand.sent == [b"v1"]
-        assert await stand.stop() == [State.PAUSED, State.RUNNING, State.UNASSIGNED]
-        again = Stand(Scripted(), target=TargetState.PAUSED)
-        await asyncio.sleep(1)
-        assert await again.stop() == [State.PAUSED, State.UNASSIGNED]
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_task_that_is_made_paused_starts_when_it_is_resumed() -> None:
+    task = Scripted([record(1)])
+    stand = Stand(task, target=TargetState.PAUSED)
+    await asyncio.sleep(1)
+    assert (stand.heard.of(TASK), task.log, stand.producer.log) == ([State.PAUSED], [], [])
+    stand.runner.control.set_target(TargetState.STARTED)
+    await asyncio.sleep(1)
+    assert stand.sent == [b"v1"]
+    assert await stand.stop() == [State.PAUSED, State.RUNNING, State.UNASSIGNED]
+    again = Stand(Scripted(), target=TargetState.PAUSED)
+    await asyncio.sleep(1)
+    assert await again.stop() == [State.PAUSED, State.UNASSIGNED]
 
 
-def test_what_was_polled_when_the_stop_came_is_still_sent() -> None:
+@in_virtual_time
+async def test_what_was_polled_when_the_stop_came_is_still_sent() -> None:
     class LastWord(Scripted):
         async def poll(self) -> Sequence[SourceRecord]:
             try:
@@ -244,42 +230,38 @@ def test_what_was_polled_when_the_stop_came_is_still_sent() -> None:
                 self.log.append("told")
             return []
 
-    async def main() -> None:
-        task = LastWord()
-        stand = Stand(task)
-        await asyncio.sleep(1)
-        began_s = asyncio.get_running_loop().time()
-        assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
-        assert asyncio.get_running_loop().time() - began_s < 0.1
-        assert task.log == ["start", "told", "stop"]
+    task = LastWord()
+    stand = Stand(task)
+    await asyncio.sleep(1)
+    began_s = asyncio.get_running_loop().time()
+    assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
+    assert asyncio.get_running_loop().time() - began_s < 0.1
+    assert task.log == ["start", "told", "stop"]
 
-        class Finishing(Scripted):
-            async def poll(self) -> Sequence[SourceRecord]:
-                stand.runner.stop()
-                return [record(1)]
+    class Finishing(Scripted):
+        async def poll(self) -> Sequence[SourceRecord]:
+            stand.runner.stop()
+            return [record(1)]
 
-        stand = Stand(Finishing())
-        await stand.running
-        assert stand.sent == [b"v1"]
-
-    virtual_time.run(main())
+    stand = Stand(Finishing())
+    await stand.running
+    assert stand.sent == [b"v1"]
 
 
-def test_a_record_that_is_not_taken_is_sent_again_with_the_rest_of_its_batch() -> None:
-    async def main() -> None:
-        stand = Stand(Scripted([record(1), record(2), record(3)]))
-        stand.producer.refusing.extend([RetriableError("no room"), RetriableError("no room")])
-        await asyncio.sleep(0.05)
-        assert stand.sent == []
-        await asyncio.sleep(1)
-        assert stand.sent == [b"v1", b"v2", b"v3"]
-        await stand.stop()
-        assert stand.runner.counters.polled == stand.runner.counters.written == 3
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_record_that_is_not_taken_is_sent_again_with_the_rest_of_its_batch() -> None:
+    stand = Stand(Scripted([record(1), record(2), record(3)]))
+    stand.producer.refusing.extend([RetriableError("no room"), RetriableError("no room")])
+    await asyncio.sleep(0.05)
+    assert stand.sent == []
+    await asyncio.sleep(1)
+    assert stand.sent == [b"v1", b"v2", b"v3"]
+    await stand.stop()
+    assert stand.runner.counters.polled == stand.runner.counters.written == 3
 
 
-def test_transforms_change_and_drop_records() -> None:
+@in_virtual_time
+async def test_transforms_change_and_drop_records() -> None:
     props = {
         "transforms": "route, drop",
         "transforms.route.type": "RegexRouter",
@@ -293,14 +275,11 @@ def test_transforms_change_and_drop_records() -> None:
         "predicates.named.pattern": "x-a.*",
     }
 
-    async def main() -> None:
-        stand = Stand(Scripted([record(1, topic="a1"), record(2, topic="b1"), record(3, topic="a2")]), props)
-        await asyncio.sleep(1)
-        assert [each.topic for each in stand.producer.sent] == ["x-a1", "x-a2"]
-        await stand.stop()
-        assert (stand.runner.counters.written, stand.runner.counters.active) == (2, 0)
-
-    virtual_time.run(main())
+    stand = Stand(Scripted([record(1, topic="a1"), record(2, topic="b1"), record(3, topic="a2")]), props)
+    await asyncio.sleep(1)
+    assert [each.topic for each in stand.producer.sent] == ["x-a1", "x-a2"]
+    await stand.stop()
+    assert (stand.runner.counters.written, stand.runner.counters.active) == (2, 0)
 
 
 class Unconvertible(str):
@@ -314,64 +293,56 @@ BAD = SourceRecord({"p": 0}, {"n": 2}, "t", Unconvertible())
 
 
 @pytest.mark.parametrize("tolerates", [True, False])
-def test_a_record_that_cannot_be_converted(tolerates: bool) -> None:
-    async def main() -> None:
-        errors = ErrorSettings(tolerates_all=tolerates)
-        props = {"value.converter": "org.apache.kafka.connect.converters.LongConverter"}
-        good = SourceRecord({"p": 0}, {"n": 3}, "t", 7)
-        stand = Stand(Scripted([BAD, good]), props, errors)
-        await asyncio.sleep(1)
-        if tolerates:
-            assert stand.sent == [bytes(7) + b"\x07"]
-            assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
-            assert stand.runner.counters.skipped == 1
-        else:
-            assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
-            assert "Tolerance exceeded in error handler" in (stand.heard.traces[TASK] or "")
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_record_that_cannot_be_converted(tolerates: bool) -> None:
+    errors = ErrorSettings(tolerates_all=tolerates)
+    props = {"value.converter": "org.apache.kafka.connect.converters.LongConverter"}
+    good = SourceRecord({"p": 0}, {"n": 3}, "t", 7)
+    stand = Stand(Scripted([BAD, good]), props, errors)
+    await asyncio.sleep(1)
+    if tolerates:
+        assert stand.sent == [bytes(7) + b"\x07"]
+        assert await stand.stop() == [State.RUNNING, State.UNASSIGNED]
+        assert stand.runner.counters.skipped == 1
+    else:
+        assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
+        assert "Tolerance exceeded in error handler" in (stand.heard.traces[TASK] or "")
 
 
 @pytest.mark.parametrize(("timestamp_ms", "sent"), [(None, None), (-1, None), (0, 0), (17, 17)])
-def test_timestamps(timestamp_ms: int | None, sent: int | None) -> None:
-    async def main() -> None:
-        stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=timestamp_ms)]))
-        await asyncio.sleep(1)
-        assert [each.timestamp_ms for each in stand.producer.sent] == [sent]
-        await stand.stop()
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_timestamps(timestamp_ms: int | None, sent: int | None) -> None:
+    stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=timestamp_ms)]))
+    await asyncio.sleep(1)
+    assert [each.timestamp_ms for each in stand.producer.sent] == [sent]
+    await stand.stop()
 
 
-def test_a_timestamp_below_minus_one_fails_the_task() -> None:
-    async def main() -> None:
-        stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=-2)]))
-        await asyncio.sleep(1)
-        assert stand.heard.last(TASK) is State.FAILED
-
-    virtual_time.run(main())
+@in_virtual_time
+async def test_a_timestamp_below_minus_one_fails_the_task() -> None:
+    stand = Stand(Scripted([SourceRecord({}, {}, "t", "v", timestamp_ms=-2)]))
+    await asyncio.sleep(1)
+    assert stand.heard.last(TASK) is State.FAILED
 
 
-def test_an_abandoned_task_is_not_heard_of_again() -> None:
+@in_virtual_time
+async def test_an_abandoned_task_is_not_heard_of_again() -> None:
     class Stuck(Scripted):
         async def stop(self) -> None:
             self.log.append("stuck")
             await asyncio.sleep(1000)
 
-    async def main() -> None:
-        task = Stuck()
-        stand = Stand(task)
-        await asyncio.sleep(1)
-        stand.runner.stop()
-        await asyncio.sleep(5)
-        assert not stand.running.done()
-        stand.runner.abandon()
-        await asyncio.wait({stand.running})
-        assert stand.heard.of(TASK) == [State.RUNNING]
-        assert task.log[-1] == "stuck"
-        assert stand.producer.closed_with_s == 0
-
-    virtual_time.run(main())
+    task = Stuck()
+    stand = Stand(task)
+    await asyncio.sleep(1)
+    stand.runner.stop()
+    await asyncio.sleep(5)
+    assert not stand.running.done()
+    stand.runner.abandon()
+    await asyncio.wait({stand.running})
+    assert stand.heard.of(TASK) == [State.RUNNING]
+    assert task.log[-1] == "stuck"
+    assert stand.producer.closed_with_s == 0
 
 
 def _goes_on_at_the_old_place(stand: Stand) -> None:
@@ -390,31 +361,30 @@ async def _deaf(until_s: float) -> None:
             continue
 
 
-def test_what_a_deaf_task_has_sent_is_not_stored_over_its_successors_offsets() -> None:
+@in_virtual_time
+async def test_what_a_deaf_task_has_sent_is_not_stored_over_its_successors_offsets() -> None:
     class Deaf(Scripted):
         async def stop(self) -> None:
             await _deaf(until_s=500)
 
-    async def main() -> None:
-        stand = Stand(Deaf([record(1)]))
-        stand.producer.acks_at_once = False
-        await asyncio.sleep(1)
-        stand.runner.stop()
-        await asyncio.sleep(10)
-        stand.runner.abandon()
-        stand.runner.abandon()
-        await asyncio.sleep(0.1)
-        assert stand.producer.closed_with_s == 0
-        assert stand.runner.unfinished() == [stand.running]
-        _goes_on_at_the_old_place(stand)
-        await asyncio.sleep(200)
-        assert stand.offsets.writes == []
-        assert stand.heard.of(TASK) == [State.RUNNING]
-
-    virtual_time.run(main())
+    stand = Stand(Deaf([record(1)]))
+    stand.producer.acks_at_once = False
+    await asyncio.sleep(1)
+    stand.runner.stop()
+    await asyncio.sleep(10)
+    stand.runner.abandon()
+    stand.runner.abandon()
+    await asyncio.sleep(0.1)
+    assert stand.producer.closed_with_s == 0
+    assert stand.runner.unfinished() == [stand.running]
+    _goes_on_at_the_old_place(stand)
+    await asyncio.sleep(200)
+    assert stand.offsets.writes == []
+    assert stand.heard.of(TASK) == [State.RUNNING]
 
 
-def test_a_task_that_comes_back_after_it_was_abandoned_stores_nothing() -> None:
+@in_virtual_time
+async def test_a_task_that_comes_back_after_it_was_abandoned_stores_nothing() -> None:
     class Late(Scripted):
         async def poll(self) -> Sequence[SourceRecord]:
             self.log.append("poll")
@@ -427,39 +397,34 @@ def test_a_task_that_comes_back_after_it_was_abandoned_stores_nothing() -> None:
                 await asyncio.sleep(100)
             return [record(2)]
 
-    async def main() -> None:
-        stand = Stand(Late())
-        stand.producer.acks_at_once = False
-        await asyncio.sleep(1)
-        stand.runner.stop()
-        await asyncio.sleep(1)
-        stand.runner.abandon()
-        await asyncio.sleep(1)
-        _goes_on_at_the_old_place(stand)
-        await asyncio.wait({stand.running})
-        assert stand.offsets.writes == []
-        assert stand.heard.of(TASK) == [State.RUNNING]
-
-    virtual_time.run(main())
+    stand = Stand(Late())
+    stand.producer.acks_at_once = False
+    await asyncio.sleep(1)
+    stand.runner.stop()
+    await asyncio.sleep(1)
+    stand.runner.abandon()
+    await asyncio.sleep(1)
+    _goes_on_at_the_old_place(stand)
+    await asyncio.wait({stand.running})
+    assert stand.offsets.writes == []
+    assert stand.heard.of(TASK) == [State.RUNNING]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=repr)
-def test_a_poll_that_wants_to_end_more_than_its_task_fails_it(error: BaseException) -> None:
+@in_virtual_time
+async def test_a_poll_that_wants_to_end_more_than_its_task_fails_it(error: BaseException) -> None:
     class Broken(Scripted):
         async def poll(self) -> Sequence[SourceRecord] | None:
             if self.polls:
                 return await super().poll()
             raise error
 
-    async def main() -> None:
-        task = Broken([record(1)])
-        stand = Stand(task)
-        await asyncio.wait({stand.running})
-        assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
-        assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
-        assert task.log[-1] == "stop"
-
-    virtual_time.run(main())
+    task = Broken([record(1)])
+    stand = Stand(task)
+    await asyncio.wait({stand.running})
+    assert stand.heard.of(TASK) == [State.RUNNING, State.FAILED]
+    assert await ConnectorOffsets("c", stand.topic).offset({"p": 0}) == {"n": 1}
+    assert task.log[-1] == "stop"
 
 
 def test_secrets_are_not_in_the_log_of_a_poll_that_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:

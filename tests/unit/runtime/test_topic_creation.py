@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -60,52 +59,40 @@ class FakeAdmin:
         ("else", NewTopic("else", 1, -1)),
     ],
 )
-def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: NewTopic) -> None:
-    async def main() -> None:
-        admin = FakeAdmin()
-        creation = TopicCreation(topic_groups(PROPS), admin)
-        await creation.ensure(topic)
-        await creation.ensure(topic)
-        assert (admin.asked, admin.described) == ([wanted], 1)
-        await creation.close()
-        assert admin.closed
-
-    asyncio.run(main())
+async def test_the_first_group_that_matches_makes_the_topic(topic: str, wanted: NewTopic) -> None:
+    admin = FakeAdmin()
+    creation = TopicCreation(topic_groups(PROPS), admin)
+    await creation.ensure(topic)
+    await creation.ensure(topic)
+    assert (admin.asked, admin.described) == ([wanted], 1)
+    await creation.close()
+    assert admin.closed
 
 
-def test_what_is_there_is_not_made() -> None:
-    async def main() -> None:
-        admin = FakeAdmin("t")
-        await TopicCreation(topic_groups(PROPS), admin).ensure("t")
-        assert admin.asked == []
-
-    asyncio.run(main())
+async def test_what_is_there_is_not_made() -> None:
+    admin = FakeAdmin("t")
+    await TopicCreation(topic_groups(PROPS), admin).ensure("t")
+    assert admin.asked == []
 
 
-def test_without_its_keys_nothing_is_made() -> None:
-    async def main() -> None:
-        admin = FakeAdmin()
-        assert topic_groups({"name": "c"}) == []
-        await TopicCreation([], admin).ensure("t")
-        await TopicCreation(topic_groups(PROPS), None).ensure("t")
-        assert admin.described == 0
-
-    asyncio.run(main())
+async def test_without_its_keys_nothing_is_made() -> None:
+    admin = FakeAdmin()
+    assert topic_groups({"name": "c"}) == []
+    await TopicCreation([], admin).ensure("t")
+    await TopicCreation(topic_groups(PROPS), None).ensure("t")
+    assert admin.described == 0
 
 
-def test_outcomes() -> None:
-    async def main() -> None:
-        admin = FakeAdmin()
-        creation = TopicCreation(topic_groups(PROPS), admin)
-        admin.outcomes = [RetriableError("no answer"), PermanentError("CREATE is missing"), TopicExists("there")]
-        with pytest.raises(RetriableError):
-            await creation.ensure("t")
-        with pytest.raises(PermanentError, match=r"Task failed to create new topic t\. .* CREATE is missing"):
-            await creation.ensure("t")
+async def test_outcomes() -> None:
+    admin = FakeAdmin()
+    creation = TopicCreation(topic_groups(PROPS), admin)
+    admin.outcomes = [RetriableError("no answer"), PermanentError("CREATE is missing"), TopicExists("there")]
+    with pytest.raises(RetriableError):
         await creation.ensure("t")
-        assert len(admin.asked) == 3
-
-    asyncio.run(main())
+    with pytest.raises(PermanentError, match=r"Task failed to create new topic t\. .* CREATE is missing"):
+        await creation.ensure("t")
+    await creation.ensure("t")
+    assert len(admin.asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,7 @@ from connect.api.connector import Props
 from connect.api.convert import Converter, HeaderConverter, Transformation
 from connect.api.plugins import PluginDescription, PluginKind
 from connect.api.source import ExactlyOnceSupport, SourceConnector, TransactionBoundaries
-from connect.core.config import (
-    REQUIRED,
-    AtLeast,
-    ConfigDef,
-    ConfigValue,
-    Importance,
-    Setting,
-    Type,
-)
+from connect.core.config import REQUIRED, AtLeast, ConfigDef, ConfigValue, Importance, Setting, Type
 from connect.core.errors import ConfigError, PermanentError, RetriableError
 from connect.core.herding import BadRequest, Config, ConfigInfo, ConfigInfos
 from connect.core.worker_config import WorkerConfig
@@ -253,44 +245,27 @@ async def test_aliases_bring_their_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("props", "expected"),
+    ("props", "key", "error"),
     [
+        ({}, "type", 'Missing required configuration "transforms.t.type" which has no default value.'),
         (
-            {},
-            {"transforms.t.type": ('Missing required configuration "transforms.t.type" which has no default value.',)},
+            {"type": "nope"},
+            "type",
+            "Invalid value nope for configuration transforms.t.type: Class nope could not be found.",
         ),
+        ({"type": "x.y.Even"}, "type", "Class class x.y.Even does not implement the Transformation interface"),
+        ({"type": "Hoist"}, "field", 'Missing required configuration "transforms.t.field" which has no default value.'),
         (
-            {"transforms.t.type": "nope"},
-            {
-                "transforms.t.type": (
-                    "Invalid value nope for configuration transforms.t.type: Class nope could not be found.",
-                )
-            },
+            {"type": "Hoist", "field": "f", "depth": "0"},
+            "depth",
+            "Invalid value 0 for configuration depth: Value must be at least 1",
         ),
-        (
-            {"transforms.t.type": "x.y.Even"},
-            {"transforms.t.type": ("Class class x.y.Even does not implement the Transformation interface",)},
-        ),
-        (
-            {"transforms.t.type": "Hoist"},
-            {
-                "transforms.t.field": (
-                    'Missing required configuration "transforms.t.field" which has no default value.',
-                )
-            },
-        ),
-        (
-            {"transforms.t.type": "Hoist", "transforms.t.field": "f", "transforms.t.depth": "0"},
-            {"transforms.t.depth": ("Invalid value 0 for configuration depth: Value must be at least 1",)},
-        ),
-        (
-            {"transforms.t.type": "Hoist", "transforms.t.field": "f", "transforms.t.negate": "true"},
-            {"transforms.t.type": (NEGATED,)},
-        ),
+        ({"type": "Hoist", "field": "f", "negate": "true"}, "type", NEGATED),
     ],
 )
-async def test_mistakes_in_aliases(props: dict[str, str], expected: dict[str, tuple[str, ...]]) -> None:
-    assert errors(await validated({**GOOD, "transforms": "t", **props})) == expected
+async def test_mistakes_in_aliases(props: dict[str, str], key: str, error: str) -> None:
+    written = {f"transforms.t.{name}": value for name, value in props.items()}
+    assert errors(await validated({**GOOD, "transforms": "t", **written})) == {f"transforms.t.{key}": (error,)}
 
 
 @pytest.mark.parametrize(

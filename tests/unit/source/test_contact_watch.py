@@ -31,9 +31,7 @@ class FakeCluster:
             raise self.error
 
 
-def test_a_cluster_that_stands_still_is_known_within_ten_seconds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_cluster_that_stands_still_is_known_within_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock = asyncio.get_running_loop().time
         source, target = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")

@@ -50,9 +50,7 @@ class Both:
         self.source = Brokers(topic("orders", NEW), topic("clicks", NEW))
         self.target = Brokers(topic("us.orders", THERE), topic("us.clicks", THERE))
         self.pairing = Pairing(
-            "us.{}".format,
-            (cast(Cluster, self.source), cast(Cluster, self.target)),
-            cast(Admin, self.target),
+            "us.{}".format, (cast(Cluster, self.source), cast(Cluster, self.target)), cast(Admin, self.target)
         )
 
     async def renew(self, *entries: Entry) -> None:

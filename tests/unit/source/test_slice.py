@@ -20,13 +20,7 @@ from connectors.dataplane.plan import PartitionPlan, PartitionProgress, Producer
 from connectors.dataplane.resume import Resumed
 from connectors.source import slice as slice_module
 from connectors.source.links import LinkServer, LinkSettings, ServedLink, SliceRefused, SliceSilent, Ticket
-from connectors.source.slice import (
-    SliceDefect,
-    SliceFenced,
-    SliceHandle,
-    SliceLost,
-    TransformsRefused,
-)
+from connectors.source.slice import SliceDefect, SliceFenced, SliceHandle, SliceLost, TransformsRefused
 from connectors.spark.engine import ExecutorsUnfit, Job, SliceCrashed, SparkEngine
 from connectors.spark.settings import SparkSettings
 from tests.kit.one_loop import OneLoop

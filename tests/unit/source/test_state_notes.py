@@ -57,11 +57,7 @@ async def test_what_changes_is_stored_once_and_what_is_copied_again_forgotten() 
     entries[1].wait("no leader")
     for _ in range(3):
         assert await notes.note()
-    assert records.reasons() == {
-        1: "waiting: no leader",
-        2: "source-gap: its source begins later",
-        7: "stopped: old",
-    }
+    assert records.reasons() == {1: "waiting: no leader", 2: "source-gap: its source begins later", 7: "stopped: old"}
     assert records.writes == 2
 
 

@@ -118,8 +118,7 @@ class Topics:
 #: Of each commit: how many records were copied before it, behind how many of the source that were not; what it writes;
 #: whether a successor takes over behind it, cleanly (c) or not (u).
 STEPS = st.lists(
-    st.tuples(st.integers(1, 9), st.sampled_from([0, 2]), st.sampled_from(Scope), st.sampled_from("---uc")),
-    max_size=25,
+    st.tuples(st.integers(1, 9), st.sampled_from([0, 2]), st.sampled_from(Scope), st.sampled_from("---uc")), max_size=25
 )
 
 

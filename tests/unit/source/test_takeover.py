@@ -147,10 +147,7 @@ async def test_only_what_was_not_handed_over_is_fenced_and_proves_its_place(targ
 
 
 async def test_tasks_fence_one_after_the_other(target: Target) -> None:
-    await asyncio.gather(
-        target.take(OWN, {A: stored(A, OTHER)}),
-        target.take(OTHER, {B: stored(B, OWN)}),
-    )
+    await asyncio.gather(target.take(OWN, {A: stored(A, OTHER)}), target.take(OTHER, {B: stored(B, OWN)}))
     assert len(target.fenced) == 2
     assert target.most_at_once == 1
 

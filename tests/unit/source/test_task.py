@@ -215,35 +215,24 @@ async def test_a_stop_does_not_wait_for_a_takeover(world: World) -> None:
 
 
 async def test_a_stop_hands_over(world: World) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: bool(world.went))
-    assert [commit.position.is_handed_over for commit in world.commits] == [False], "stored before it may write"
-    assert [each.holds for each in world.slices] == [world.is_ours], "its lease is renewed while the work is ours"
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world):
+        assert [commit.position.is_handed_over for commit in world.commits] == [False], "stored before it may write"
+        assert [each.holds for each in world.slices] == [world.is_ours], "its lease is renewed while the work is ours"
     assert world.commits[-1].position.is_handed_over
 
 
 async def test_a_slice_that_does_not_come_up_leaves_the_present_one_alone(world: World) -> None:
-    one = world.task(epoch_ms=1)
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: bool(world.went))
-    world.refusals = [SliceLost("no slot"), RetriableError("no broker")]
-    went = len(world.went)
-    await world.until(lambda: not world.refusals and len(world.went) > went)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world, epoch_ms=1):
+        world.refusals = [SliceLost("no slot"), RetriableError("no broker")]
+        went = len(world.went)
+        await world.until(lambda: not world.refusals and len(world.went) > went)
     assert world.taken_over == [False], "no takeover but the first"
 
 
 async def test_a_successor_without_a_slot_starts_after_a_clean_end_of_its_predecessor(world: World) -> None:
     world.has_one_slot = True
-    one = world.task(epoch_ms=1)
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) >= 3)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world, epoch_ms=1):
+        await world.until(lambda: len(world.went) >= 3)
     assert world.taken_over == [False], "no takeover but the first"
     assert [epoch for epoch, *_ in world.went[:3]] == [1, 2, 3]
     assert world.warmed[1] == {(PAIR.source, PAIR.target)}
@@ -251,13 +240,9 @@ async def test_a_successor_without_a_slot_starts_after_a_clean_end_of_its_predec
 
 async def test_a_stop_between_two_slices_hands_over(world: World) -> None:
     world.has_one_slot = True
-    one = world.task(epoch_ms=1)
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.slot_is_given.clear()
-    await world.until(lambda: world.slices[0].is_closed)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world, epoch_ms=1):
+        world.slot_is_given.clear()
+        await world.until(lambda: world.slices[0].is_closed)
     assert len(world.went) == 1
     assert world.commits[-1].position.is_handed_over
     assert all(each.is_closed for each in world.slices)
@@ -265,12 +250,9 @@ async def test_a_stop_between_two_slices_hands_over(world: World) -> None:
 
 async def test_a_claim_is_renewed_before_brokers_forget_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "_CLAIM_AGAIN_S", 0.0)
-    one = world.task(epoch_ms=1)
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) >= 3)
-    assert not any(commit.position.is_handed_over for commit in world.commits), "another task would copy it as well"
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world, epoch_ms=1):
+        await world.until(lambda: len(world.went) >= 3)
+        assert not any(commit.position.is_handed_over for commit in world.commits), "another task would copy it as well"
     assert world.taken_over[:3] == [False, True, True], "cleanly: nothing is fenced"
     assert [epoch for _, epoch, _ in world.went[:3]] == [1, 2, 3]
 
@@ -289,21 +271,17 @@ async def test_a_partition_that_waits_is_taken_over_between_two_slices(
     monkeypatch.setattr(reach, "_LOOK_AGAIN_S", 0.001)
     world.pairs, world.away = [PAIR, OTHER_PAIR], away
     world.stored = {OTHER: Start(UNCLEAN, 99, False)}
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    await asyncio.sleep(0.05)
-    assert len(world.went) == 1
-    assert [view.state for view in one.view(0)] == ["running", "waiting"]
-    assert {commit.position.source_partition for commit in world.commits} == {0}
-    away.clear()
-    await world.until(lambda: len(world.went) == 2)
-    assert world.taken_over == [False, False, True, False]
-    assert world.starts[-1][OTHER] == Start(UNCLEAN, 99, False), "as the store told it"
-    assert [len(sequences) for _, _, sequences in world.went] == [1, 2]
-    assert [view.state for view in one.view(0)] == ["running", "running"]
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        await asyncio.sleep(0.05)
+        assert len(world.went) == 1
+        assert [view.state for view in one.view(0)] == ["running", "waiting"]
+        assert {commit.position.source_partition for commit in world.commits} == {0}
+        away.clear()
+        await world.until(lambda: len(world.went) == 2)
+        assert world.taken_over == [False, False, True, False]
+        assert world.starts[-1][OTHER] == Start(UNCLEAN, 99, False), "as the store told it"
+        assert [len(sequences) for _, _, sequences in world.went] == [1, 2]
+        assert [view.state for view in one.view(0)] == ["running", "running"]
     handed_over = {commit.position.source_partition: commit.position.is_handed_over for commit in world.commits}
     assert handed_over == {0: True, 1: True}
 
@@ -316,23 +294,19 @@ async def test_who_still_waits_at_the_end_is_not_handed_over(world: World, monke
 
 
 async def test_a_partition_joins_with_the_next_slice_and_the_others_go_on_under_their_producer(world: World) -> None:
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.pairs = [PAIR, OTHER_PAIR]
-    world.may_take_over.clear()
-    one.reconfigure((SOURCE, OTHER))
-    await world.until(lambda: len(world.taken_over) == 2)
-    await asyncio.sleep(0.05)
-    assert len(world.went) == 1, "what is slow holds up nothing that is copied"
-    world.may_take_over.set()
-    await world.until(lambda: len(world.went) == 2)
-    assert world.went == [(1, 1, [0]), (2, 1, [0, 0])]
-    assert [view.state for view in one.view(0)] == ["running", "running"]
-    stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
-    assert stored == [(0, False), (1, False)], "one that stays is not offered to other tasks"
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.pairs = [PAIR, OTHER_PAIR]
+        world.may_take_over.clear()
+        one.reconfigure((SOURCE, OTHER))
+        await world.until(lambda: len(world.taken_over) == 2)
+        await asyncio.sleep(0.05)
+        assert len(world.went) == 1, "what is slow holds up nothing that is copied"
+        world.may_take_over.set()
+        await world.until(lambda: len(world.went) == 2)
+        assert world.went == [(1, 1, [0]), (2, 1, [0, 0])]
+        assert [view.state for view in one.view(0)] == ["running", "running"]
+        stored = [(commit.position.source_partition, commit.position.is_handed_over) for commit in world.commits]
+        assert stored == [(0, False), (1, False)], "one that stays is not offered to other tasks"
     assert {commit.position.source_partition for commit in world.commits if commit.position.is_handed_over} == {0, 1}
 
 
@@ -387,14 +361,10 @@ async def test_changes_are_collected(world: World, monkeypatch: pytest.MonkeyPat
 
 async def test_after_a_loss_nothing_is_fenced_before_a_slice_stands_ready(world: World) -> None:
     """Else every attempt at a Spark that is gone would leave a marker in every partition."""
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: bool(world.went))
-    world.refusals = [SliceLost("no Spark"), RetriableError("no Spark"), SliceLost("no Spark")]
-    world.slices[-1].ended.set_result(SliceLost("killed"))
-    await world.until(lambda: len(world.went) == 2)
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world):
+        world.refusals = [SliceLost("no Spark"), RetriableError("no Spark"), SliceLost("no Spark")]
+        world.slices[-1].ended.set_result(SliceLost("killed"))
+        await world.until(lambda: len(world.went) == 2)
     assert world.refusals == []
     assert len(world.taken_over) == 2, "once at first, once for the slice that came up"
 
@@ -477,11 +447,11 @@ async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch
 
 
 @asynccontextmanager
-async def copying(world: World) -> AsyncIterator[MirrorSourceTask]:
+async def copying(world: World, epoch_ms: int = 60_000) -> AsyncIterator[MirrorSourceTask]:
     """A task whose first slice copies; it is stopped at the end."""
-    one = world.task()
+    one = world.task(epoch_ms)
     running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
+    await world.until(lambda: bool(world.went))
     yield one
     one.stop()
     await asyncio.wait_for(running, 60)
@@ -498,34 +468,26 @@ async def test_a_task_that_copies_faster_than_the_ticks_stores_its_positions_at_
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(task, "_COMMIT_S", 3600.0)
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: bool(world.went))
-    one._progressed(_full_at(9))
-    async with asyncio.timeout(20):
-        await world.until(lambda: world.holds == [(1, True), (1, False)])
-    assert world.commits[-1].position.next_source_offset == 9
-    assert "could not be stored" not in caplog.text
-    one.stop()
-    await running
+    async with copying(world) as one:
+        one._progressed(_full_at(9))
+        async with asyncio.timeout(20):
+            await world.until(lambda: world.holds == [(1, True), (1, False)])
+        assert world.commits[-1].position.next_source_offset == 9
+        assert "could not be stored" not in caplog.text
 
 
 async def test_copying_waits_while_positions_cannot_be_stored_and_continues_once_they_can(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(task, "_COMMIT_S", 0.01)
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: bool(world.went))
-    world.is_store_away = True
-    one._progressed(_full_at(9))
-    assert world.holds == [(1, True)]
-    await world.until(lambda: "copying waits for them" in caplog.text)
-    world.is_store_away = False
-    await world.until(lambda: world.holds == [(1, True), (1, False)])
-    assert world.commits[-1].position.next_source_offset == 9
-    one.stop()
-    await running
+    async with copying(world) as one:
+        world.is_store_away = True
+        one._progressed(_full_at(9))
+        assert world.holds == [(1, True)]
+        await world.until(lambda: "copying waits for them" in caplog.text)
+        world.is_store_away = False
+        await world.until(lambda: world.holds == [(1, True), (1, False)])
+        assert world.commits[-1].position.next_source_offset == 9
     assert world.commits[-1].scope is Scope.ALL
 
 
@@ -556,9 +518,7 @@ async def test_a_partition_that_is_taken_away_while_it_joins_is_not_stored(world
     assert {commit.position.source_partition for commit in world.commits} == {0}
 
 
-async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(
-    world: World,
-) -> None:
+async def test_a_partition_that_joined_and_is_taken_away_before_it_is_copied_is_not_handed_over(world: World) -> None:
     async with copying(world) as one:
         world.pairs = [PAIR, OTHER_PAIR]
         world.has_one_slot = True
@@ -598,19 +558,15 @@ async def test_a_partition_that_leaves_is_not_taken_over_again_with_one_that_is_
 
 async def test_a_partition_joins_a_task_that_lost_its_slice_and_whose_others_all_wait(world: World) -> None:
     world.pairs = [PAIR]
-    one = world.task()
-    running = asyncio.create_task(one.run())
-    await world.until(lambda: len(world.went) == 1)
-    world.away = {SOURCE: "target us.orders-0 has no leader"}
-    world.slices[-1].ended.set_result(SliceLost("killed"))
-    await world.until(lambda: one.state == "recovering" and len(world.starts) > 1)
-    assert len(world.went) == 1, "alone it is tried again"
-    world.pairs = [PAIR, OTHER_PAIR]
-    one.reconfigure((SOURCE, OTHER))
-    await world.until(lambda: [len(sequences) for _, _, sequences in world.went] == [1, 0, 1])
-    assert [view.state for view in one.view(0)] == ["waiting", "running"]
-    one.stop()
-    await asyncio.wait_for(running, 60)
+    async with copying(world) as one:
+        world.away = {SOURCE: "target us.orders-0 has no leader"}
+        world.slices[-1].ended.set_result(SliceLost("killed"))
+        await world.until(lambda: one.state == "recovering" and len(world.starts) > 1)
+        assert len(world.went) == 1, "alone it is tried again"
+        world.pairs = [PAIR, OTHER_PAIR]
+        one.reconfigure((SOURCE, OTHER))
+        await world.until(lambda: [len(sequences) for _, _, sequences in world.went] == [1, 0, 1])
+        assert [view.state for view in one.view(0)] == ["waiting", "running"]
 
 
 async def test_others_of_the_loop_have_their_turn_while_many_partitions_are_resumed(world: World) -> None:

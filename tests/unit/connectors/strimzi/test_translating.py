@@ -22,7 +22,7 @@ def test_the_worker_is_that_of_the_target() -> None:
     assert worker["bootstrap.servers"] == "eu:9093"
     assert worker["group.id"] == "mirror-group"
     assert [worker[f"{each}.storage.topic"] for each in ("config", "offset", "status")] == [
-        *("mirror-configs", "mirror-offsets", "mirror-status"),
+        *("mirror-configs", "mirror-offsets", "mirror-status")
     ]
     assert worker["key.converter"] == worker["value.converter"] == worker["header.converter"]
     assert worker["key.converter"] == "org.apache.kafka.connect.converters.ByteArrayConverter"
@@ -80,7 +80,7 @@ def test_a_connector_has_the_operators_name_and_keys() -> None:
     }
     assert source.state is None
     assert [each.name.rpartition(".")[2] for each in found.connectors] == [
-        *("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector"),
+        *("MirrorSourceConnector", "MirrorCheckpointConnector", "MirrorHeartbeatConnector")
     ]
 
 
@@ -178,7 +178,7 @@ def test_keys_of_a_connector_without_effect_are_named_and_those_of_the_clusters_
     text = text.replace("  mirrors:\n", "    config: {config.storage.replication.factor: -1}\n  mirrors:\n")
     said = [(one.line, one.path.rpartition(".config.")[2], one.text) for one in translation(text).notices]
     assert [key for _, key, _ in said] == [
-        *("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size"),
+        *("tasks.max", "no.such.key", "refresh.topic.interval.seconds", "producer.batch.size")
     ]
     assert {line for line, *_ in said} == {19}
     assert said[2][2].endswith("is refresh.topics.interval.seconds meant?")
