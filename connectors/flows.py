@@ -23,6 +23,7 @@ from connect.kafka.keys import CONNECTION_KEYS
 from connect.kafka.topiclog import CLEANED_SOON
 from connectors.clients import FlowClients, Kind, Side, flow_clients, properties_with_prefix
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.flow_name import FlowName
 from connectors.notices import Notice, notices
 from connectors.policies import sees_cycles
 from connectors.remote_names import RemoteNames
@@ -72,7 +73,11 @@ class Flow:
     target: str
 
     def __str__(self) -> str:
-        return f"{self.source}->{self.target}"
+        return str(self.name)
+
+    @property
+    def name(self) -> FlowName:
+        return FlowName(self.source, self.target)
 
     @property
     def has_worker(self) -> bool:

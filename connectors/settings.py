@@ -20,6 +20,7 @@ from connectors.dataplane.plan import Compression
 from connectors.exactly_once import Rhythm, rhythm
 from connectors.filter_classes import make_property_filter, make_topic_filter
 from connectors.filters import should_mirror
+from connectors.flow_name import FlowName
 from connectors.gaps import GapPolicy, OnSourceGap, OnTopicRecreated
 from connectors.policies import make_policy
 from connectors.remote_names import RemoteNames, renames_topics, renaming_steps
@@ -152,7 +153,11 @@ class MirrorSourceSettings:
 
     @property
     def flow(self) -> str:
-        return f"{self.source_alias}->{self.target_alias}"
+        return str(self.flow_name)
+
+    @property
+    def flow_name(self) -> FlowName:
+        return FlowName(self.source_alias, self.target_alias)
 
     @property
     def map_topic(self) -> str:

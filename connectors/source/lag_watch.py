@@ -157,7 +157,7 @@ class LagWatch:
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
         idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
         resting = await _resting(watched, idle)
-        self._host.seen[name] = Seen(watched.settings.flow, time.time_ns() // 1_000_000, seen, resting)
+        self._host.seen[name] = Seen(watched.settings.flow_name, time.time_ns() // 1_000_000, seen, resting)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
         """Tasks that are reading where they go on, and tell it in a moment: nothing reads it beside them. One that
@@ -193,7 +193,7 @@ class LagWatch:
             looked_at_parts(clients, settings.source_alias, settings.target_alias, self._host.long_logs)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
-        watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
+        watch = self._host.watches[name] = ContactWatch(settings.flow_name, parts.clusters.source, parts.store)
         closing.push_async_callback(watch.stop)
         watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader, watch)
         return watched

@@ -10,6 +10,7 @@ from typing import Protocol
 from connect.core.measures import Windowed
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, TopicPartition
+from connectors.flow_name import FlowName
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
 
@@ -77,7 +78,7 @@ class FlowProgress:
     was taken, since 1970.
     """
 
-    flow: str
+    flow: FlowName
     state: str
     spark_epoch: int
     partitions: Iterable[PartitionView]
@@ -115,7 +116,7 @@ class Resting:
 class Seen:
     """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has."""
 
-    flow: str
+    flow: FlowName
     at_ms: int
     lags: Mapping[TopicPartition, PartitionLag]
     resting: tuple[Resting, ...]

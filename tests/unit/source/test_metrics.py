@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from connectors.contact import NOTHING_KNOWN, Contact, Side
 from connectors.dataplane.plan import TopicPartition
+from connectors.flow_name import FlowName
 from connectors.source.host import MirrorHost
 from connectors.source.metrics import mirror_metrics
 from connectors.source.progress import Meters, PartitionMeter
@@ -18,7 +19,7 @@ PARTITIONS = 1_000
 def host() -> Any:
     meters = {TopicPartition("orders", number): PartitionMeter(records=number) for number in range(PARTITIONS)}
     task = SimpleNamespace(
-        flow="us->eu",
+        flow=FlowName("us", "eu"),
         meters=SimpleNamespace(partitions=meters),
         target_topic=lambda source: f"us.{source.topic}",
         view=lambda _: [],
@@ -49,7 +50,9 @@ async def test_others_have_their_turn_while_many_partitions_are_looked_at() -> N
 
 async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> None:
     mirror, task = MirrorHost({}, cast(Any, None), cast(Any, None), lambda: True), _task()
-    watch = SimpleNamespace(flow="us->eu", contact=Contact(Side(answers=False, answered_ms=4_000), Side(answers=True)))
+    watch = SimpleNamespace(
+        flow=FlowName("us", "eu"), contact=Contact(Side(answers=False, answered_ms=4_000), Side(answers=True))
+    )
     mirror.watches["mirror"] = cast(Any, watch)
     with mirror.shown("mirror", 0, task):
         task.meters.fetched_ms, task.meters.produced_ms = 3_000, 2_000
@@ -68,7 +71,7 @@ async def test_a_flow_whose_tasks_have_ended_still_tells_of_its_clusters() -> No
 
 
 def _task() -> Any:
-    return SimpleNamespace(flow="us->eu", state="running", meters=Meters(), view=lambda _: [])
+    return SimpleNamespace(flow=FlowName("us", "eu"), state="running", meters=Meters(), view=lambda _: [])
 
 
 async def _contact_of(mirror: MirrorHost, now_ms: int) -> dict[str, float]:
