@@ -29,9 +29,10 @@ BROKER: Final = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"
 _HEAP: Final = ("-Xms512m", "-Xmx1g")
 #: As brokers are often set; the kit's own is of seconds.
 _REAUTH_MS: Final = 3_600_000
-_SAMPLE_BYTES: Final = 2 * 1024 * 1024
+#: How much is looked at of a topic, and of one of its partitions at least.
+_SAMPLE_BYTES: Final = 32 * 1024 * 1024
+_PARTITION_SAMPLE_BYTES: Final = 2 * 1024 * 1024
 _DEADLINE_S: Final = 120.0
-_LIMITS: Final = reading.FetchLimits(0, 1, _SAMPLE_BYTES, _SAMPLE_BYTES, reading.READ_UNCOMMITTED)
 
 
 class BenchError(Exception):
@@ -106,29 +107,39 @@ class Side:
 
     async def records(self, topic: str, partitions: int) -> int:
         """How many records it has been given; 0 while it is not there."""
+        return sum((await self.ends(topic, partitions)).values())
+
+    async def ends(self, topic: str, partitions: int) -> Mapping[int, int]:
+        """Return the next offset of each partition; nothing while the topic is not there."""
         try:
             ends = await list_offsets(self.cluster, [(topic, index) for index in range(partitions)], LATEST)
         except RetriableError:
-            return 0
-        return sum(ends.values())
+            return {}
+        return {index: offset for (_, index), offset in ends.items()}
 
-    async def contents(self, topic: str, partitions: int) -> Contents:
-        """Means are those of the first batches of each partition."""
-        headers = [header for index in range(partitions) for header in await self._first(topic, index)]
+    async def contents(self, topic: str, partitions: int, begin: Mapping[int, int] | None = None) -> Contents:
+        """Means are those of the batches behind the offset of each partition in ``begin``, else of the first ones."""
+        limit = max(_SAMPLE_BYTES // partitions, _PARTITION_SAMPLE_BYTES)
+        headers = [
+            header
+            for index in range(partitions)
+            for header in await self._sample(topic, index, (begin or {}).get(index, 0), limit)
+        ]
         sampled = sum(header.record_count for header in headers)
         if not sampled:
             raise BenchError(f"{self.bootstrap}: {topic} holds nothing")
         size = sum(header.size_bytes for header in headers)
         return Contents(await self.records(topic, partitions), size / sampled, size / len(headers))
 
-    async def _first(self, topic: str, index: int) -> Sequence[BatchHeader]:
+    async def _sample(self, topic: str, index: int, offset: int, limit: int) -> Sequence[BatchHeader]:
         metadata = await self.cluster.metadata({topic})
         leader = metadata.leader(topic, index)
         if leader is None:
             raise BenchError(f"{self.bootstrap}: {topic}-{index} has no leader")
         connection = await self.cluster.connection(leader)
         on_wire = reading.TopicOnWire(topic, metadata.topics[topic].topic_id)
-        row = await reading.fetch_one(connection, on_wire, index, (0, -1, -1), _LIMITS)
+        limits = reading.FetchLimits(0, 1, limit, limit, reading.READ_UNCOMMITTED)
+        row = await reading.fetch_one(connection, on_wire, index, (offset, -1, -1), limits)
         headers = [read_header(row.records, start) for start, _, _ in extents(row.records)]
         return [header for header in headers if not header.is_control]
 

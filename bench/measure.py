@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -42,11 +42,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class _Seen(Generic[Look]):
-    """Records at the target at one moment (``time.monotonic()``), and what the caller looked at then."""
+    """The ends of the target's partitions at one moment (``time.monotonic()``), and what the caller looked at then."""
 
     at_s: float
-    records: int
+    ends: Mapping[int, int]
     look: Look
+
+    @property
+    def records(self) -> int:
+        return sum(self.ends.values())
 
 
 async def measure(
@@ -69,7 +73,7 @@ async def measure(
 
         failure = partial(failure_of, replicator)
         first_s, begin, end = await _steady(bed.target, topic, load, held, window, look, failure)
-        copied = await bed.target.contents(topic, load.partitions)
+        copied = await bed.target.contents(topic, load.partitions, begin.ends)
         stopping_s = time.monotonic()
         await asyncio.to_thread(replicator.stop)
         stop_s = time.monotonic() - stopping_s
@@ -93,6 +97,7 @@ async def measure(
         target_batch_bytes=copied.batch_bytes,
         stop_s=stop_s,
         busy_before_percent=busy_before_percent,
+        batches_of_window=True,
     )
 
 
@@ -146,8 +151,8 @@ async def first_records(
 
 
 async def _seen(target: Side, topic: str, load: Load, look: Callable[[], Look]) -> _Seen[Look]:
-    records = await target.records(topic, load.partitions)
-    return _Seen(time.monotonic(), records, look())
+    ends = await target.ends(topic, load.partitions)
+    return _Seen(time.monotonic(), ends, look())
 
 
 async def measure_ceiling(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +26,15 @@ _WRITTEN: Final = "<!-- Written by `python -m bench --page` from bench/{} and be
 
 
 def write(rows: Rows) -> None:
-    """Write the pages and their plots again; the one about scale once enough was measured for its model."""
+    """Write the pages and their plots again."""
     for old in IMAGES.glob("*.png"):
         old.unlink()
     plots.draw(rows, IMAGES)
     PAGE.write_text(text(TEMPLATE, rows))
-    measured = scale.points(rows)
-    if len(measured) >= scale.COSTS:
-        scale.draw(scale.fit(measured), measured, IMAGES / "scale.png")
-        SCALE_PAGE.write_text(text(SCALE_TEMPLATE, rows))
+    SCALE_PAGE.write_text(text(SCALE_TEMPLATE, rows))
+    with suppress(scale.NoModel):
+        found = scale.model(rows)
+        scale.draw(found.costs, found.loads, IMAGES / "scale.png")
 
 
 def keep(file: Path, run: Run, rows: Iterable[Row]) -> None:
@@ -120,8 +121,26 @@ def _missing(rows: Rows, kind: type[Row], group: str) -> str:
     return f"Not measured yet: {', '.join(absent)}." if absent else ""
 
 
-def _costs(rows: Rows) -> scale.Costs:
-    return scale.fit(scale.points(rows))
+def _fitted(rows: Rows) -> str:
+    try:
+        return scale.fitted_text(scale.model(rows))
+    except scale.NoModel as error:
+        return f"No model of the rows that are kept: {error}."
+
+
+def _modelled(part: Callable[[Rows, scale.Model], str]) -> Callable[[Rows], str]:
+    """What the model says, if there is one."""
+
+    def made(rows: Rows) -> str:
+        try:
+            return part(rows, scale.model(rows))
+        except scale.NoModel:
+            return "No model yet."
+
+    return made
+
+
+_SCALE_PLOT: Final = "![Rate against cores](images/benchmarks/scale.png)"
 
 
 def flames(folder: Path) -> str:
@@ -164,8 +183,9 @@ _PLACES: Final[Mapping[str, Callable[[Rows], str]]] = {
     "start": _single(tables.started, Started, "start"),
     "flames": lambda _: flames(FLAMES),
     "partitions": scale.partitions_text,
-    "costs": lambda rows: scale.costs_table(_costs(rows), rows).markdown(),
-    "checks": lambda rows: scale.checks_table(_costs(rows), scale.points(rows)).markdown(),
-    "aim": lambda rows: scale.aim_table(_costs(rows), rows).markdown(),
+    "fitted": _fitted,
+    "costs": _modelled(lambda rows, found: scale.costs_table(found.costs, rows).markdown()),
+    "checks": _modelled(lambda _, found: scale.checks_table(found.costs, found.loads).markdown()),
+    "aim": _modelled(lambda rows, found: f"{scale.aim_table(found.costs, rows).markdown()}\n\n{_SCALE_PLOT}"),
     "walls": lambda rows: scale.walls_table(rows).markdown(),
 }

@@ -52,10 +52,13 @@ class Result(Row):
     target_cpu_s_per_gb: float
     memory_peak_mb: float
     first_record_s: float
+    #: Mean of the batches at the target, headers included.
     target_batch_bytes: float
     stop_s: float
     #: How busy the machine was just before, with the brokers idle: what others took.
     busy_before_percent: float
+    #: Whether batches of the window were looked at; else those at the beginning of the logs, small ones of the start.
+    batches_of_window: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

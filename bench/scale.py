@@ -1,21 +1,31 @@
 """``docs/scale.md``: what some executors carry, by the costs that the bench has measured, and where the next wall is.
 
 The model is linear. A copier takes some CPU while it runs, and more with bytes, with the batches and the records in
-which they come, and with partitions that only have to be watched.
+which they come, and with partitions that only have to be watched. It is fitted to the loads of one run: rows of other
+days are of another version and of a machine that was busy with something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from bench import tables
-from bench.rows import BUSY, IDLE, Ceiling, Held, Partitions, Result, Rows
+from bench.rows import BUSY, IDLE, Ceiling, Held, Partitions, Result, Rows, Run
 
 _GB: Final = 1e9
-COSTS: Final = 4
+_COSTS: Final = 4
+#: So many loads at least: as many as there are costs would be met exactly, whatever they say.
+_LEAST_LOADS: Final = _COSTS + 1
+#: What a loop takes that only receives a GB and sends it on (``python -m bench.floor``), in CPU seconds: no copy of one
+#: takes less, and rows that say so do not tell costs apart.
+LEAST_GB_S: Final = 0.25
+#: A load that is modelled worse says that the model lacks something.
+_MOST_ERROR: Final = 0.25
 #: A leader remembers the last five batches of a producer, so no more are under way for each partition.
 _UNDER_WAY: Final = 5
 _MERGED_BYTES: Final = 1_048_576
@@ -61,36 +71,82 @@ class Costs:
         return self.running_cores + moving
 
 
-def points(rows: Rows) -> list[Point]:
-    """Of every load whose copy was measured."""
+class NoModel(Exception):
+    """No costs can be had of these rows; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The costs, the run whose rows carry them, and its loads."""
+
+    costs: Costs
+    run: Run
+    loads: Sequence[Point]
+
+
+def model(rows: Rows) -> Model:
+    """The model of the run with the most loads, of the later one of two. Raises NoModel."""
+    by_run = {run.id: points(rows, run.id) for run in rows.runs.values()}
+    carrying = max(by_run, key=lambda run: (len(by_run[run]), run), default=None)
+    if carrying is None:
+        raise NoModel("nothing was measured yet")
+    return Model(fit(by_run[carrying]), rows.runs[carrying], by_run[carrying])
+
+
+def points(rows: Rows, run: str) -> list[Point]:
+    """Of every load whose copy was measured in this run."""
     found = []
     for group in _GROUPS:
         for load in tables.measured(rows, Result, group):
-            cpu_s = rows.median(Result, load.name, tables.OURS, tables.cpu)
-            speed = rows.median(Result, load.name, tables.OURS, tables.speed)
+            of_run = [row for row in rows.of(Result, load.name, tables.OURS) if row.run == run]
             held = rows.of(Held, load.name)
-            if cpu_s is not None and speed is not None and held:
+            if of_run and held:
                 a_batch, a_record = _GB / held[0].batch_bytes, _GB / held[0].record_bytes
+                cpu_s, speed = median(map(tables.cpu, of_run)), median(map(tables.speed, of_run))
                 found.append(Point(load.name, a_batch, a_record, cpu_s, speed / 1000))
     return found
 
 
 def fit(measured: Sequence[Point]) -> Costs:
-    """The costs, none below 0, whose squared relative errors are least. Raises ValueError below four points."""
+    """Return the costs whose squared relative errors are least: none below 0, and a GB not below ``LEAST_GB_S``.
+
+    Raises:
+        NoModel: The loads are too few, or one is far from what the costs say of it.
+    """
     import numpy as np  # takes a while, which only pages need
 
-    if len(measured) < COSTS:
-        raise ValueError(f"{COSTS} costs need as many loads")
-    used = list(range(COSTS))
+    if len(measured) < _LEAST_LOADS:
+        raise NoModel(f"{_LEAST_LOADS} loads of one run are needed, and the largest run has {len(measured)}")
     rows = [[1.0, point.gb_per_s, point.gb_per_s * point.batches, point.gb_per_s * point.records] for point in measured]
     matrix = np.array(rows) / np.array([[point.cores] for point in measured])
-    while True:
-        solved, *_ = np.linalg.lstsq(matrix[:, used], np.ones(len(measured)), rcond=None)
-        if (solved >= 0).all():
-            break
-        used.pop(int(solved.argmin()))
-    costs = dict(zip(used, map(float, solved), strict=True))
-    return Costs(*(costs.get(index, 0.0) for index in range(COSTS)))
+    # What is above the bounds is looked for.
+    wanted = 1.0 - LEAST_GB_S * matrix[:, 1]
+    best, least = [0.0] * _COSTS, float("inf")
+    # Of the best costs without a bound, those below 0 need not be the ones that are 0 in the best costs with it.
+    for used in (used for count in range(1, _COSTS + 1) for used in combinations(range(_COSTS), count)):
+        solved, *_ = np.linalg.lstsq(matrix[:, used], wanted, rcond=None)
+        error = float(np.square(matrix[:, used] @ solved - wanted).sum())
+        if (solved >= 0).all() and error < least:
+            found = dict(zip(used, map(float, solved), strict=True))
+            best, least = [found.get(index, 0.0) for index in range(_COSTS)], error
+    costs = Costs(best[0], LEAST_GB_S + best[1], *best[2:])
+    worst = max(measured, key=lambda point: abs(_error(costs, point)))
+    if abs(_error(costs, worst)) > _MOST_ERROR:
+        raise NoModel(f"`{worst.name}` is off by {_error(costs, worst):+.0%}, and {_MOST_ERROR:.0%} is the most")
+    return costs
+
+
+def _error(costs: Costs, point: Point) -> float:
+    """How far the costs are from what was measured, as a share of that."""
+    return costs.cores(point.gb_per_s, point.batches, point.records) / point.cores - 1
+
+
+def fitted_text(found: Model) -> str:
+    """Which rows carry the model."""
+    version = found.run.versions.get("Heliograph", "unknown")
+    return (
+        f"Fitted to {len(found.loads)} loads of one run: {found.run.id} UTC, `{found.run.command}`, version {version}."
+    )
 
 
 def partition_cores(rows: Rows, load: str) -> float | None:
@@ -111,7 +167,7 @@ def partitions_text(rows: Rows) -> str:
 def costs_table(costs: Costs, rows: Rows) -> tables.Table:
     lines = [
         ["a copier that runs", f"{costs.running_cores:.2f} cores"],
-        ["a GB that passes unchanged", f"{costs.gb_s:.2f} CPU-s"],
+        ["a GB that passes unchanged", f"{costs.gb_s:.2f} CPU-s" + " (the bound)" * (costs.gb_s == LEAST_GB_S)],
         ["a batch of the source", f"{costs.batch_s * 1e6:.2f} us"],
         ["a record, where batches are merged", f"{costs.record_s * 1e9:.1f} ns"],
     ]
@@ -134,7 +190,7 @@ def checks_table(costs: Costs, measured: Iterable[Point]) -> tables.Table:
                 f"{1000 * point.gb_per_s:,.0f}",
                 f"{point.cores:.2f}",
                 f"{modelled:.2f}",
-                f"{modelled / point.cores - 1:+.0%}",
+                f"{_error(costs, point):+.0%}",
             ]
         )
     headings = ["load", "KB a batch", "B a record", "MB/s", "cores measured", "modelled", "error"]

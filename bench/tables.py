@@ -16,6 +16,8 @@ SHIPPED: Final = "mm2-default"
 _NOTHING: Final = "-"
 #: Behind a ratio of medians of different runs.
 _MARK: Final = "†"
+#: Behind a size of batches that a start made.
+_START_MARK: Final = "‡"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,10 @@ def _detail(rows: Rows, load: AnyLoad, who: str) -> list[str]:
     def median(of: Callable[[Result], float], form: str = ",.1f") -> str:
         return number(rows.median(Result, load.name, who, of), form)
 
+    found = rows.of(Result, load.name, who)
     return [
         title_of(who),
-        str(len(rows.of(Result, load.name, who))),
+        str(len(found)),
         median(rate, ",.0f"),
         number(rows.spread(Result, load.name, who, rate), ".0%"),
         median(speed),
@@ -136,7 +139,8 @@ def _detail(rows: Rows, load: AnyLoad, who: str) -> list[str]:
         median(_target_cpu),
         median(lambda row: row.memory_peak_mb, ",.0f"),
         median(lambda row: row.first_record_s),
-        median(lambda row: row.target_batch_bytes / 1000),
+        median(lambda row: row.target_batch_bytes / 1000)
+        + _START_MARK * (not all(row.batches_of_window for row in found)),
     ]
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from connect.api.source import ExactlyOnceSupport
+from connect.core.client_defs import TRANSACTION_TIMEOUT_MS
 from connect.core.config import Values
 from connect.core.connector_defs import SOURCE_CONNECTOR
 from connect.core.errors import ConfigError
-from connect.kafka.transactions import TRANSACTION_TIMEOUT_MS
 from connectors.clients import connector_client, record_producer
 
 #: With ``transaction.boundary`` poll. Java ends a transaction with every poll; a copy has none. So a record that comes

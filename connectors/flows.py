@@ -16,13 +16,14 @@ from typing import Final
 from connect.core.auto_restart import ENABLED as AUTO_RESTART_ENABLED
 from connect.core.config import ConfigDef, Importance, Setting, Type, ValidList
 from connect.core.errors import ConfigError
+from connect.core.model import CLEANED_SOON
 from connect.core.properties import Properties, load_properties
 from connect.core.providers import ConfigTransformer
 from connect.core.security_defs import SECURITY
 from connect.kafka.keys import CONNECTION_KEYS
-from connect.kafka.topiclog import CLEANED_SOON
 from connectors.clients import FlowClients, Kind, Side, flow_clients, properties_with_prefix
 from connectors.config_defs import CHECKPOINT, HEARTBEAT, SOURCE
+from connectors.flow_name import FlowName
 from connectors.notices import Notice, notices
 from connectors.policies import sees_cycles
 from connectors.remote_names import RemoteNames
@@ -72,7 +73,11 @@ class Flow:
     target: str
 
     def __str__(self) -> str:
-        return f"{self.source}->{self.target}"
+        return str(self.name)
+
+    @property
+    def name(self) -> FlowName:
+        return FlowName(self.source, self.target)
 
     @property
     def has_worker(self) -> bool:

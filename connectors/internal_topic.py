@@ -7,12 +7,12 @@ import logging
 from collections.abc import Collection
 
 from connect.core.errors import HeliographError, RetriableError
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka import topic_configs
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.topic_configs import ConfigSource
-from connect.kafka.topiclog import CLEANED_SOON, make_topic
+from connect.kafka.topiclog import make_topic
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.known_topic import known_topic
 from connect.kafka.producer import OutRecord, PlainWriter, partition_of
-from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, partition_count, read_to_end
+from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connectors.positions import Kind, decode_kind
 from connectors.settings import MirrorSourceSettings
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from connect.api.filters import ConfigPropertyFilter, TopicFilter
 from connect.api.policy import ReplicationPolicy
 from connect.api.transformations import NamedStep, named_steps
 from connect.core import client_defs, worker_defs
-from connect.core.config import AtLeast, ConfigDef, OneOf, Values
+from connect.core.config import AtLeast, ConfigDef, OneOf, Setting, Values
 from connect.core.errors import ConfigError
 from connect.wire.batch import CODEC_NAMES
 from connectors.access.settings import AccessSettings, access_settings
@@ -20,6 +20,7 @@ from connectors.dataplane.plan import Compression
 from connectors.exactly_once import Rhythm, rhythm
 from connectors.filter_classes import make_property_filter, make_topic_filter
 from connectors.filters import should_mirror
+from connectors.flow_name import FlowName
 from connectors.gaps import GapPolicy, OnSourceGap, OnTopicRecreated
 from connectors.policies import make_policy
 from connectors.remote_names import RemoteNames, renames_topics, renaming_steps
@@ -59,14 +60,25 @@ PRODUCER: Final = client_defs.PRODUCER.only(
     ),
 )
 
-_FETCHING: Final = ("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms", "fetch.min.bytes")
+
+def _unset(key: str, **changed: Any) -> Setting:
+    """Return a setting of a consumer without its default, because the copy's own is better."""
+    return replace(client_defs.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True), **changed)
+
+
 #: The keys of the source's consumer that mean something to a copy.
 CONSUMER: Final = client_defs.CONSUMER.only("isolation.level", "client.rack") | ConfigDef.of(
     replace(
         client_defs.CONSUMER.settings["auto.offset.reset"], default="earliest", check=OneOf(("earliest", "latest"))
     ),
-    # Without a default: the copy's own is better.
-    *(replace(client_defs.CONSUMER.settings[key], default=None, check=AtLeast(0, nullable=True)) for key in _FETCHING),
+    _unset("fetch.max.bytes"),
+    _unset(
+        "max.partition.fetch.bytes",
+        doc="Most bytes of one partition in a fetch; a partition then holds twice as many. Not set: a partition holds "
+        "its share of half of a slice's 48 MiB, 1 to 16 MiB, and a fetch from a near broker brings 8 MiB at most.",
+    ),
+    _unset("fetch.max.wait.ms"),
+    _unset("fetch.min.bytes"),
 )
 
 
@@ -146,7 +158,11 @@ class MirrorSourceSettings:
 
     @property
     def flow(self) -> str:
-        return f"{self.source_alias}->{self.target_alias}"
+        return str(self.flow_name)
+
+    @property
+    def flow_name(self) -> FlowName:
+        return FlowName(self.source_alias, self.target_alias)
 
     @property
     def map_topic(self) -> str:

@@ -96,7 +96,7 @@ def picture(flows: Sequence[FlowRates], status: str, note: str = "", *, wide: bo
 
 
 def _table(flow: FlowRates, wide: bool) -> Table:
-    source, _, target = flow.flow.partition("->")
+    source, target = flow.flow
     title = Text.assemble(
         (f"  {source} ", "bold"), ("──▶", "bold yellow"), (f" {target}", "bold"), f"   {flow.state}", "   Spark epoch "
     )

@@ -171,7 +171,7 @@ class FlowWorker:
     def progress(self, now_ms: int) -> FlowProgress:
         """A picture of what this node copies of the flow."""
         name, snapshot = Connector.SOURCE.value, self.worker.core.snapshot
-        found = self.host.progress(name, str(self.flow), now_ms)
+        found = self.host.progress(name, self.flow.name, now_ms)
         if found.partitions or name not in snapshot.connectors():
             return found
         state, status = snapshot.target_state(name), self.worker.statuses.log.status(name)

@@ -37,6 +37,7 @@ from connectors.contact import Contact
 
 if TYPE_CHECKING:
     from connect.cli.maker import MirrorMaker
+    from connectors.flow_name import FlowName
     from connectors.flows import Flow, MirrorMakerConfig
     from connectors.spark.engine import SparkEngine
 
@@ -288,7 +289,7 @@ async def _stop(maker: MirrorMaker) -> None:
 async def _log_summaries(maker: MirrorMaker) -> None:
     meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
     clock = asyncio.get_running_loop().time
-    warned_s: dict[tuple[str, str], float] = {}  # by flow, and why it copies nothing
+    warned_s: dict[tuple[FlowName, str], float] = {}  # by flow, and why it copies nothing
     while True:
         for rates in await meter.observe(clock(), maker.progress()):
             said, level = (rates.flow, idle_text(rates) or ""), logging.INFO

@@ -12,6 +12,7 @@ from connect.kafka.concurrency import in_turns
 from connectors.contact import NOTHING_KNOWN, SOURCE, TARGET, UNKNOWN, Contact, since_text
 
 if TYPE_CHECKING:
+    from connectors.flow_name import FlowName
     from connectors.source.progress import FlowProgress, PartitionView
 
 #: State of a flow whose connector has found nothing to copy.
@@ -31,7 +32,7 @@ class TopicRates:
     worst partition's. ``stopped``: partitions that go on no more.
     """
 
-    flow: str
+    flow: FlowName
     source_topic: str
     target_topic: str
     partitions: int
@@ -50,7 +51,7 @@ class TopicRates:
 class FlowRates:
     """One flow and its topics."""
 
-    flow: str
+    flow: FlowName
     state: str
     spark_epoch: int
     topics: tuple[TopicRates, ...]
@@ -115,7 +116,7 @@ class _Sums:
             self.batches[kind] += view.batches.get(kind, 0)
 
 
-_Key = tuple[str, str, str]
+_Key = tuple["FlowName", str, str]
 _Counts = dict[_Key, tuple[int, int]]
 
 
@@ -148,7 +149,7 @@ class RateMeter:
             for flow, topics in summed
         ]
 
-    def _topic(self, flow: str, topic: tuple[str, str], sums: _Sums) -> TopicRates:
+    def _topic(self, flow: FlowName, topic: tuple[str, str], sums: _Sums) -> TopicRates:
         then_s, before = self._samples[0]
         elapsed_s = self._samples[-1][0] - then_s
         records_before, bytes_before = before.get((flow, *topic), (0, 0))
@@ -209,7 +210,7 @@ def idle_text(rates: FlowRates) -> str | None:
     if rates.state in ("STOPPED", "PAUSED"):
         return (
             f"its connector MirrorSourceConnector is {rates.state}, so nothing is copied; resume it over REST: "
-            f"PUT {'/'.join(('', *rates.flow.split('->'), 'connectors/MirrorSourceConnector/resume'))}"
+            f"PUT {'/'.join(('', *rates.flow, 'connectors/MirrorSourceConnector/resume'))}"
         )
     return None
 

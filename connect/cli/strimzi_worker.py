@@ -21,6 +21,7 @@ from connect.kafka.concurrency import Scope, unless
 from connect.runtime.distributed import DistributedWorker
 from connectors.checkpoint.settings import checkpoint_settings
 from connectors.clients import flow_clients
+from connectors.flow_name import FlowName
 from connectors.settings import source_settings
 from connectors.strimzi.translating import Translation, Wanted
 
@@ -134,13 +135,17 @@ class _ResourceNode:
         """What is copied here, every few seconds."""
         meter = RateMeter(window_s=SUMMARY_INTERVAL_S)
         clock = asyncio.get_running_loop().time
-        names = [each.name for each in self._found.connectors if each.name.endswith(_SOURCE)]
+        flows = {
+            each.name: FlowName(each.config["source.cluster.alias"], each.config["target.cluster.alias"])
+            for each in self._found.connectors
+            if each.name.endswith(_SOURCE)
+        }
         while True:
             now_ms = int(time.time() * 1000)
-            progress = [self._node.host.progress(name, name.removesuffix(_SOURCE), now_ms) for name in names]
+            progress = [self._node.host.progress(name, flow, now_ms) for name, flow in flows.items()]
             for rates in await meter.observe(clock(), progress):
                 log.info("%s", status_line(rates))
-            await until_next_summary(lambda: [self._node.host.contact(name) for name in names])
+            await until_next_summary(lambda: [self._node.host.contact(name) for name in flows])
 
 
 async def see_to(worker: DistributedWorker, wanted: Wanted) -> None:

@@ -27,6 +27,8 @@ from connect.core.config import (
 from connect.core.security_defs import SECURITY
 from connect.core.setting_makers import text as _text
 
+#: Java's default of ``transaction.timeout.ms``.
+TRANSACTION_TIMEOUT_MS: Final = 60_000
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _NOT_NEGATIVE: Final = AtLeast(0)
 _POSITIVE: Final = AtLeast(1)
@@ -131,7 +133,7 @@ PRODUCER: Final = (
         _class("partitioner.class", None, "Java class that chooses partitions.", _MEDIUM),
         _list("interceptor.classes", (), "Java classes that see every record."),
         _flag("enable.idempotence", True, "Let brokers drop what is sent twice."),
-        _int("transaction.timeout.ms", 60_000, "When an open transaction is aborted.", _LOW, None),
+        _int("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS, "When an open transaction is aborted.", _LOW, None),
         _text("transactional.id", None, "Name that transactions go by.", _LOW, NonEmpty()),
         _flag("transaction.two.phase.commit.enable", False, "Leave the end of transactions to another system."),
     )

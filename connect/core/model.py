@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TaskId(NamedTuple):
@@ -108,6 +108,18 @@ class NewTopic:
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
+#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
+#: Markers of transactions are kept as long as tombstones are, a day by default.
+CLEANED_SOON: Final[Mapping[str, str]] = {
+    "segment.bytes": str(4 * 1024 * 1024),
+    "segment.ms": str(10 * 60_000),
+    "max.compaction.lag.ms": str(60 * 60_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(60 * 60_000),
+}
 
 
 @dataclass(frozen=True, slots=True)

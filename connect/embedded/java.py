@@ -96,7 +96,23 @@ def _candidates(env: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=16)
 def _ask(executable: str) -> Java | str:
-    """Java's own word on its version and home, for ``java`` on a PATH is often a shim; else why it gave none."""
+    """Return its version and home, or why there are none. A ``java`` on a PATH may be a shim, which has to be run."""
+    return _released(Path(executable).resolve()) or _answer(executable)
+
+
+def _released(executable: Path) -> Java | None:
+    """Read the file ``release`` of its home, which takes no start of a JVM; None if it gives no version."""
+    home = executable.parent.parent
+    try:
+        text = (home / "release").read_text(errors="replace")
+    except OSError:
+        return None
+    version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    found = None if version is None else Java(home, int(version[1]))
+    return found if found and found.executable == executable and os.access(executable, os.X_OK) else None
+
+
+def _answer(executable: str) -> Java | str:
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

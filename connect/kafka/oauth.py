@@ -16,10 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Self
 
-import aiokafka.abc
-
 from connect.core.errors import ConfigError, RetriableError, SecurityError
-from connect.kafka.plugin_thread import PluginThread
 
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
@@ -146,20 +143,7 @@ def _strimzi_settings(options: Mapping[str, str], where: str) -> OAuthSettings:
     )
 
 
-class TokensOfAiokafka(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]  # no marker for its types
-    """For aiokafka, and so for our own connections."""
-
-    def __init__(self, settings: OAuthSettings) -> None:
-        self._tokens = _tokens(settings)
-
-    async def token(self) -> str:
-        # Not in asyncio's own threads: the end of the process waits for those, and a token server may hang.
-        async with PluginThread("oauth token") as thread:
-            token: str = await thread.call(self._tokens.token)
-            return token
-
-
-class _Tokens:
+class Tokens:
     """One token at a time, for all connections of a process."""
 
     def __init__(self, settings: OAuthSettings) -> None:
@@ -190,8 +174,8 @@ class _Tokens:
 
 
 @lru_cache(maxsize=64)
-def _tokens(settings: OAuthSettings) -> _Tokens:
-    return _Tokens(settings)
+def tokens_of(settings: OAuthSettings) -> Tokens:
+    return Tokens(settings)
 
 
 def _from_endpoint(settings: OAuthSettings) -> tuple[str, float]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from connect.core.config import trim
 from connect.core.errors import ConfigError
 from connect.kafka.jaas import JaasError, parse_jaas
-from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, oauth_settings
+from connect.kafka.oauth import OAuthSettings, oauth_settings
 from connect.kafka.tls import TlsSettings
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -121,6 +121,9 @@ class ConnectionSettings:
         if self.kerberos_service_name is not None:
             arguments["sasl_kerberos_service_name"] = self.kerberos_service_name
         if self.oauth is not None:
+            # Not before: a worker reads its settings before it starts Spark, which must not wait for aiokafka.
+            from connect.kafka.oauth_provider import TokensOfAiokafka
+
             arguments["sasl_oauth_token_provider"] = TokensOfAiokafka(self.oauth)
         return arguments
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
+from connect.core.client_defs import TRANSACTION_TIMEOUT_MS
 from connect.core.errors import RetriableError
 from connect.kafka import transactions
 from connect.kafka.cluster import Cluster
@@ -42,7 +43,7 @@ class SharedTransactions:
         transactional_id: str,
         *,
         timeout_s: float = 30.0,
-        transaction_timeout_ms: int = transactions.TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
         """``timeout_s``: of a commit, with all its attempts. ``transaction_timeout_ms``: after so long the cluster
         aborts a transaction."""

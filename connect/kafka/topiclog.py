@@ -23,7 +23,7 @@ from connect.core.errors import (
     SecurityError,
     UnreadableRecord,
 )
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.admin import Admin, ConfigsRefused, TopicExists
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
@@ -52,17 +52,6 @@ _TIMEOUT_S: Final = 90.0
 _LOOK_S: Final = 5.0
 #: How long a connection that is being opened may hold up the end of a reader.
 _OPENING_S: Final = 3.0
-
-#: For the topics of positions. Kafka's defaults clean nothing for a week or a gigabyte, and each start reads all of it.
-#: A segment is cleaned once it is not written to any more, so these bound what lies in 25 partitions of two topics.
-#: Markers of transactions are kept as long as tombstones are, a day by default.
-CLEANED_SOON: Final[Mapping[str, str]] = {
-    "segment.bytes": str(4 * 1024 * 1024),
-    "segment.ms": str(10 * 60_000),
-    "max.compaction.lag.ms": str(60 * 60_000),
-    "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": str(60 * 60_000),
-}
 
 
 class LogRecord(NamedTuple):

@@ -22,6 +22,7 @@ from kafka.protocol.producer.transaction import (
     InitProducerIdRequest,
 )
 
+from connect.core.client_defs import TRANSACTION_TIMEOUT_MS
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.cluster import Cluster, NotAuthorized, error_name, is_asked_again
 from connect.kafka.connection import UnsupportedVersion
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 Partition = tuple[str, int]
 T = TypeVar("T")
 
-#: Java's ``transaction.timeout.ms``; a fence's own transaction lives for milliseconds.
-TRANSACTION_TIMEOUT_MS: Final = 60_000
 #: What is asked for instead where brokers allow less, and nobody has said how long it may be.
 _SHORTER_TIMEOUTS_MS: Final = (1_000, 10_000)
 _BACKOFF_FIRST_S: Final = 0.02

@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 import crc32c
 
+#: What records of magic 0 have, and whatever was produced without a time.
+NO_TIMESTAMP: Final = -1
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
 #: The least that any format needs to show its magic byte.

@@ -14,11 +14,10 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 
 from connect.wire import batch as wire
 from connect.wire import old_lz4, opening, plain_records
+from connect.wire.batch import NO_TIMESTAMP as NO_TIMESTAMP
 from connect.wire.header_keys import is_text
 from connect.wire.plain_records import Headers
 
-#: What records of magic 0 have, and whatever was produced without a time.
-NO_TIMESTAMP: Final = -1
 _UNLIMITED: Final = 2**31 - 1
 _LENGTH: Final = struct.Struct(">i")
 _ATTRIBUTES: Final = struct.Struct(">h")

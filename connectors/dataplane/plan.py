@@ -161,12 +161,12 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SliceSettings:
-    """How a slice copies; bytes and milliseconds. ``source``/``target`` are ConnectionSettings on the wire, secrets
-    included: they pass over the control link and nowhere else. ``rack`` is where it reads if it can. ``skip_refused``
-    leaves out records that the target refuses for good; ``compression`` is for batches that come uncompressed;
-    ``transform_sql`` is what records go through, if anything, and ``chain`` (a ChainPlan on the wire, secrets included)
-    behind it. ``by_key``: the slice copies by key, and ``handler`` (a HandlerPlan's fields), if any, says where its
-    records go."""
+    """How a slice copies; bytes and milliseconds. ``flow`` and the aliases are for messages. ``source``/``target`` are
+    ConnectionSettings on the wire, secrets included: they pass over the control link and nowhere else. ``rack`` is
+    where it reads if it can. ``skip_refused`` leaves out records that the target refuses for good; ``compression`` is
+    for batches that come uncompressed; ``transform_sql`` is what records go through, if anything, and ``chain`` (a
+    ChainPlan on the wire, secrets included) behind it. ``by_key``: the slice copies by key, and ``handler`` (a
+    HandlerPlan's fields), if any, says where its records go."""
 
     flow: str
     task: int
@@ -190,14 +190,8 @@ class SliceSettings:
     chain: dict[str, Any] | None = field(default=None, repr=False)
     by_key: bool = False
     handler: dict[str, Any] | None = field(default=None, repr=False)
-
-    @property
-    def source_alias(self) -> str:
-        return self.flow.partition("->")[0]
-
-    @property
-    def target_alias(self) -> str:
-        return self.flow.rpartition("->")[2]
+    source_alias: str = ""
+    target_alias: str = ""
 
     def partition_held_bytes(self, partitions: int) -> int:
         """One of so many partitions is fetched again as long as it holds less.

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from connect.core import offsetlog
 from connect.core.errors import PermanentError
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.core.offsetlog import SourceOffsets
 from connect.kafka.cluster import Cluster, NotAuthorized
 from connect.kafka.offsets import EARLIEST, LATEST, list_offsets
 from connect.kafka.producer import OutRecord, PlainWriter
-from connect.kafka.topiclog import CLEANED_SOON, ensure_compacted_topic
+from connect.kafka.topiclog import ensure_compacted_topic
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.draining import CopiedEnd, FlowControl, why_back_runs
 from connectors.failover.journal import StartBefore

@@ -189,7 +189,7 @@ class Copying:
     def _pair_task(self, partitions: Sequence[TopicPartition]) -> MirrorSourceTask:
         lent, options = self._lent, self._lent.settings.options
         settings = TaskSettings(
-            flow=lent.source.flow,
+            flow=lent.source.flow_name,
             transactional_id=lent.transactional_id(),
             partitions=tuple(partitions),
             remote_topic=lambda topic: topic,

@@ -51,6 +51,8 @@ class Lent:
         client_id = f"{source.group.client_id}-{self.number}"
         plain = SliceSettings(
             flow=source.flow,
+            source_alias=source.flow_name.source,
+            target_alias=source.flow_name.target,
             task=self.number,
             source=source.connection.with_client_id(client_id).to_wire(),
             target=settings.target.with_client_id(f"{settings.target.client_id}-{self.number}").to_wire(),

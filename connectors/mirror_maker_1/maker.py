@@ -13,6 +13,7 @@ from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope, unless
 from connect.kafka.lease_thread import LeaseThread
+from connectors.flow_name import FlowName
 from connectors.mirror_maker_1.lent import Lent
 from connectors.mirror_maker_1.listener import Listener
 from connectors.mirror_maker_1.settings import MirrorSettings, SourceSettings
@@ -37,7 +38,7 @@ class MirrorMaker1:
         self._settings = settings
         self._engine = engine
         self._instance = secrets.token_hex(_INSTANCE_BYTES)
-        self._streams: dict[str, list[Stream]] = {}
+        self._streams: dict[FlowName, list[Stream]] = {}
         self._over = asyncio.Event()
         self._leases = LeaseThread(_PROGRESS_TIMEOUT_S)
 
@@ -79,7 +80,7 @@ class MirrorMaker1:
         clusters = await self._clusters(source, closing)
         if clusters is None:
             return
-        streams = self._streams[source.flow] = [
+        streams = self._streams[source.flow_name] = [
             self._stream(source, clusters, number, links, admin) for number in range(self._settings.options.streams)
         ]
         async with Scope(source.flow) as scope:

@@ -19,6 +19,7 @@ from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.settings import ConnectionSettings, connection_settings
 from connect.wire.batch import CODEC_NAMES
 from connectors.dataplane.plan import Compression
+from connectors.flow_name import FlowName
 from connectors.mirror_maker_1.assignors import RANGE, STRATEGIES
 from connectors.mirror_maker_1.old_keys import Side, old_key, translated
 from connectors.mirror_maker_1.topics import TopicList
@@ -92,8 +93,12 @@ class SourceSettings:
     fetching: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def flow_name(self) -> FlowName:
+        return FlowName(self.name, "target")
+
+    @property
     def flow(self) -> str:
-        return f"{self.name}->target"
+        return str(self.flow_name)
 
     def group_settings(self, client_id: str) -> GroupSettings:
         """Of one member."""

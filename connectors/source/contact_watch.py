@@ -13,6 +13,7 @@ from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import Scope
 from connectors.contact import SOURCE, TARGET, Contact, Side, since_text
+from connectors.flow_name import FlowName
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class ContactWatch:
     The first flow of those that share a cluster says that it does not answer, once a minute.
     """
 
-    def __init__(self, flow: str, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
+    def __init__(self, flow: FlowName, source: Cluster, target: Cluster, causes: Causes = CAUSES) -> None:
         self.flow = flow
         self._causes = causes
         self._clusters = {SOURCE: source, TARGET: target}
@@ -36,7 +37,7 @@ class ContactWatch:
         self._watched = {side: causes.watch(each) for side, each in self._clusters.items()}
         #: Set while the source does not answer.
         self.source_is_silent = asyncio.Event()
-        self._scope = Scope(flow)
+        self._scope = Scope(str(flow))
         for side in self._clusters:
             self._scope.spawn(self._ask_forever(side), f"{flow}: does the {side} answer?")
 

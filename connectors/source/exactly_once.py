@@ -243,7 +243,7 @@ class ExactlyOnceTask(MirrorSourceTask):
         for plan in takeover.plans:
             position = starts[plan.source].position
             if position and position.is_atomic and not position.is_handed_over:
-                resume_log.tell_committed(self.flow, plan, position)
+                resume_log.tell_committed(str(self.flow), plan, position)
         return takeover, starts
 
     async def _load(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:

@@ -16,6 +16,7 @@ from connect.kafka.lease_thread import LeaseLoop
 from connect.kafka.long_log import LongLogs
 from connectors.clients import FlowClients
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
+from connectors.flow_name import FlowName
 from connectors.lag_reader import SharedLag
 from connectors.latencies import Written
 from connectors.source.chain_plan import FindPlugin
@@ -145,7 +146,7 @@ class MirrorHost:
                 self._shared.remove(shared)
                 await shared.closing.aclose()
 
-    def progress(self, name: str, flow: str, now_ms: int) -> FlowProgress:
+    def progress(self, name: str, flow: FlowName, now_ms: int) -> FlowProgress:
         """A picture of what runs here of one connector."""
         tasks = [task for (connector, _), task in self.running.items() if connector == name]
         return FlowProgress(

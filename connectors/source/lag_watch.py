@@ -22,6 +22,7 @@ from connect.core.model import State
 from connect.kafka.concurrency import Scope, in_turns
 from connectors.clients import FlowClients
 from connectors.dataplane.plan import TopicPartition
+from connectors.flow_name import FlowName
 from connectors.lag import PartitionLag
 from connectors.lag_reader import LagReader
 from connectors.partition_states import PartitionState, read_states
@@ -133,7 +134,9 @@ class LagWatch:
             interval_s = watched.settings.lag_interval_ms / 1000 or float("inf")
             if here.is_stopped and not watched.is_stopped:
                 before = self._host.seen.get(name)  # until the next look, which has to wait while the source is silent
-                self._host.seen[name] = _of_stopped(watched.settings.flow, {} if before is None else before.lags, {})
+                self._host.seen[name] = _of_stopped(
+                    watched.settings.flow_name, {} if before is None else before.lags, {}
+                )
                 watched.stored_s = float("-inf")
             watched.is_stopped = here.is_stopped
             if not watched.watch.contact.knows_lag:
@@ -170,7 +173,7 @@ class LagWatch:
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
         idle = [one for one in tasks if (name, one.task) not in self._host.running and one.task not in starting]
         resting = await _resting(watched, idle)
-        self._host.seen[name] = Seen(watched.settings.flow, _now_ms(), seen, resting)
+        self._host.seen[name] = Seen(watched.settings.flow_name, _now_ms(), seen, resting)
 
     async def _look_at_all(self, name: str, watched: _Watched) -> None:
         """Of a connector without tasks: what it selects, by what is stored."""
@@ -180,7 +183,7 @@ class LagWatch:
         lag = await watched.reader.of(watched.stored, _STAMPS)
         noted = await read_states(watched.parts.store, record_settings(watched.settings))
         seen = {TopicPartition(one.topic, one.partition): one for one in lag.partitions}
-        self._host.seen[name] = _of_stopped(watched.settings.flow, seen, noted)
+        self._host.seen[name] = _of_stopped(watched.settings.flow_name, seen, noted)
 
     def _starting(self, name: str, tasks: Sequence[TaskReport]) -> set[int]:
         """Tasks that are reading where they go on, and tell it in a moment: nothing reads it beside them. One that
@@ -216,7 +219,7 @@ class LagWatch:
             looked_at_parts(clients, settings.source_alias, settings.target_alias, self._host.long_logs)
         )
         reader = LagReader(settings, parts.clusters.source, parts.store)
-        watch = self._host.watches[name] = ContactWatch(settings.flow, parts.clusters.source, parts.store)
+        watch = self._host.watches[name] = ContactWatch(settings.flow_name, parts.clusters.source, parts.store)
         closing.push_async_callback(watch.stop)
         watched = self._watched[name] = _Watched(settings, clients, parts, closing, reader, watch)
         return watched
@@ -233,7 +236,7 @@ class LagWatch:
 
 
 def _of_stopped(
-    flow: str, lags: Mapping[TopicPartition, PartitionLag], noted: Mapping[TopicPartition, PartitionState]
+    flow: FlowName, lags: Mapping[TopicPartition, PartitionLag], noted: Mapping[TopicPartition, PartitionState]
 ) -> Seen:
     resting = tuple(
         Resting(None, one, lag.target_topic, noted[one].state if one in noted else _WITHOUT_TASK)

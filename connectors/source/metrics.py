@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from connect.core.gauges import Gauges, Rows
 from connect.kafka.concurrency import in_turns
 from connectors.contact import UNKNOWN, Contact, Side, age_ms
+from connectors.flow_name import FlowName
 from connectors.lag import Lag, PartitionLag, together
 from connectors.source.host import MirrorHost
 from connectors.source.progress import PartitionMeter, PartitionView, Seen, is_stopped
@@ -100,51 +101,47 @@ async def mirror_metrics(hosts: Sequence[MirrorHost], now_ms: int) -> list[Metri
     behind, stopped = Gauges(_PREFIX, _LABELS, _BEHIND), Gauges(_PREFIX, _LABELS, _STOPPED)
     flows, contacted = Gauges(_PREFIX, _LABELS[:2], _OF_FLOWS), Gauges(_PREFIX, _LABELS[:2], _CONTACT)
     states = GaugeMetricFamily(f"{_PREFIX}partitions", "Partitions by state.", labels=("source", "target", "state"))
-    counted: Counter[tuple[str, str, str]] = Counter()
-    lags: dict[tuple[str, str], list[PartitionLag]] = {}
-    contacts: dict[tuple[str, str], Contact] = {}
+    counted: Counter[tuple[FlowName, str]] = Counter()
+    lags: dict[FlowName, list[PartitionLag]] = {}
+    contacts: dict[FlowName, Contact] = {}
 
-    def stands(labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
-        source, target, *_ = labels
-        counted[source, target, state] += 1
+    def stands(flow: FlowName, labels: tuple[str, ...], state: str, lag: PartitionLag | None) -> None:
+        counted[flow, state] += 1
         stopped.add(labels, state, now_ms)
         if lag is not None:
-            lag = lag if contacts[source, target].knows_lag else lag.lost_sight()
+            lag = lag if contacts[flow].knows_lag else lag.lost_sight()
             behind.add(labels, lag, now_ms)
-            lags.setdefault((source, target), []).append(lag)
+            lags.setdefault(flow, []).append(lag)
 
     for host in hosts:
         for connector, watch in host.watches.items():
-            source, _, target = watch.flow.partition("->")
-            contacts[source, target] = host.contact(connector)
+            contacts[watch.flow] = host.contact(connector)
         for (connector, _), task in list(host.running.items()):
-            source, _, target = task.flow.partition("->")
-            contacts[source, target] = host.contact(connector)
+            contacts[task.flow] = host.contact(connector)
             async for partition, meter in in_turns(list(task.meters.partitions.items()), _AT_ONCE):
-                labels = (source, target, task.target_topic(partition), str(partition.partition))
+                labels = (*task.flow, task.target_topic(partition), str(partition.partition))
                 measured.add(labels, meter, now_ms)
             async for view in in_turns(task.view(now_ms), _AT_ONCE):
-                labels = (source, target, view.target_topic, str(view.target_partition))
+                labels = (*task.flow, view.target_topic, str(view.target_partition))
                 standing.add(labels, view, now_ms)
-                stands(labels, view.state, _lag(host.seen.get(connector), view, now_ms))
+                stands(task.flow, labels, view.state, _lag(host.seen.get(connector), view, now_ms))
         for connector, seen in list(host.seen.items()):
-            source, _, target = seen.flow.partition("->")
-            contacts[source, target] = host.contact(connector)
+            contacts[seen.flow] = host.contact(connector)
             running = {index for name, index in host.running if name == connector}
             if seen.is_stopped and running:
                 continue  # it was resumed since that was seen
             if seen.is_stopped:
-                lags.setdefault((source, target), [])
+                lags.setdefault(seen.flow, [])
             async for one in in_turns(seen.resting, _AT_ONCE):
                 if one.task not in running:
-                    labels = (source, target, one.target_topic, str(one.source.partition))
-                    stands(labels, one.state, seen.resting_lag(one, now_ms))
+                    labels = (*seen.flow, one.target_topic, str(one.source.partition))
+                    stands(seen.flow, labels, one.state, seen.resting_lag(one, now_ms))
     for flow, of_flow in lags.items():
         flows.add(flow, together(of_flow) if of_flow else _NOT_SEEN, now_ms)
     for flow, known in contacts.items():
         contacted.add(flow, known, now_ms)
-    for state, count in counted.items():
-        states.add_metric(state, count)
+    for (flow, state), count in counted.items():
+        states.add_metric((*flow, state), count)
     tables = (measured, standing, behind, stopped, flows, contacted)
     return [*(family for table in tables for family in table), states]
 

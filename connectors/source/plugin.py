@@ -359,7 +359,7 @@ def _task_settings(
     index = int(props["task.index"])
     chain = chain_plan(settings.transforms, settings.source_alias, host.find_plugin, settings.names)
     return TaskSettings(
-        flow=settings.flow,
+        flow=settings.flow_name,
         transactional_id=_transactional_id(settings, host.group_id, index),
         partitions=tuple(decode_partitions(props[ASSIGNED_PARTITIONS])),
         remote_topic=settings.remote_topic,
@@ -404,6 +404,8 @@ def _slice_settings(
         compression=settings.compression,
         transform_sql=settings.transform_sql,
         chain=chain.to_wire() if chain else None,
+        source_alias=settings.source_alias,
+        target_alias=settings.target_alias,
         **{name: value for name, value in named.items() if value is not None},
     )
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from connect.core.measures import Windowed
 from connectors.contact import NOTHING_KNOWN, UNKNOWN, Contact
 from connectors.dataplane.plan import QUARANTINED, STOPPED, PartitionProgress, TopicPartition
+from connectors.flow_name import FlowName
 from connectors.gaps import STATES, Gap
 from connectors.lag import PartitionLag
 
@@ -79,7 +80,7 @@ class FlowProgress:
     was taken, since 1970.
     """
 
-    flow: str
+    flow: FlowName
     state: str
     spark_epoch: int
     partitions: Iterable[PartitionView]
@@ -119,7 +120,7 @@ class Seen:
     """What was seen at ``at_ms`` (since 1970) of the partitions of one connector that a worker has. Of a connector that
     is STOPPED it may be that nothing was seen yet."""
 
-    flow: str
+    flow: FlowName
     at_ms: int
     lags: Mapping[TopicPartition, PartitionLag]
     resting: tuple[Resting, ...]

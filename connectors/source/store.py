@@ -24,12 +24,12 @@ from typing import Any, Final, Protocol
 
 from connect.core import offsetlog
 from connect.core.errors import UnreadableRecord
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.concurrency import in_turns
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, partition_of
-from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, partition_count, read_to_end
+from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, partition_count, read_to_end
 from connect.kafka.transactions import TransactionalIdRefused
 from connectors.dataplane.plan import TopicPartition
 from connectors.gaps import Gap, GapKey, GapRecord, encode_gap

@@ -19,6 +19,7 @@ from connectors.dataplane.plan import (
     Run,
     TopicPartition,
 )
+from connectors.flow_name import FlowName
 from connectors.gaps import OnTopicRecreated
 from connectors.source import resume_log
 from connectors.source.defects import Defects
@@ -72,7 +73,7 @@ class MirrorSourceTask:
         self._is_held = False
         self._filled = asyncio.Event()  # since the last look whether positions are due
         self._producer: ProducerIdentity | None = None
-        self._skip_log = SkipLog(settings.flow, each=settings.logs_skipped)
+        self._skip_log = SkipLog(str(settings.flow), each=settings.logs_skipped)
         #: For metrics.
         self.meters = Meters()
         self._stopping: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -102,7 +103,7 @@ class MirrorSourceTask:
         )
 
     @property
-    def flow(self) -> str:
+    def flow(self) -> FlowName:
         return self._settings.flow
 
     def target_topic(self, source: TopicPartition) -> str:
@@ -386,7 +387,7 @@ class MirrorSourceTask:
             elif one.later:
                 entry.wait(one.later)
             else:
-                resume_log.tell(self._settings.flow, one)
+                resume_log.tell(str(self.flow), one)
                 position = position_of(plan, *takeover.writer_of(plan))
                 ledger.begin(plan.source, position, one.runs, is_fenced=plan.source not in unfenced)
                 self._sync(plan.source, one.runs)
@@ -455,7 +456,7 @@ class MirrorSourceTask:
     def _progressed(self, progress: PartitionProgress) -> None:
         self._skip_log.add(progress.source, progress.skips)
         if late := self._ledger.late_records(progress):
-            resume_log.tell_late(self._settings.flow, progress.source, late)
+            resume_log.tell_late(str(self.flow), progress.source, late)
         self.meters.apply(progress, time.time_ns() // 1_000_000)
         stopped = self._ledger.apply(progress)
         self._hold_if_full()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from connect.kafka.admin import Admin
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import ONE_WAY, SliceSettings, TopicPartition, Ways
+from connectors.flow_name import FlowName
 from connectors.gaps import GapPolicy
 from connectors.partition_states import StateRecords
 from connectors.source.ledger import Entry
@@ -22,7 +23,7 @@ class TaskSettings:
     """Of one task: ``epoch_ms`` is the length of a Spark job, ``flush_interval_ms`` that of Java's offsets.
     ``ways``: how records of a topic of the source are told apart."""
 
-    flow: str
+    flow: FlowName
     transactional_id: str
     partitions: tuple[TopicPartition, ...]
     remote_topic: Callable[[str], str]

@@ -3,8 +3,9 @@
 pandas, py4j, gRPC and their threads stay out of the worker, and a dead JVM or a lost server is answered by a new
 child. Commands come as JSON lines on standard input, events go out on standard output:
 
-    in   {"conf": {...}, "archive": path or "", "close_timeout_s": 3.0}
-                                                           once, first; the code to ship, and the time to end in order
+    in   {"conf": {...}, "properties": text, "archive": path or "", "close_timeout_s": 3.0}
+                                                           once, first; the keys, also as a file has them, the code to
+                                                           ship, and the time to end in order
          {"type": "start", "job": id, "query": text, "payload": {...}}    one slice; its task gets the payload
          {"type": "cancel", "job": id}                     the last resort
          {"type": "check", "check": id, "query": text}     can this be a transform.sql?
@@ -14,6 +15,8 @@ child. Commands come as JSON lines on standard input, events go out on standard 
          {"type": "broken", "failure": {...}}
 
 The end of standard input ends the process, so no Spark is left behind by a worker that was killed.
+
+What the JVM does not need is imported once it starts.
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ from functools import partial
 from typing import Any, Final, NoReturn, TextIO
 
 from connectors.spark.failures import Failure, failure_of
-from connectors.spark.query_frame import ARROW_ROWS_KEY, STAGE_DDL, problem_of, transformed
 from connectors.spark.sessions import Session, session_for
 
 _LOST: Final = 3
@@ -51,10 +53,10 @@ class Driver:
             self._events.write(json.dumps(event) + "\n")
             self._events.flush()
 
-    def open(self, conf: dict[str, str], archive: str) -> None:
+    def open(self, conf: dict[str, str], properties: str, archive: str) -> None:
         # Of a query that cannot be used the user is told; pyspark would print pages as well.
         logging.getLogger("SQLQueryContextLogger").disabled = True
-        for text in self._session.open(conf, self._lost):
+        for text in self._session.open(conf, properties, self._lost):
             self.emit({"type": "notice", "text": text})
         if archive:
             self._session.ship(archive)
@@ -87,6 +89,8 @@ class Driver:
         self._session.thread(self._check, (check, query), f"check {check}").start()
 
     def _check(self, check: str, query: str) -> None:
+        from connectors.spark.query_frame import problem_of
+
         try:
             self.emit(
                 {"type": "checked", "check": check, "problem": self._session.use(partial(problem_of, text=query))}
@@ -129,7 +133,7 @@ def main() -> None:
     first = json.loads(sys.stdin.readline())
     driver = Driver(session_for(first["conf"]), events)
     try:
-        driver.open(first["conf"], first["archive"])
+        driver.open(first["conf"], first["properties"], first["archive"])
     except Exception as error:
         driver.emit({"type": "broken", "failure": _why_broken(error, first["conf"]).to_wire()})
         os._exit(1)
@@ -160,6 +164,7 @@ def _why_broken(error: Exception, conf: dict[str, str]) -> Failure:
 def _frame(session: Any, query: str, payload: dict[str, Any]) -> Any:
     """Two Python stages of one task, with the query between them."""
     from connectors.dataplane import executor
+    from connectors.spark.query_frame import ARROW_ROWS_KEY, STAGE_DDL, transformed
 
     payload = {**payload, "arrow_rows": int(session.conf.get(ARROW_ROWS_KEY))}
     records = session.range(1, numPartitions=1).mapInArrow(partial(executor.transform_slices, payload), STAGE_DDL)

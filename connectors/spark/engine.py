@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import javaproperties
 import orjson
 
 from connect.core.errors import PermanentError, RetriableError
@@ -287,7 +288,14 @@ class SparkEngine:
         if "spark.driver.extraJavaOptions" in conf:
             conf["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={self._scratch.path}"
         archive = "" if self._archive is None else str(self._archive)
-        self._tell({"conf": conf, "archive": archive, "close_timeout_s": self._settings.closing_s})
+        self._tell(
+            {
+                "conf": conf,
+                "properties": javaproperties.dumps(conf, timestamp=False),
+                "archive": archive,
+                "close_timeout_s": self._settings.closing_s,
+            }
+        )
         self._printed.clear()
         printing = self._scope.spawn(self._read_printed(output), "output of Spark")
         printing.add_done_callback(lambda _: pipe.close())

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import javaproperties
-
 from connectors.dataplane import entry
+from connectors.spark.handover import PLACE_VARIABLE
 from connectors.spark.jvm import Jvm
 
 Lost = Callable[[str], None]
@@ -46,13 +47,19 @@ class ClassicSession:
 
     _context: Any = None
     _jvm: Jvm | None = None
+    _daemon: subprocess.Popen[bytes] | None = None
 
-    def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
-        """Start or connect; ``lost`` is called when the JVM ends. Return sentences on keys without effect."""
-        with _folder_of(conf) as folder:
+    def open(self, conf: Mapping[str, str], properties: str, lost: Lost) -> list[str]:
+        """Start or connect; ``lost`` is called when the JVM ends. Return sentences on keys without effect.
+
+        ``properties``: the same keys as a properties file has them.
+        """
+        with _folder_of(properties) as folder:
             arguments = ["--load-spark-defaults", "--properties-file", str(folder / _PROPERTIES)]
             more = shlex.split(os.environ.get(_SUBMIT_ARGS, "pyspark-shell"))
             jvm = self._jvm = Jvm([*arguments, *more], folder)
+            if PLACE_VARIABLE in os.environ:
+                self._daemon = _early_daemon()
             from pyspark import SparkContext
 
             jvm.serve_pyspark()
@@ -100,6 +107,8 @@ class ClassicSession:
         # Whatever is wrong is found by the first slice as well, which has somebody to say it to.
         with contextlib.suppress(Exception):
             self._context.parallelize([0], 1).mapPartitions(entry.begin).collect()
+        if self._daemon is not None and self._daemon.stdin is not None:
+            self._daemon.stdin.close()  # which ends it unless it has the place of Spark's by now
 
     def copy(self, job: str, description: str, payload: dict[str, Any]) -> None:
         """Run the slice that ``payload`` names to its end."""
@@ -129,11 +138,11 @@ class ConnectSession:
 
     _session: Any = None
 
-    def open(self, conf: Mapping[str, str], lost: Lost) -> list[str]:
+    def open(self, conf: Mapping[str, str], properties: str, lost: Lost) -> list[str]:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
-        del lost  # a server that is gone does not say so: it has to be asked
+        del properties, lost  # a server that is gone does not say so: it has to be asked
         # No other key at first: what sets it would wait for an answer with Spark's own patience.
         self._session = SparkSession.builder.remote(conf["spark.remote"]).create()
         policy = DefaultPolicy(max_retries=_CONNECT_RETRIES, max_backoff=_CONNECT_MAX_BACKOFF_MS)
@@ -198,16 +207,23 @@ def session_for(conf: Mapping[str, str]) -> Session:
     return ConnectSession() if "spark.remote" in conf else ClassicSession()
 
 
+def _early_daemon() -> subprocess.Popen[bytes]:
+    """Start the parent of the Python workers; it ends with its standard input until it has a place."""
+    # Spark gives its workers this seed when the user names none.
+    environment = {"PYTHONHASHSEED": "0", **os.environ}
+    command = [sys.executable, "-m", "connectors.spark.early_daemon"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+
+
 @contextmanager
-def _folder_of(conf: Mapping[str, str]) -> Iterator[Path]:
+def _folder_of(properties: str) -> Iterator[Path]:
     """A folder for us alone, with the keys in a file: pyspark would write them on a command line, for all to read."""
     # In the folder that goes with the engine, should this process be killed meanwhile.
     scratch = os.environ.get("SPARK_LOCAL_DIRS", "")
     place = scratch if scratch and Path(scratch).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="heliograph-", dir=place) as name:
         folder = Path(name)
-        with (folder / _PROPERTIES).open("w", encoding="ascii") as file:
-            javaproperties.dump(dict(conf), file, timestamp=False)
+        (folder / _PROPERTIES).write_text(properties, encoding="ascii")
         yield folder
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from connect.core.errors import ConfigError
+from connectors.spark.handover import PLACE_VARIABLE
 
 _MASTER: Final = "spark.master"
 _REMOTE: Final = "spark.remote"
@@ -19,6 +20,8 @@ _CORES: Final = "spark.cores.max"
 _LOCAL_DIR: Final = "spark.local.dir"
 _PYTHON: Final = "spark.pyspark.python"
 _JAVA_OPTIONS_KEY: Final = "spark.driver.extraJavaOptions"
+_DAEMON_KEY: Final = "spark.python.daemon.module"
+_DAEMON: Final = "connectors.spark.daemon"
 
 #: Bytes do not pass through the JVM, so it is tuned to start fast and stay small: C1 only, one GC thread.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k -Xlog:disable -Xlog:all=error:stderr"
@@ -50,7 +53,7 @@ _LOCAL_CONF: Final[Mapping[str, str]] = {
     _MASTER: "local[64,4]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.daemon.module": "connectors.spark.daemon",
+    _DAEMON_KEY: _DAEMON,
 }
 _CLUSTER_CONF: Final[Mapping[str, str]] = {
     **_DRIVER_CONF,
@@ -135,6 +138,7 @@ class SparkSettings:
             **({"JAVA_HOME": str(self.java_home)} if self.java_home is not None else {}),
             **({"SPARK_LOCAL_IP": "127.0.0.1"} if self.kind is SparkKind.LOCAL else {}),
             **({"SPARK_LOCAL_DIRS": scratch} if _LOCAL_DIR not in self.conf else {}),
+            **({PLACE_VARIABLE: str(Path(scratch) / "daemon")} if self.merged().get(_DAEMON_KEY) == _DAEMON else {}),
             "PYSPARK_PYTHON": python or sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # numpy's thread pools cost each Python worker memory that a copier never uses

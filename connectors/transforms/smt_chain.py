@@ -10,16 +10,19 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from connect.api.convert import Converter, DataError, HeaderConverter, Predicate, Transformation
 from connect.api.source import BYTES, OPTIONAL_BYTES, Header, SourceRecord
 from connect.api.transformations import TransformationStep
 from connect.core.errors import HeliographError, PermanentError
+from connect.wire.batch import NO_TIMESTAMP
 from connect.wire.header_keys import is_text, readable
-from connect.wire.records import NO_TIMESTAMP, Record
 from connectors.dataplane.plan import PartitionPlan
 from connectors.transforms.topic_routes import OTHERS_KEY, TOPIC_KEY, told
+
+if TYPE_CHECKING:
+    from connect.wire.records import Record
 
 
 class TransformUnusable(PermanentError):
@@ -39,7 +42,7 @@ class Unfit:
 
 
 #: Of the records of one call, in their order; None for each that is dropped.
-Outcome = list[Record | Unfit | None]
+Outcome = list["Record | Unfit | None"]
 Done = Callable[[Outcome], None]
 
 

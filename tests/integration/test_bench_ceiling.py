@@ -55,6 +55,22 @@ async def test_loops_produce_the_batches_of_the_load(us: KafkaCluster, eu: Kafka
         await bed.close()
 
 
+async def test_contents_are_those_behind_given_offsets(us: KafkaCluster) -> None:
+    topic = f"contents-{uuid.uuid4().hex[:8]}"
+    side = Side(us)
+    try:
+        await side.create(topic, _PARTITIONS, 1)
+        await _write(us.bootstrap, topic)
+        begin = await side.ends(topic, _PARTITIONS)
+        assert sum(begin.values()) == _RECORDS
+        async with AIOKafkaProducer(bootstrap_servers=us.bootstrap, acks="all") as producer:
+            await producer.send_and_wait(topic, 50_000 * b"x", partition=0)
+        assert (await side.contents(topic, _PARTITIONS, begin)).batch_bytes > 50_000
+        assert (await side.contents(topic, _PARTITIONS)).batch_bytes < 500
+    finally:
+        await side.cluster.close()
+
+
 async def _write(bootstrap: str, topic: str) -> None:
     """Batches of one record."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="zstd") as producer:

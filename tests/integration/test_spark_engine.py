@@ -27,6 +27,8 @@ from tests.kit.processes import Member, Role, gone, tree, wait_until
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 180.0
+#: A port of loopback without a listener: a slice ends at once.
+NOBODY = {"host": "127.0.0.1", "port": 9, "certificate": "", "token": "", "slice": "nobody's", "epoch": 0}
 JAVA_HOME = find_java().parent.parent
 
 
@@ -104,6 +106,31 @@ def sparks() -> set[psutil.Process]:
             if "spark" in " ".join(child.cmdline()):
                 found.add(child)
     return found
+
+
+async def test_workers_are_forked_by_the_parent_that_was_started_beside_the_jvm() -> None:
+    def early() -> list[Member]:
+        return [one for one in tree(os.getpid()) if "connectors.spark.early_daemon" in one.process.cmdline()]
+
+    async with engine({}) as spark:
+        await asyncio.wait_for(spark.ready(), DEADLINE_S)
+        wait_until(lambda: len(early()) > 1, DEADLINE_S, "a Python worker runs")
+        parent, *workers = early()
+        assert parent.role is Role.PYTHON_DAEMON
+        assert {(one.role, one.process.ppid()) for one in workers} == {(Role.PYTHON_WORKER, parent.pid)}
+        others = tree(os.getpid())
+    wait_until(lambda: gone(others), DEADLINE_S, "nothing of it is left")
+
+
+async def test_a_parent_of_workers_that_is_killed_is_replaced() -> None:
+    async with engine({}) as spark:
+        first = await asyncio.wait_for(spark.start_job(NOBODY, ""), DEADLINE_S)
+        await asyncio.wait_for(first.finished, DEADLINE_S)
+        for one in tree(os.getpid()):
+            if one.role in (Role.PYTHON_DAEMON, Role.PYTHON_WORKER):
+                one.process.kill()
+        second = await asyncio.wait_for(spark.start_job(NOBODY, ""), DEADLINE_S)
+        await asyncio.wait_for(second.finished, DEADLINE_S)
 
 
 @pytest.mark.long

@@ -15,14 +15,14 @@ from aiokafka import AIOKafkaProducer
 from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
 from connect.core.errors import ConfigError, RetriableError
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka import transactions
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.producer import OutRecord, PlainWriter, TransactionalWriter, place, produce_all
 from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import CLEANED_SOON, LogRecord, read_to_end
+from connect.kafka.topiclog import LogRecord, read_to_end
 from connect.kafka.transactions import Superseded, TransactionalIdRefused, claim, until
 from connectors.dataplane.plan import TopicPartition
 from connectors.offset_map import Run, decode_chunk, decode_chunk_key

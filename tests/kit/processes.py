@@ -12,9 +12,14 @@ from typing import Final, TypeVar
 import psutil
 
 _POLL_S: Final = 0.01
-#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``): today's and that of the
-#: version before, which upgrade runs start.
-_DAEMONS: Final = ("pyspark.daemon", "connectors.spark.daemon", "connectors.dataplane.daemon")
+#: Spark's own daemon of Python workers, and ours in its place (``spark.python.daemon.module``), with the one that it
+#: gives its place to; and that of a version before, which upgrade runs start.
+_DAEMONS: Final = (
+    "pyspark.daemon",
+    "connectors.spark.daemon",
+    "connectors.spark.early_daemon",
+    "connectors.dataplane.daemon",
+)
 _DRIVERS: Final = ("connectors.spark.driver", "connectors.dataplane.spark")
 T = TypeVar("T")
 

@@ -24,6 +24,7 @@ from connectors.dataplane.plan import (
     TopicPartition,
 )
 from connectors.dataplane.resume import Resumed
+from connectors.flow_name import FlowName
 from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source import reach, task, unowned
@@ -247,7 +248,9 @@ class World:
         services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
         while True:
             name = f"mm2-{index}"
-            of_task = TaskSettings("us->eu", name, self.wanted[index], "us.{}".format, settings, epoch_ms=40_000)
+            of_task = TaskSettings(
+                FlowName("us", "eu"), name, self.wanted[index], "us.{}".format, settings, epoch_ms=40_000
+            )
             one = MirrorSourceTask(of_task, services, cast(PositionStore, Store(self, name)))
             self.tasks[index] = one
             try:

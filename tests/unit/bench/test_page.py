@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,21 @@ def test_what_another_command_measured_is_kept(tmp_path: Path) -> None:
     page.keep(file, run("b", "make scale"), [Partitions(load=IDLE, partitions=10_000, cores=0.2)])
     (kept,) = Rows.read(file).of(Partitions, IDLE)
     assert (kept.run, kept.partitions) == ("b", 10_000)
+
+
+def test_a_page_without_a_model_says_why_and_has_no_plot(rows: Rows) -> None:
+    text = page.text(page.SCALE_TEMPLATE, rows)
+    assert "No model of the rows that are kept: 5 loads of one run are needed, and the largest run has 1." in text
+    assert "scale.png" not in text
+
+
+def test_sizes_of_batches_say_where_they_are_from(rows: Rows) -> None:
+    assert cells(tables.details(rows, "replicated"), 0)["batch KB"] == "0.0‡"
+    for number in (1, 2):
+        of_window = replace(result("rf3-8-one", "heliograph", number, 500), batches_of_window=True)
+        rows.add(run("b"), replace(of_window, target_batch_bytes=983_000.0))
+    details = tables.details(rows, "replicated")
+    assert {line[1]: line[-1] for line in details.rows[:2]}["Heliograph"] == "983.0" if details else False
 
 
 def test_a_place_that_is_not_known_is_refused(tmp_path: Path) -> None:

@@ -15,12 +15,15 @@ from connect.cli.demo_orders import TOPICS, sample_records
 from connect.cli.demo_view import LastWarning, LiveView, PlainView, picture
 from connect.cli.rates import FlowRates, TopicRates
 from connectors.comparison import Difference, Partition
+from connectors.flow_name import FlowName
 from connectors.flows import load, mirrored
 from connectors.source.progress import FlowProgress, PartitionView
 from connectors.verify import PartitionReport, Report
 
-ORDERS = TopicRates("us->eu", "orders", "us.orders", 6, 12_000, 900_000, 1200.0, 90_000.0, 35, 12, {"shallow": 80})
-FLOW = FlowRates("us->eu", "running", 4, (ORDERS,))
+ORDERS = TopicRates(
+    FlowName("us", "eu"), "orders", "us.orders", 6, 12_000, 900_000, 1200.0, 90_000.0, 35, 12, {"shallow": 80}
+)
+FLOW = FlowRates(FlowName("us", "eu"), "running", 4, (ORDERS,))
 
 
 def test_sample_records_are_the_same_for_the_same_seed_and_fit_their_topics() -> None:
@@ -57,7 +60,7 @@ def view(topic: str, partition: int, next_source_offset: int) -> PartitionView:
 
 def test_what_is_left_counts_partitions_nobody_copies_yet() -> None:
     written = {("orders", 0): 10, ("orders", 1): 20, ("clicks", 0): 5}
-    flow = FlowProgress("us->eu", "running", 1, (view("orders", 0, 10), view("orders", 1, 13)))
+    flow = FlowProgress(FlowName("us", "eu"), "running", 1, (view("orders", 0, 10), view("orders", 1, 13)))
     assert records_left(written, [flow]) == 7 + 5
     assert records_left(written, []) == 35
 

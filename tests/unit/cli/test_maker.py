@@ -45,7 +45,7 @@ class Worker:
     def failure(self) -> None: ...
 
     def progress(self, _: int) -> FlowProgress:
-        return FlowProgress(str(self.flow), "running", 0, ())
+        return FlowProgress(self.flow.name, "running", 0, ())
 
     async def put_away(self) -> None:
         self.flow.leaves.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +18,16 @@ from connect.cli.mirror_maker import NotStarted, StopTimedOut, parse_arguments, 
 from connect.core.errors import ClusterUnreachable, ConfigError
 from connectors.contact import NOTHING_KNOWN, Contact, Side
 from tests.kit import virtual_time
+
+#: What the command does until it begins a Spark, and which of these libraries it has loaded then.
+BEFORE_SPARK = """
+import sys
+from pathlib import Path
+from connect.cli import mirror_maker
+from connectors.flows import load
+engine = mirror_maker._spark(load(Path(sys.argv[1])).flows_to_run(()))
+print(type(engine).__name__, *({"aiokafka", "kafka", "rich"} & set(sys.modules)))
+"""
 
 
 @pytest.fixture
@@ -189,6 +201,16 @@ async def test_cancelling_stops_the_mirror() -> None:
     with suppress(asyncio.CancelledError):
         await task
     assert maker.events == ["start", "run", "stop"]
+
+
+def test_spark_is_begun_before_the_libraries_of_kafka_are_loaded(tmp_path: Path) -> None:
+    """They take longer than all that comes before."""
+    file = tmp_path / "mm2.properties"
+    file.write_text(
+        "clusters = us, eu\nus.bootstrap.servers = a:1\neu.bootstrap.servers = b:1\nus->eu.enabled = true\n"
+    )
+    answer = subprocess.check_output([sys.executable, "-c", BEFORE_SPARK, file], text=True)
+    assert answer.split() == ["SparkEngine"]
 
 
 async def _set_when(event: asyncio.Event, stop: asyncio.Event) -> None:

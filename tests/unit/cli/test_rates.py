@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from connect.cli.rates import ENDED, NO_TOPICS, RateMeter, bytes_text, flow_line, idle_text, status_line
 from connectors.contact import Contact, Side
+from connectors.flow_name import FlowName
 from connectors.source.progress import FlowProgress, PartitionView
 
 
@@ -32,7 +33,7 @@ def partition(number: int, records: int, *, topic: str = "orders", lag: int = 0,
 
 
 def flow(*partitions: PartitionView) -> FlowProgress:
-    return FlowProgress("us->eu", "running", 3, partitions)
+    return FlowProgress(FlowName("us", "eu"), "running", 3, partitions)
 
 
 def test_the_speed_is_that_of_the_window() -> None:
@@ -123,7 +124,7 @@ def test_a_lag_that_is_not_known_is_said_to_be() -> None:
     ],
 )
 def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
-    (rates,) = asyncio.run(RateMeter().observe(0.0, [FlowProgress("us->eu", state, 0, ())]))
+    (rates,) = asyncio.run(RateMeter().observe(0.0, [FlowProgress(FlowName("us", "eu"), state, 0, ())]))
     assert flow_line(rates).startswith(said)
     can_resume = state in ("STOPPED", "PAUSED")
     assert (": PUT /us/eu/connectors/MirrorSourceConnector/resume" in flow_line(rates)) is can_resume
@@ -134,7 +135,7 @@ def test_a_flow_that_copies_nothing_says_why(state: str, said: str) -> None:
 def test_a_status_line_says_when_records_last_moved_and_who_does_not_answer(state: str) -> None:
     source = Side(answers=False, answered_ms=1_767_276_182_000, moved_ms=1_767_276_181_000)
     contact = Contact(source, Side(answers=True, moved_ms=1_767_276_122_000))
-    told = FlowProgress("us->eu", state, 0, (), contact, at_ms=1_767_276_183_500)
+    told = FlowProgress(FlowName("us", "eu"), state, 0, (), contact, at_ms=1_767_276_183_500)
     (rates,) = asyncio.run(RateMeter().observe(0.0, [told]))
     assert "the source does not answer" in status_line(rates) and "since 2026-01-01T14:03:02Z" in status_line(rates)
     assert status_line(rates).endswith(", last fetch 2.5 s ago, last produce 1 min 1 s ago")

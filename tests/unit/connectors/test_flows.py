@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
+from connect.core.model import CLEANED_SOON
 from connect.core.properties import parse_properties
-from connect.kafka.topiclog import CLEANED_SOON
 from connectors.flows import Connector, MirrorMakerConfig, load, mirrored
 from connectors.policies import MAPPING_POLICY_CLASS
 

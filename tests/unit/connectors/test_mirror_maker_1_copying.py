@@ -18,6 +18,7 @@ from connect.kafka.cluster import Cluster, NotAuthorized, PartitionMetadata, Top
 from connect.kafka.topic_configs import ConfigSource, TopicConfig, TopicConfigs
 from connectors.dataplane import lost, verdicts
 from connectors.dataplane.plan import SliceSettings, TopicPartition
+from connectors.flow_name import FlowName
 from connectors.mirror_maker_1 import copying, source_topics, target_topics
 from connectors.mirror_maker_1.copying import Copying
 from connectors.mirror_maker_1.group_store import GroupOffsets
@@ -119,7 +120,7 @@ def a_copying(clusters: Clusters, partitions: Sequence[TopicPartition] = (ONE,))
         clusters=clusters,
         admin=clusters.target,
         settings=SimpleNamespace(options=options),
-        source=SimpleNamespace(flow="source->target", reset_to=0, group=SimpleNamespace(group_id="g")),
+        source=SimpleNamespace(flow_name=FlowName("source", "target"), reset_to=0, group=SimpleNamespace(group_id="g")),
         engine=None,
         links=None,
         transactional_id=lambda: "id",

@@ -486,7 +486,9 @@ async def test_partitions_without_a_leader_are_one_cause_for_all_slices(
             return ClusterMetadata(None, -1, {}, {"t": topic})
 
     readers = [
-        SourceReader(cast(Cluster, Leaderless()), SliceSettings(flow, 0, {}, {}), lambda _: None, unexpected)
+        SourceReader(
+            cast(Cluster, Leaderless()), SliceSettings(flow, 0, {}, {}, source_alias="us"), lambda _: None, unexpected
+        )
         for flow in ("us->eu", "us->asia")
     ]
     causes = Causes()

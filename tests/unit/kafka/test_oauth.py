@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError, RetriableError, SecurityError
-from connect.kafka.oauth import OAuthSettings, TokensOfAiokafka, _Tokens
+from connect.kafka.oauth import OAuthSettings, Tokens
+from connect.kafka.oauth_provider import TokensOfAiokafka
 from connect.kafka.settings import ConnectionSettings, connection_settings
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
@@ -31,7 +32,7 @@ def settings(jaas: str, **properties: str) -> ConnectionSettings:
     return connection_settings(given, client_id="x", where="cluster us")
 
 
-def provider(made: ConnectionSettings) -> _Tokens:
+def provider(made: ConnectionSettings) -> Tokens:
     found = made.create_conn_arguments()["sasl_oauth_token_provider"]
     assert isinstance(found, TokensOfAiokafka)
     return found._tokens
@@ -125,13 +126,13 @@ def test_a_token_that_is_given_and_one_of_a_file(tmp_path: Path) -> None:
 
 def test_who_is_refused_is_told_which_keys_to_look_at(endpoint: str) -> None:
     with pytest.raises(SecurityError, match=r"refuses client id me: HTTP 401; check sasl\.oauthbearer") as caught:
-        _Tokens(of(endpoint, "guess")).token()
+        Tokens(of(endpoint, "guess")).token()
     assert "guess" not in str(caught.value)
 
 
 def test_an_endpoint_that_does_not_answer_is_asked_again(unused_tcp_port: int) -> None:
     with pytest.raises(RetriableError, match=r"gives no token: .*; check sasl\.oauthbearer\.token\.endpoint\.url"):
-        _Tokens(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
+        Tokens(of(f"http://127.0.0.1:{unused_tcp_port}/", SECRET)).token()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError, SecurityError
-from connect.core.model import NewTopic
+from connect.core.model import CLEANED_SOON, NewTopic
 from connect.kafka import topiclog
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connect.kafka.settings import connection_settings
-from connect.kafka.topiclog import CLEANED_SOON, LogRecord, ensure_compacted_topic, read_to_end
+from connect.kafka.topiclog import LogRecord, ensure_compacted_topic, read_to_end
 
 PLACE = TopicPartition("map", 0)
 EU = cast(Cluster, SimpleNamespace(name="eu"))

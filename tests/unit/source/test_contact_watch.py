@@ -11,6 +11,7 @@ import pytest
 from connect.core.errors import RetriableError
 from connect.kafka.causes import Causes
 from connectors.contact import UNKNOWN, Contact
+from connectors.flow_name import FlowName
 from connectors.source.contact_watch import ContactWatch
 from tests.kit.virtual_time import run
 
@@ -35,7 +36,7 @@ def test_a_cluster_that_stands_still_is_known_within_ten_seconds(caplog: pytest.
     async def main() -> None:
         clock = asyncio.get_running_loop().time
         source, target = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
-        watch = ContactWatch("us->eu", cast(Any, source), cast(Any, target), Causes(clock))
+        watch = ContactWatch(FlowName("us", "eu"), cast(Any, source), cast(Any, target), Causes(clock))
 
         def seen() -> Contact:
             return watch.contact
@@ -75,7 +76,7 @@ def test_flows_that_share_a_cluster_say_once_that_it_does_not_answer(caplog: pyt
         causes = Causes(asyncio.get_running_loop().time)
         us, eu = FakeCluster("us (a:1)"), FakeCluster("eu (b:1)")
         us.hangs = True
-        pairs = {"us->eu": (us, eu), "eu->us": (eu, us)}
+        pairs = {FlowName("us", "eu"): (us, eu), FlowName("eu", "us"): (eu, us)}
         watches = [ContactWatch(flow, cast(Any, one), cast(Any, other), causes) for flow, (one, other) in pairs.items()]
         await asyncio.sleep(50)
         assert [watch.contact.silent for watch in watches] == [(True, False), (False, True)]

@@ -21,6 +21,7 @@ from connectors.dataplane.plan import (
     TransactionTerms,
 )
 from connectors.exactly_once import Rhythm
+from connectors.flow_name import FlowName
 from connectors.source import exactly_once, task
 from connectors.source.exactly_once import ExactlyOnceTask
 from connectors.source.ledger import Entry, Pair
@@ -126,7 +127,9 @@ class World:
         monkeypatch.setattr(MirrorSourceTask, "_pairs", lambda _: self._pairs())
 
     def task(self) -> ExactlyOnceTask:
-        settings = TaskSettings("us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+        settings = TaskSettings(
+            FlowName("us", "eu"), "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {})
+        )
         services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
         store, transactions = cast(PositionStore, self), cast(Any, self.transactions)
         return ExactlyOnceTask(settings, services, store, transactions, Rhythm(0, 0), "mm2-0-commit", None)

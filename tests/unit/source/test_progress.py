@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.dataplane.plan import TopicPartition
+from connectors.flow_name import FlowName
 from connectors.lag import PartitionLag, lag_of
 from connectors.source.progress import PartitionView, Resting, Seen
 
@@ -17,7 +18,7 @@ RESTING = Resting(0, SOURCE, "us.orders", "paused")
 
 
 def seen(lag: PartitionLag) -> Seen:
-    return Seen("us->eu", 1_000, {SOURCE: lag}, (RESTING,))
+    return Seen(FlowName("us", "eu"), 1_000, {SOURCE: lag}, (RESTING,))
 
 
 def test_what_stood_still_grows_older_and_what_moved_is_as_old_as_what_was_copied_last() -> None:

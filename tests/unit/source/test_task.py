@@ -21,6 +21,7 @@ from connectors.dataplane.plan import (
     TopicPartition,
 )
 from connectors.dataplane.resume import Resumed
+from connectors.flow_name import FlowName
 from connectors.offset_map import Run
 from connectors.positions import Position
 from connectors.source import defects, reach, reconfiguring, task
@@ -34,6 +35,7 @@ from connectors.source.task import MirrorSourceTask
 from connectors.source.task_parts import TaskServices, TaskSettings
 from tests.kit.turns import turns_during
 
+FLOW = FlowName("us", "eu")
 SOURCE = TopicPartition("orders", 0)
 PAIR = Pair(SOURCE, None, TopicPartition("us.orders", 0), None)
 OTHER = TopicPartition("orders", 1)
@@ -122,7 +124,7 @@ class World:
 
     def task(self, epoch_ms: int = 60_000) -> MirrorSourceTask:
         settings = TaskSettings(
-            flow="us->eu",
+            flow=FLOW,
             transactional_id="mm2-0",
             partitions=tuple(pair.source for pair in self.pairs),
             remote_topic="us.{}".format,
@@ -426,7 +428,9 @@ async def test_partitions_that_a_cluster_does_not_know_hold_up_no_others(monkeyp
         return [PAIR]
 
     monkeypatch.setattr(MirrorSourceTask, "find", find)
-    settings = TaskSettings("us->eu", "mm2-0", (SOURCE, other), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+    settings = TaskSettings(
+        FlowName("us", "eu"), "mm2-0", (SOURCE, other), "us.{}".format, SliceSettings("us->eu", 0, {}, {})
+    )
     services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
     one = MirrorSourceTask(settings, services, cast(PositionStore, None))
     assert await one._pairs() == [PAIR]
@@ -440,7 +444,9 @@ async def test_a_task_none_of_whose_partitions_are_known_looks_again(monkeypatch
         return []
 
     monkeypatch.setattr(MirrorSourceTask, "find", find)
-    settings = TaskSettings("us->eu", "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {}))
+    settings = TaskSettings(
+        FlowName("us", "eu"), "mm2-0", (SOURCE,), "us.{}".format, SliceSettings("us->eu", 0, {}, {})
+    )
     services = TaskServices(*cast(Any, (None, None, Clusters(*cast(Any, (None, None))), None)))
     with pytest.raises(RetriableError, match=f"does not know {SOURCE} now"):
         await MirrorSourceTask(settings, services, cast(PositionStore, None))._pairs()

@@ -20,7 +20,7 @@ class Session(ClassicSession):
         self.asked_in_vain = threading.Event()
         self.closed = threading.Event()
 
-    def open(self, conf: object, lost: object) -> list[str]:
+    def open(self, conf: object, properties: object, lost: object) -> list[str]:
         return []
 
     def version(self) -> str:
@@ -55,7 +55,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def opened(session: Session) -> driver.Driver:
     made = driver.Driver(session, io.StringIO())
-    made.open({}, "")
+    made.open({}, "", "")
     return made
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from connect.core.errors import ConfigError
+from connectors.spark.handover import PLACE_VARIABLE
 from connectors.spark.settings import SparkKind, SparkSettings, check_spark
 
 JAVA = Path("/java")
@@ -81,6 +82,15 @@ def test_spark_gets_neither_secrets_of_the_file_nor_what_would_lead_it_elsewhere
     assert not {"US_PASSWORD", "SPARK_REMOTE"} & set(environment)
     assert environment["SPARK_LOCAL_DIRS"] == "/scratch"
     assert "SPARK_LOCAL_DIRS" not in settings({"spark.local.dir": "/mine"}).environment("/scratch")
+
+
+def test_only_a_spark_of_this_machine_with_our_daemon_gets_one_early() -> None:
+    def place(conf: dict[str, str]) -> str | None:
+        return settings(conf).environment("/scratch").get(PLACE_VARIABLE)
+
+    assert place({}) == "/scratch/daemon"
+    others = ({"spark.master": "spark://m:7077"}, {"spark.remote": "sc://m"}, {"spark.python.daemon.module": "own"})
+    assert [place(conf) for conf in others] == [None, None, None]
 
 
 def test_the_folder_of_the_worker_lends_spark_no_modules(tmp_path: Path) -> None:
