@@ -270,7 +270,7 @@ Source = Annotated[
 Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where readers go.", show_default=False)]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="REGEX", help="Only groups whose whole names match; else those of the file."),
+    typer.Option("--group", metavar="GROUP", help="Only this group, or those that match; else those of the file."),
 ]
 Rest = Annotated[
     list[str] | None,

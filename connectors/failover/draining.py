@@ -41,7 +41,12 @@ StillOurs = Callable[[], None]
 
 
 class FlowControl(Protocol):
-    """The source connector of one flow, over the REST API of its workers. Raises HeliographError."""
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
+
+    ``start_command`` is for people: what starts it.
+    """
+
+    start_command: str
 
     async def state(self) -> str:
         """In Connect's words: RUNNING, STOPPED, ..."""
@@ -49,6 +54,11 @@ class FlowControl(Protocol):
     async def stop(self) -> None: ...
 
     async def resume(self) -> None: ...
+
+
+def how_to_start(control: FlowControl | None) -> str:
+    """Return what a person does to start a stopped flow."""
+    return "start its mirror" if control is None else control.start_command
 
 
 async def drain(

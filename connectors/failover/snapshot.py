@@ -68,7 +68,7 @@ class Rule(StrEnum):
     NOT_MOVED = "not moved"
 
 
-class Place(NamedTuple):
+class TargetOffset(NamedTuple):
     """The next record to read on the target."""
 
     topic: str
@@ -107,10 +107,10 @@ class GroupMove:
 
 
 def move_of(
-    group: str, source: Partition, at: Committed, place: Place, present: Mapping[Partition, Committed]
+    group: str, source: Partition, at: Committed, to: TargetOffset, present: Mapping[Partition, Committed]
 ) -> GroupMove:
-    """From offset ``at`` of ``source`` to ``place``; ``present`` is what the group has committed on the target."""
-    target = (place.topic, place.partition)
+    """From offset ``at`` of ``source`` to ``to``; ``present`` is what the group has committed on the target."""
+    target = (to.topic, to.partition)
     before = present.get(target)
     return GroupMove(
         group=group,
@@ -119,9 +119,9 @@ def move_of(
         target=target,
         before=before.offset if before else None,
         before_metadata=before.metadata if before else "",
-        after=place.offset,
+        after=to.offset,
         metadata=at.metadata,
-        how=place.how,
+        how=to.how,
     )
 
 

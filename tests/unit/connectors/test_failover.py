@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from connect.core.errors import ConfigError, PermanentError
-from connectors.failover import lease, places, undo
+from connectors.failover import lease, target_offsets, undo
 from connectors.failover.journal import GroupBefore, StartBefore
 from connectors.failover.plan import EVERY, Outcome, Plan, Wish, differing, plan, with_moved
 from connectors.failover.proving import _rounds, compare
@@ -27,10 +27,10 @@ from connectors.failover.snapshot import (
     GroupMove,
     Groups,
     How,
-    Place,
     Proof,
     Rule,
     Snapshot,
+    TargetOffset,
 )
 from connectors.offset_map import Place as Lies
 from connectors.offset_map import Run, RunList, Translation
@@ -243,8 +243,8 @@ async def test_a_map_knows_how_near_its_last_record_lies(offset: int, near: int)
 
     found = runs.forward(offset)
     assert found is not None
-    assert await places._nearness(found, offset, inverse) == near
-    assert await places._nearness(Translation(0, Lies.BELOW), offset, inverse) == -1
+    assert await target_offsets._nearness(found, offset, inverse) == near
+    assert await target_offsets._nearness(Translation(0, Lies.BELOW), offset, inverse) == -1
 
 
 async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lies_there() -> None:
@@ -254,9 +254,9 @@ async def test_behind_the_last_record_is_exact_once_the_copy_has_passed_what_lie
         return runs.reverse(downstream)
 
     for is_passed, how in ((True, How.EXACT), (False, How.END)):
-        found = await places._candidate(runs.forward(12), 12, ("orders", 0), inverse, is_passed=is_passed)
-        assert found == (10, Place("orders", 0, 10, how))
-    assert await places._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
+        found = await target_offsets._candidate(runs.forward(12), 12, ("orders", 0), inverse, is_passed=is_passed)
+        assert found == (10, TargetOffset("orders", 0, 10, how))
+    assert await target_offsets._candidate(None, 12, ("orders", 0), inverse, is_passed=True) is None
 
 
 def test_a_group_that_an_interrupted_run_has_moved_does_not_go_back_to_an_older_checkpoint() -> None:

@@ -13,7 +13,7 @@ from connect.cli.failover import Arguments, wish_of
 from connect.core.errors import ConfigError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
-from connectors.failover import collect, group_reads, places
+from connectors.failover import collect, group_reads, target_offsets
 from connectors.failover.group_reads import GroupsLook
 from connectors.failover.plan import Wish, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
@@ -64,7 +64,7 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(group_reads, "told_offsets", told)
     monkeypatch.setattr(group_reads, "list_groups", list_groups)
     monkeypatch.setattr(group_reads, "read_live", nothing_stored)
-    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(target_offsets, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 
