@@ -71,7 +71,6 @@ class Arguments:
     as_json: bool = False
     everything: bool = False
     accepts: Sequence[str] = ()
-    topics: Sequence[str] = ()
 
 
 def run_failover(arguments: Arguments) -> int:
@@ -191,17 +190,13 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
         if not group:
             warn(f"--accept {word} is for every group: name them, --accept {word}=GROUP; the next release demands it")
         accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
-    named = _names(arguments.groups)
-    if arguments.topics and not (arguments.gone is not None and arguments.at and named):
-        raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
     return Wish(
         takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
-        named=named,
+        named=_names(arguments.groups),
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
-        topics=frozenset(arguments.topics),
         is_gone=arguments.gone is not None,
         sample=arguments.sample,
         denies_writes=arguments.denies_writes,

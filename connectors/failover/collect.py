@@ -147,8 +147,8 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
         if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
             looks.notes.append(
                 f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
-                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time, --at "
-                "TIME --group NAME --topic TOPIC"
+                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time "
+                "(kafka-consumer-groups.sh --reset-offsets --to-datetime)"
             )
     try:
         groups = await look_at.groups()

@@ -169,7 +169,7 @@ class GroupsLook:
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
         ends, _ = await self._told({target for _, target in kept}, LATEST)
         told = {group for group, _ in checkpoints} - {group for group, _ in kept}
-        named = {group for group in self._wish.named if group not in told or self._wish.topics}
+        named = self._wish.named - told
         present: dict[str, Mapping[Partition, Committed]] = {}
 
         async def look(group: str) -> None:
@@ -252,14 +252,12 @@ class GroupsLook:
     ) -> tuple[list[GroupMove], list[Finding]]:
         """What no checkpoint says, of groups in ``moves``, which have one, and of ``others``."""
         filled, is_by_time = self._target_offsets.filled(), self._wish.at_ms is not None
-        wanted = {self._site.flow.remote_topic(one) for one in self._wish.topics}
         known: dict[str, set[Partition]] = {}
         for one in moves:
             known.setdefault(one.group, set()).add(one.target)
         reads = {
             group: {topic for topic, _ in known.get(group, ())}
             | {topic for topic, _ in present[group] if topic in filled}
-            | (wanted if group in self._wish.named else set())
             for group in sorted({*known, *others})
         }
         topics = {topic for some in reads.values() for topic in some}
@@ -267,23 +265,15 @@ class GroupsLook:
         there = {name: [(name, index) for index in sorted(one.partitions)] for name, one in metadata.items()}
         more, findings, unknown = list[GroupMove](), list[Finding](), dict[str, list[Partition]]()
         for group, some in reads.items():
-            of_group, is_named = known.get(group, set()), group in self._wish.named
+            of_group = known.get(group, set())
             missing = [one for topic in sorted(some) for one in there.get(topic, ()) if one not in of_group]
-            if is_named:
-                findings += [
-                    Finding(
-                        group, Rule.NO_TOPIC, f"cluster {self._target.name} has no topic {topic}, or does not show it"
-                    )
-                    for topic in sorted(wanted)
-                    if not there.get(topic)
-                ]
-            if (is_named and not some) or (some and not of_group and not is_by_time):
+            if not some or not (of_group or is_by_time):
                 findings.append(Finding(group, Rule.NO_CHECKPOINT, _NO_CHECKPOINT))
             elif is_by_time:
                 more += [
                     move_of(group, one, _UNKNOWN, TargetOffset(*one, -1, How.TIME), present[group]) for one in missing
                 ]
-            elif some:
+            else:
                 unknown[group] = [one for one in missing if one not in present[group]]
         # A partition that is empty needs no checkpoint.
         ends, _ = await self._told({one for some in unknown.values() for one in some}, LATEST)

@@ -58,7 +58,6 @@ class Rule(StrEnum):
     DIVERGED = "diverged"
     STALE_CHECKPOINT = "stale checkpoint"
     TOPIC_GONE = "topic gone"
-    NO_TOPIC = "no topic"
     NO_CHECKPOINT = "no checkpoint"
     PARTLY_NO_CHECKPOINT = "partly no checkpoint"
     COPY_TIME = "copy time"
