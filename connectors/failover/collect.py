@@ -58,9 +58,8 @@ class _Looks:
         self._scope = scope
         self._clusters = clusters
         self._deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
-        self.unknown: list[str] = []
         self.notes: list[str] = []
-        self.objections: list[str] = []
+        self.obstacles: list[str] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str = "") -> asyncio.Task[T]:
         """``otherwise`` is what a look finds that has no answer. Raises as ``work``."""
@@ -71,7 +70,7 @@ class _Looks:
             async with asyncio.timeout_at(self._deadline_s):
                 return await work
         except TimeoutError:
-            self.unknown.append(f"{what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
+            self.obstacles.append(f"not looked at: {what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
         return otherwise
 
 
@@ -87,7 +86,7 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
     if target_error:
         raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
-    target_offsets = TargetOffsets(site.flow, site.back, site.checkpoints, source, site.target, site.maps)
+    target_offsets = TargetOffsets(site, source)
     look_at = GroupsLook(site, wish, source, target_offsets)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
@@ -127,10 +126,8 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
             groups=groups,
             moved=await moved,
             stopped=stopped,
-            operators=tuple(await operators),
-            objections=tuple(looks.objections),
+            obstacles=(*await operators, *looks.obstacles),
             notes=tuple(looks.notes),
-            unknown=tuple(looks.unknown),
         )
 
 
@@ -153,7 +150,7 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
     try:
         groups = await look_at.groups()
     except HeliographError as error:
-        looks.unknown.append(str(error))
+        looks.obstacles.append(f"not looked at: {error}")
         return Groups()
     looks.notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
@@ -161,7 +158,7 @@ async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at
     ]
     groups, untold = await _with_clocks(site, groups)
     looks.notes += untold
-    looks.objections += await _refused(site, wish, groups)
+    looks.obstacles += await _refused(site, wish, groups)
     return groups
 
 
@@ -169,12 +166,12 @@ async def _lag(site: Site, wish: Wish, source: Cluster, looks: _Looks) -> FlowLa
     try:
         lag = await LagReader(site.flow, source, site.target).all()
     except HeliographError as error:
-        looks.unknown.append(str(error))
+        looks.obstacles.append(f"not looked at: {error}")
         return None
     if wish.denies_writes:
         topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
         rules = await first_rules(source, topics)
-        looks.objections += [rules.why_not] if rules.why_not else []
+        looks.obstacles += [rules.why_not] if rules.why_not else []
         looks.notes += [rules.doubt] if rules.doubt else []
     return lag
 
@@ -186,7 +183,7 @@ async def _only_at_source(site: Site, looks: _Looks) -> None:
 async def _flow_back(site: Site, wish: Wish, back: FlowControl | None, looks: _Looks) -> None:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
-    looks.objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
+    looks.obstacles += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
 
 
 def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Groups:
@@ -306,7 +303,7 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> Groups:
     """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
-    target_offsets = TargetOffsets(site.flow, site.back, site.checkpoints, site.source, site.target, site.maps)
+    target_offsets = TargetOffsets(site, site.source)
     await target_offsets.begin()
     return await GroupsLook(site, wish, site.source, target_offsets).groups()
 

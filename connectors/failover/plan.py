@@ -224,13 +224,12 @@ def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[Finding]
 
 
 def _obstacles(snapshot: Snapshot) -> list[str]:
-    found = [*snapshot.operators, *snapshot.objections]
+    found = list(snapshot.obstacles)
     if snapshot.source_error and not snapshot.is_gone:
         found.append(
             f"cluster {snapshot.source} does not answer: {snapshot.source_error}; if it is gone, and no producer "
             f"writes there, say --source-gone {snapshot.source}"
         )
-    found += [f"not looked at: {one}" for one in snapshot.unknown]
     if not snapshot.groups.found:
         found.append("no group was found: see --group, and the groups of the file")
     return found

@@ -85,7 +85,7 @@ class Failback:
         note = f"{site.flow.flow}: it begins where {there.flow.flow} ended, in {len(due)} partitions"
         return replace(
             looked,
-            objections=(*looked.objections, *objections),
+            obstacles=(*looked.obstacles, *objections),
             notes=(*looked.notes, note) if due else looked.notes,
         )
 

@@ -189,9 +189,7 @@ class Snapshot:
         last_known: If the source is not asked, instead of the lag.
         moved: Target offsets that an interrupted run has given to groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
-        operators: Who else moves readers of these clusters now.
-        objections: What keeps the move from beginning at all.
-        unknown: What could not be looked at.
+        obstacles: What keeps the move from beginning at all, such as another operator, or a look that has no answer.
     """
 
     source: str
@@ -204,7 +202,5 @@ class Snapshot:
     groups: Groups = field(default_factory=Groups)
     moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
-    operators: tuple[str, ...] = ()
-    objections: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from connect.core.errors import HeliographError
@@ -15,7 +15,6 @@ from connect.kafka.concurrency import gather_limited, together
 from connect.kafka.group_offsets import Partition
 from connect.kafka.log_ranges import has_records
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
-from connectors.checkpoint.settings import CheckpointSettings
 from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
@@ -25,6 +24,9 @@ from connectors.offset_map import Pair, Translation
 from connectors.offset_map import Place as Lies
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
+
+if TYPE_CHECKING:
+    from connectors.failover.site import Site
 
 _HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
 #: So long the leader of a partition may take to tell where it begins or ends.
@@ -113,28 +115,17 @@ class Maps:
 
 
 class TargetOffsets:
-    """Between the clusters of a flow.
+    """Between the clusters of a site, whose maps one look at a time follows. ``source`` is None if it is gone.
 
-    Args:
-        flow: To where a reader goes.
-        back: The flow the other way; it need not be enabled, and then its map need not be there to be seen.
-        target: Where the reader goes; ``source`` None where it is gone.
-        maps: Whose readers are followed; one look at a time.
+    If the flow back is not enabled, its map need not be there to be seen.
     """
 
-    def __init__(
-        self,
-        flow: MirrorSourceSettings,
-        back: MirrorSourceSettings,
-        checkpoints: CheckpointSettings,
-        source: Cluster | None,
-        target: Cluster,
-        maps: Maps,
-    ) -> None:
-        self.flow = flow
+    def __init__(self, site: Site, source: Cluster | None) -> None:
+        back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
+        self.flow = site.flow
         self._target = target
         #: The map of the flow to the target.
-        self.there = maps.of(target, flow)
+        self.there = maps.of(target, site.flow)
         self._there = _Map(self.there, source, target)
         self._back: _Map | None = None
         self._by_syncs: Translator | None = None

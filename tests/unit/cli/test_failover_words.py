@@ -87,7 +87,7 @@ def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None
     findings = tuple(Finding(name, Rule.NO_OFFSET, "is not copied") for name in blocked)
     found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
     assert exit_code(found) == code
-    assert exit_code(plan(Snapshot("us", "eu", operators=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
+    assert exit_code(plan(Snapshot("us", "eu", obstacles=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])

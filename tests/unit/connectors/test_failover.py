@@ -59,9 +59,7 @@ def test_groups_go_if_nothing_keeps_them() -> None:
     [
         ({"source_error": "no answer"}, "--source-gone us"),
         ({"groups": Groups()}, "no group was found"),
-        ({"unknown": ("orders-1",)}, "not looked at: orders-1"),
-        ({"operators": ("ann",)}, "ann"),
-        ({"objections": ("only eu has it",)}, "only eu has it"),
+        ({"obstacles": ("only eu has it",)}, "only eu has it"),
     ],
 )
 def test_what_keeps_every_group_is_an_obstacle(more: dict[str, Any], words: str) -> None:

@@ -135,7 +135,10 @@ async def look(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )  # fmt: skip
-    found = TargetOffsets(flow, back, settings, *clusters, target_offsets.Maps())
+    site: Any = SimpleNamespace(
+        flow=flow, back=back, checkpoints=settings, target=clusters[1], maps=target_offsets.Maps()
+    )
+    found = TargetOffsets(site, clusters[0])
     await found.begin()
     place = await found.of("orders", 0, offset)
     if place is None:

@@ -67,9 +67,8 @@ class MapTopic:
 
 
 async def look(eu: Eu, maps: Maps) -> TargetOffset | None:
-    cluster: Any = eu
-    settings: Any = None
-    found = TargetOffsets(FLOW, FLOW, settings, None, cluster, maps)
+    site: Any = SimpleNamespace(flow=FLOW, back=FLOW, checkpoints=None, target=eu, maps=maps)
+    found = TargetOffsets(site, None)
     await found.begin()
     return await found.by_checkpoint(("us.orders", 0), 110)
 

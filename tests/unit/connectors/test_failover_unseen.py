@@ -73,7 +73,7 @@ def site(*, enabled: bool) -> Any:
 
 
 def places(of: Any) -> TargetOffsets:
-    settings: Any = SimpleNamespace(
+    of.checkpoints = SimpleNamespace(
         syncs_on_source=True,
         offset_syncs_topic="syncs",
         flow="us->eu",
@@ -81,7 +81,7 @@ def places(of: Any) -> TargetOffsets:
         target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )
-    return TargetOffsets(of.flow, of.back, settings, of.source, of.target, Maps())
+    return TargetOffsets(of, of.source)
 
 
 async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> None:
