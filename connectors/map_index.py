@@ -10,10 +10,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from connectors.offset_map import Pair, Run, RunList, Translation, decode_chunk
 
+#: Of a chunk whose value is kept: so none of a thousand runs takes the place of many short ones.
+_LONGEST_KEPT: Final = 4096
+#: What Python takes for a key and a value beside their bytes.
+_ENTRY_BYTES: Final = 250
 #: A chunk's runs by its number in the index, cut where the next chunk begins.
 Load = Callable[[int], Awaitable[RunList]]
 
@@ -124,3 +128,39 @@ class ChunkCache:
     def clear(self) -> None:
         self._chunks.clear()
         self.runs = 0
+
+
+class KeptValues:
+    """The values of chunks that were read last, up to ``max_bytes`` together: these need not be fetched."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._values: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: bytes, offset: int) -> bytes | None:
+        """Return the value of the record at ``offset`` of the map topic; None if it is not kept."""
+        at, value = self._values.get(key, (-1, b""))
+        return value if at == offset else None
+
+    def put(self, key: bytes, offset: int, value: bytes | None) -> None:
+        """Keep what was read at ``offset`` instead of what was there before; None: the chunk was deleted."""
+        self._drop(key)
+        if value is not None and len(value) <= _LONGEST_KEPT:
+            self._values[key] = offset, value
+            self.bytes += _size(key, value)
+        while self.bytes > self._max_bytes:
+            key, (_, dropped) = self._values.popitem(last=False)
+            self.bytes -= _size(key, dropped)
+
+    def clear(self) -> None:
+        self._values.clear()
+        self.bytes = 0
+
+    def _drop(self, key: bytes) -> None:
+        if (dropped := self._values.pop(key, None)) is not None:
+            self.bytes -= _size(key, dropped[1])
+
+
+def _size(key: bytes, value: bytes) -> int:
+    return len(key) + len(value) + _ENTRY_BYTES

@@ -14,6 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from connect.core.errors import PermanentError, RetriableError, UnreadableRecord
+from connect.kafka.clock import wall_ms
 from connect.kafka.cluster import Cluster, NotAuthorized, TopicMetadata
 from connect.kafka.known_topic import known_topic
 from connect.kafka.offsets import LATEST, list_offsets
@@ -24,7 +25,7 @@ from connect.wire import batch as wire
 from connect.wire import records
 from connectors.dataplane import codes, reading
 from connectors.dataplane.plan import TopicPartition
-from connectors.map_index import ChunkCache, ChunkPlace, Load, PairIndex, cut_chunk
+from connectors.map_index import ChunkCache, ChunkPlace, KeptValues, Load, PairIndex, cut_chunk
 from connectors.offset_map import (
     ChunkKey,
     Pair,
@@ -42,14 +43,22 @@ log = logging.getLogger(__name__)
 #: One batch comes whatever its size (KIP-74).
 _ONE_BATCH: Final = reading.FetchLimits(0, 0, 1, 1, reading.READ_UNCOMMITTED)
 _TRIES: Final = 3
+#: After so long without a look the map is read from its beginning: tombstones are kept for an hour (``CLEANED_SOON``).
+_TOMBSTONES_MS: Final = 30 * 60_000
 _LookUp = Callable[[PairIndex, int, Load], Awaitable[Translation | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class MapLimits:
-    """Of memory: about 200 bytes a run. A chunk takes 24 bytes, and its writer bounds how many a pair has."""
+    """Of memory: about 200 bytes a run. A chunk takes 24 bytes, and its writer bounds how many a pair has.
+
+    Args:
+        max_kept_bytes: Of values of short chunks that are kept as they are read: whoever looks up most partitions of a
+            flow saves a fetch for each.
+    """
 
     max_cached_runs: int = 100_000
+    max_kept_bytes: int = 0
 
 
 class MapReader:
@@ -85,6 +94,8 @@ class MapReader:
         #: When a position was stored last, in milliseconds since 1970; -1 if none was.
         self.stored_ms = -1
         self._cache = ChunkCache(self._limits.max_cached_runs)
+        self._kept = KeptValues(self._limits.max_kept_bytes)
+        self._followed_ms = 0
         #: For those who share a reader: what one follows would change the index in which another looks up.
         self.in_use = asyncio.Lock()
         #: Whether the last :meth:`follow` has ended: half of a map has holes that the map itself does not have.
@@ -99,6 +110,7 @@ class MapReader:
         self._by_target: dict[TopicPartition, set[Pair]] = {}
         self._positions: dict[TopicPartition, dict[str, StoredPosition]] = {}  # by connector, the last one's last
         self._cache.clear()
+        self._kept.clear()
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -153,7 +165,7 @@ class MapReader:
         if known is None:
             key = encode_chunk_key(ChunkKey(pair, chunk.begin[0]))
             index = self._partition_of(pair)
-            value = await self._value(index, chunk.offset, key)
+            value = self._kept.get(key, chunk.offset) or await self._value(index, chunk.offset, key)
             try:
                 known = cut_chunk(chunk, value)
             except UnreadableRecord as error:
@@ -194,6 +206,9 @@ class MapReader:
             LaterFormat: a later version wrote into the topic.
         """
         self.is_whole = False
+        began_ms = wall_ms()
+        if began_ms - self._followed_ms > _TOMBSTONES_MS:
+            self._forget()
         known = await self._known()
         if known is None:
             self._forget()
@@ -217,6 +232,7 @@ class MapReader:
             only_last=True,
         )
         self.is_whole = True
+        self._followed_ms = began_ms
 
     async def _known(self) -> TopicMetadata | None:
         self.unseen = ""
@@ -257,6 +273,7 @@ class MapReader:
             assert record.key is not None, "it has a kind"
             pair, upstream = decode_chunk_key(record.key)
             if self._wants(source_of(pair)):
+                self._kept.put(record.key, record.offset, record.value)
                 self._fold_chunk(pair, upstream, record)
 
     def _fold_chunk(self, pair: Pair, upstream: int, record: LogRecord) -> None:

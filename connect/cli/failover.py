@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 _Controls = tuple["RestControl | None", "RestControl | None"]
-#: Of a group: letters, digits, and what stands for itself; a dot does in most names.
-_NAME: Final = re.compile(r"(?:[\w.-]|\\[^\w])+", re.ASCII)
+#: A value of --group that is the name of a group: letters, digits, - and _, a dot between two of them, and whatever a
+#: backslash precedes. Every other value is a regular expression.
+_NAME: Final = re.compile(r"(?:[\w-]|(?<=\w)\.(?=\w)|\\[^\w])+", re.ASCII)
 #: An error, such as a cluster that does not answer.
 EXIT_FAILED: Final = 1
 #: Nothing could be moved, or taken back.
@@ -70,7 +71,6 @@ class Arguments:
     as_json: bool = False
     everything: bool = False
     accepts: Sequence[str] = ()
-    topics: Sequence[str] = ()
 
 
 def run_failover(arguments: Arguments) -> int:
@@ -190,17 +190,13 @@ def wish_of(arguments: Arguments, config: MirrorMakerConfig) -> Wish:
         if not group:
             warn(f"--accept {word} is for every group: name them, --accept {word}=GROUP; the next release demands it")
         accepts[word] = accepts.get(word, frozenset()) | {group or EVERY}
-    named = frozenset(re.sub(r"\\(.)", r"\1", one) for one in arguments.groups if _NAME.fullmatch(one))
-    if arguments.topics and not (arguments.gone is not None and arguments.at and named):
-        raise ConfigError("it goes with --source-gone, --at, and --group with the name of a group", "--topic")
     return Wish(
         takes=_takes(arguments, config),
         rewinds=frozenset(arguments.rewinds),
         keeps=frozenset(arguments.keeps) | accepts.pop(_AHEAD, frozenset()),
         accepts={ACCEPTABLE[word]: groups for word, groups in accepts.items()},
-        named=named,
+        named=_names(arguments.groups),
         at_ms=None if arguments.at is None else _at_ms(arguments.at),
-        topics=frozenset(arguments.topics),
         is_gone=arguments.gone is not None,
         sample=arguments.sample,
         denies_writes=arguments.denies_writes,
@@ -245,7 +241,7 @@ async def _failover(
     if arguments.as_json:
         show_json(as_json(done.plan, done))
     else:
-        show_done(done, arguments.file, everything=arguments.everything)
+        show_done(done, looked, arguments.file, everything=arguments.everything)
         servers = ",".join(format_address(*one) for one in site.target.settings.bootstrap)
         print(f"clients there: bootstrap.servers = {servers}")
     if arguments.on_done is not None:
@@ -291,38 +287,53 @@ def confirmed(arguments: Arguments, question: str) -> bool:
     return ask(f"{question} [yes/no] ").lower() in ("y", "yes")
 
 
-async def _undo(site: Site, _: Wish, arguments: Arguments, controls: _Controls) -> int:
+async def _undo(site: Site, _wish: Wish, arguments: Arguments, controls: _Controls) -> int:
+    from connect.kafka.clock import wall_ms
     from connectors.failover import journal, undo
+    from connectors.failover.draining import how_to_start
     from connectors.failover.lease import hold
 
+    runs: list[Run] = []
     if arguments.undo is not None:
         warn("--undo FILE is for files of earlier versions: heliograph undo takes back what this one has done")
         run = undo.read_file(arguments.undo)
         if (run.source, run.target) != (site.flow.source_alias, site.flow.target_alias):
             raise ConfigError(f"it is of a failover from {run.source} to {run.target}", "--undo", str(arguments.undo))
-    elif (newest := undo.newest(await journal.read_runs(site))) is not None:
-        run = newest
     else:
-        print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
-        return EXIT_NO_GO
-    begins = len(run.starts) + len(run.begins)
-    what = (
-        f"offsets of {counted(len(run.groups), 'group')}, {counted(begins, 'begin')} of flows and access rules of "
-        f"{counted(len(run.denied), 'topic')}"
-    )
-    print(f"to take back: {what}" + (f"; changed by {run.owner}: {run.command}" if run.owner else ""))
-    would_stay = await undo.gone_on(site, run)
+        runs = await journal.read_runs(site)
+        if (newest := undo.newest(runs)) is None:
+            print(f"the journal on cluster {site.flow.target_alias} has nothing to take back of {site.flow.flow}")
+            return EXIT_NO_GO
+        run = newest
+    print(f"to take back: {_described(run)}")
+    _, would_stay = await undo.look(site, run)
     for line in would_stay:
         print(f"would be left: {line}")
+    before = undo.newest([one for one in runs if one.id < run.id and journal.is_open(one, wall_ms())])
     if not arguments.executes or not confirmed(arguments, "Take this back?"):
         print("nothing was changed" + ("" if arguments.executes else "; --execute does it"))
         return _undo_code(would_stay, run)
     async with hold(site, "heliograph undo") as lease:
+        run = await undo.read_again(site, run) if runs else run
         left = await undo.take_back(site, run, lease, tell_on_stderr, controls)
-    print(f"{site.flow.flow} stays as it is: if the failover has stopped it, start it (heliograph connectors resume)")
+    print(f"{site.flow.flow} stays as it is; if the failover has stopped it: {how_to_start(controls[0])}")
     for line in left:
         print(f"left as it is: {line}")
+    if before is not None:
+        print(
+            f"not taken back, because another run has changed it: {_described(before)}; to take it back, run this again"
+        )
     return _undo_code(left, run)
+
+
+def _described(run: Run) -> str:
+    """What it has changed, who did, and when."""
+    from connectors.failover.collect import in_utc
+
+    begins = counted(len(run.starts) + len(run.begins), "begin")
+    rules = f"access rules of {counted(len(run.denied), 'topic')}"
+    what = f"offsets of {counted(len(run.groups), 'group')}, {begins} of flows and {rules}"
+    return what + (f"; changed by {run.owner} at {in_utc(run.updated_ms)}: {run.command}" if run.owner else "")
 
 
 def _undo_code(left: Sequence[str], run: Run) -> int:
@@ -341,11 +352,17 @@ def _takes(arguments: Arguments, config: MirrorMakerConfig) -> Callable[[str], b
         flow = Flow(config, source, arguments.target)
         of_file = checkpoint_settings(config.resolved(flow.connector_config(Connector.CHECKPOINT)))
         return of_file.group_filter.should_replicate_group
+    names = _names(arguments.groups)
     try:
-        patterns = [re.compile(one) for one in arguments.groups]
+        patterns = [re.compile(one) for one in arguments.groups if not _NAME.fullmatch(one)]
     except re.error as error:
         raise ConfigError(f"this is no regular expression: {error}", "--group") from None
-    return lambda group: any(pattern.fullmatch(group) for pattern in patterns)
+    return lambda group: group in names or any(pattern.fullmatch(group) for pattern in patterns)
+
+
+def _names(groups: Sequence[str]) -> frozenset[str]:
+    """The groups that values of ``--group`` name."""
+    return frozenset(re.sub(r"\\(.)", r"\1", one) for one in groups if _NAME.fullmatch(one))
 
 
 def _at_ms(text: str) -> int:

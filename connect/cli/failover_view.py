@@ -15,7 +15,7 @@ from connect.cli.console import counted
 from connect.kafka.clock import wall_ms
 from connectors.failover.collect import in_utc
 from connectors.failover.plan import Outcome, Plan
-from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof, Snapshot
+from connectors.failover.snapshot import DIFFERS, NOT_COMPARED, SAME, GroupMove, Proof, Snapshot, named
 from connectors.lag import together
 
 if TYPE_CHECKING:
@@ -118,15 +118,22 @@ def _ago(age_ms: int) -> str:
     return f"{max(age_ms, 0) / 1000:.0f} s ago"
 
 
-def _show_blocked(plan: Plan) -> None:
-    for obstacle in plan.obstacles:
-        _say(f"  blocked: {obstacle}", "bold red")
-    for one in plan.blocked:
-        for reason in one.reasons:
-            _say(f"  blocked: group {one.group}: {reason.why}; {reason.remedy}", "bold red")
-    for one in plan.groups:
-        for note in one.notes:
-            _say(f"  note: group {one.group}: {note}", "yellow")
+def _show_blocked(plan: Plan, shown: Plan | None = None) -> None:
+    """Without what was ``shown`` before."""
+    known = {} if shown is None else _blocked(shown)
+    for line, style in _blocked(plan).items():
+        if line not in known:
+            _say(f"  {line}", style)
+
+
+def _blocked(plan: Plan) -> dict[str, str]:
+    """What blocks the move or groups, and what else is found about groups, each with its style."""
+    lines = [f"blocked: {obstacle}" for obstacle in plan.obstacles]
+    lines += [
+        f"blocked: group {one.group}: {reason.why}; {reason.remedy}" for one in plan.blocked for reason in one.reasons
+    ]
+    notes = [f"note: group {one.group}: {note}" for one in plan.groups for note in one.notes]
+    return {**dict.fromkeys(lines, "bold red"), **dict.fromkeys(notes, "yellow")}
 
 
 def show_rehearsal(done: Rehearsal) -> None:
@@ -147,18 +154,24 @@ def show_rehearsal(done: Rehearsal) -> None:
     _show_blocked(plan)
 
 
-def show_done(done: Done, file: Path, *, everything: bool) -> None:
-    """What was moved, what was left and why, and how to go on. ``file`` is the one that was given."""
+def show_done(done: Done, looked: Plan, file: Path, *, everything: bool) -> None:
+    """What is not as it was when it was ``looked`` at, what was left and why, and how to go on. ``file`` is the one
+    that was given."""
     plan = done.plan
+    known = set(looked.moves)
+    if changed := [one for one in plan.moves if one not in known]:
+        _say("changed since it was looked at:")
+        console().print(_table(changed, everything=everything))
     show_proofs(done.proofs, everything=everything)
-    _show_blocked(plan)
+    _show_blocked(plan, looked)
     if done.late:
         _say(f"  {done.late}", "bold red")
     moved = len(plan.ready)
+    left = f" ({named([one.group for one in plan.blocked])})" if plan.blocked else ""
     _say(
         f"done: {counted(moved, 'group')} moved, {len(plan.of(Outcome.IN_PLACE))} in place already, "
-        f"{len(plan.blocked)} left; start readers and writers on cluster {plan.snapshot.target}; to take it back: "
-        f"heliograph undo {file} --to {plan.snapshot.target} --execute"
+        f"{len(plan.blocked)} left{left}; start readers and writers on cluster {plan.snapshot.target}; to take it "
+        f"back: heliograph undo {file} --to {plan.snapshot.target} --execute"
     )
 
 
@@ -180,7 +193,7 @@ def show_proofs(proofs: Sequence[Proof], *, everything: bool) -> None:
             together.setdefault((one.outcome, one.why), []).append(one)
     most = sorted(together.items(), key=lambda each: -len(each[1]))
     for (outcome, why), some in most[:_REASONS]:
-        so_many = "" if len(some) == 1 else f"{len(some)} places, such as "
+        so_many = "" if len(some) == 1 else f"{len(some)} target offsets, such as "
         _say(f"  {outcome}: {so_many}{_named(some[0])}: {why}")
     if rest := sum(len(some) for _, some in most[_REASONS:]):
         _say(f"  and {rest} more, for other reasons: --all names them")

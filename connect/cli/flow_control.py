@@ -24,6 +24,8 @@ class RestControl:
         #: As its workers know it.
         self.name = name
         self._names = (name, *checkpoints)
+        #: For people: what starts them again.
+        self.start_command = f"heliograph connectors resume {' '.join(self._names)} --url {worker.shown_url}"
 
     async def state(self) -> str:
         """STOPPED only where no task is left."""

@@ -16,6 +16,7 @@ from connect.cli.lag_view import live, show_lags
 from connect.cli.rest_client import RestClient, connector_path
 from connect.core.errors import ConfigError
 from connect.core.model import State
+from connect.core.rest_defs import REST_INTERNAL
 from connectors.flows import Connector, Flow, chosen_flows
 from connectors.lag import FlowLag
 from connectors.lag_reader import NOTHING, LagReader, lag_reader
@@ -81,13 +82,25 @@ async def _problem(flow: Flow, reader: LagReader, lag: FlowLag) -> str | None:
         return None
     name = Connector.SOURCE.value
     state = await read_target_state(reader.store, flow.worker_config()["config.storage.topic"], name)
-    return _stopped(name, state) or (None if lag.partitions or lag.unknown else _NO_TOPICS)
+    return _stopped(name, state, _rest_url(flow)) or (None if lag.partitions or lag.unknown else _NO_TOPICS)
 
 
-def _stopped(connector: str, state: str) -> str | None:
+def _stopped(connector: str, state: str, url: str) -> str | None:
     if state not in (State.STOPPED, State.PAUSED):
         return None
-    return f"connector {connector} is {state} and copies nothing; resume it (heliograph connectors resume {connector})"
+    after_failover = "after a failover heliograph failback starts it, else: " if state == State.STOPPED else ""
+    return (
+        f"connector {connector} is {state} and copies nothing; {after_failover}"
+        f"heliograph connectors resume {connector} --url {url}"
+    )
+
+
+def _rest_url(flow: Flow) -> str:
+    """Return where the mirror of a file has the REST API of a flow; URL if the file does not say."""
+    if not flow.config.public_rest:
+        return "URL"
+    listener = REST_INTERNAL.parse(flow.config.top_level_properties()).strings("listeners")[0]
+    return f"{listener.replace('//:', '//localhost:')}/{flow.source}/{flow.target}"
 
 
 @asynccontextmanager
@@ -118,7 +131,7 @@ def _reading(worker: RestClient, flow: str | None, top: int) -> Callable[[], Tol
             one = worker.ask("GET", f"{connector_path(name, 'lag')}?top={top}")
             state = known[name].get("status", {}).get("connector", {}).get("state", "")
             no_topics = None if one["partitions"] or one["unknown"] else _NO_TOPICS
-            told.append({**one, "problem": _stopped(name, state) or no_topics})
+            told.append({**one, "problem": _stopped(name, state, worker.shown_url) or no_topics})
         wanted = [one for one in told if flow in (None, one["flow"])]
         if not wanted:
             raise ConfigError(f"the worker at {worker.shown_url} mirrors no flow {flow or ''}".rstrip())

@@ -270,7 +270,7 @@ Source = Annotated[
 Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where readers go.", show_default=False)]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="REGEX", help="Only groups whose whole names match; else those of the file."),
+    typer.Option("--group", metavar="GROUP", help="Only this group, or those that match; else those of the file."),
 ]
 Rest = Annotated[
     list[str] | None,
@@ -369,15 +369,6 @@ def failover(
             metavar="TIME", help="By time, such as 2026-11-20T11:00Z, not by offset.", show_default=False, hidden=True
         ),
     ] = None,
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="With --source-gone and --at: a topic of the source that groups given by name read.",
-            hidden=True,
-        ),
-    ] = None,
     undo: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Take back what a file of an earlier version says.", hidden=True),
@@ -409,7 +400,7 @@ def failover(
         denies_writes=deny_writes, rewinds=rewind or (), keeps=keep_offset or (),
         leaves_unreplicated=leave_unreplicated, at=at, undo=undo, rehearses=rehearse, on_done=on_done, sample=sample,
         timeout_s=timeout, as_json=as_json,
-        everything=everything, accepts=accept or (), topics=topics or (),
+        everything=everything, accepts=accept or (),
     )  # fmt: skip
     run = run_failover if undo is None else run_undo
     raise typer.Exit(run_command(PROGRAM, partial(run, arguments), EXIT_FAILED))

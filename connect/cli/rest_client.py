@@ -13,6 +13,8 @@ from connect.core.errors import ConfigError, HeliographError, RetriableError
 
 #: A worker takes up to 90 s for an answer, and once more where it passes the request on.
 _TIMEOUT: Final = httpx.Timeout(connect=10.0, read=200.0, write=30.0, pool=10.0)
+#: What a worker answers if it has no such path (Jersey's text), and a mirror above its flows.
+_NO_ROUTE: Final = ("HTTP 404 Not Found", "No replication flow found for source 'connectors'")
 
 
 class WorkerRefused(HeliographError):
@@ -74,7 +76,13 @@ class RestClient:
             answer = response.json()
             if response.is_success:
                 return answer
-            raise WorkerRefused(str(answer["message"]), response.status_code)
+            message = str(answer["message"])
+            if message.startswith(_NO_ROUTE):
+                message = (
+                    f"{self.shown_url} has no connectors; a mirror has those of each flow below that, such as "
+                    f"{self.shown_url}/us/eu for the flow us->eu: name that address"
+                )
+            raise WorkerRefused(message, response.status_code)
         except (ValueError, LookupError, TypeError):
             raise WorkerUnreachable(
                 f"what answers at {self.shown_url} is no Connect worker, or one that is still starting "

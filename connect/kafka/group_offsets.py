@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.producer.transaction import TxnOffsetCommitRequest
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
@@ -33,8 +33,6 @@ COMMIT_AT_MOST: Final = 9
 _TXN_COMMIT_AT_MOST: Final = 3
 #: UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH: of whoever is no member, where there are members.
 _IN_USE: Final = frozenset({25, 27, 113})
-#: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC
-_HAS_MEMBERS: Final = frozenset({68, 86})
 #: REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: of the whole group.
 _MAY_PASS: Final = frozenset({7, 14, 15, 16})
 #: The right that is enough for requests that change nothing.
@@ -65,6 +63,11 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str = ""
+
+
+#: Committed for a partition it means that there is no offset: to brokers, consumers and tools -1 is none (Kafka
+#: ``OffsetFetchResponse.INVALID_OFFSET``). A transaction can commit it, and cannot delete an offset.
+NO_OFFSET: Final = Committed(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,33 +303,6 @@ def _rows(topic_of: Any, partition_of: Any, offsets: Mapping[Partition, Committe
         )
         for topic, rows in topics.items()
     ]
-
-
-async def forget(cluster: Cluster, group: str, partitions: Collection[Partition]) -> dict[Partition, str]:
-    """Take away what a group without members has stored of partitions (KIP-496); of a group that is not there there is
-    nothing to take away. Returns and raises as :func:`move`; the right is DELETE on the group, READ on the topics."""
-
-    async def attempt() -> dict[Partition, str]:
-        one_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
-        request = OffsetDeleteRequest(
-            group_id=group,
-            topics=[
-                one_of(
-                    name=topic,
-                    partitions=[one_of.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
-                )
-                for topic, indexes in _by_topic(partitions).items()
-            ],
-        )
-        answer = await (await cluster.coordinator(group, "group")).call(request)
-        if answer.error_code in (_NO_SUCH_GROUP, 0):
-            rows = {(t.name, r.partition_index): r.error_code for t in answer.topics for r in t.partitions}
-            return {partition: error_name(code) for partition, code in rows.items() if code}
-        if answer.error_code in _HAS_MEMBERS:
-            raise GroupInUse(f"group {group} has members on cluster {cluster.name}, which alone may move it")
-        raise _refusal(cluster, f"let offsets of group {group} be taken away", group, answer.error_code, "DELETE")
-
-    return await until(_TIMEOUT_S, f"taking offsets of group {group} away on cluster {cluster.name}", attempt)
 
 
 async def group_state(cluster: Cluster, group: str) -> GroupState:

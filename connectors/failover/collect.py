@@ -21,11 +21,11 @@ from connectors.failover.denying import first_rules
 from connectors.failover.draining import CopiedEnd, FlowControl, without_heartbeats
 from connectors.failover.group_reads import GroupsLook, in_topics, why_silent
 from connectors.failover.only_at_source import only_at_source
-from connectors.failover.places import Places
 from connectors.failover.plan import Wish
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Finding, Groups, How, Rule, Snapshot, named
 from connectors.failover.starting import find_diverged, way_back
+from connectors.failover.target_offsets import TargetOffsets
 from connectors.heartbeat_reader import read_heartbeats
 from connectors.lag import FlowLag
 from connectors.lag_reader import LagReader
@@ -58,9 +58,8 @@ class _Looks:
         self._scope = scope
         self._clusters = clusters
         self._deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
-        self.unknown: list[str] = []
         self.notes: list[str] = []
-        self.objections: list[str] = []
+        self.obstacles: list[str] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, T], otherwise: T, cluster: str = "") -> asyncio.Task[T]:
         """``otherwise`` is what a look finds that has no answer. Raises as ``work``."""
@@ -71,7 +70,7 @@ class _Looks:
             async with asyncio.timeout_at(self._deadline_s):
                 return await work
         except TimeoutError:
-            self.unknown.append(f"{what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
+            self.obstacles.append(f"not looked at: {what}: cluster {cluster} has not answered within {DEADLINE_S:g} s")
         return otherwise
 
 
@@ -87,17 +86,17 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
     if target_error:
         raise ClusterUnreachable(f"cluster {there} does not answer, and no group can move there: {target_error}")
     source = None if source_error or wish.is_gone else site.source
-    places = Places(site.flow, site.back, site.checkpoints, source, site.target, site.maps)
-    look_at = GroupsLook(site, wish, source, places)
+    target_offsets = TargetOffsets(site, source)
+    look_at = GroupsLook(site, wish, source, target_offsets)
     async with Scope("look before a failover") as scope:
         looks = _Looks(scope, there if source is None else f"{here} or {there}")
         if wish.is_gone and not source_error:
             looks.notes.append(f"cluster {here} answers, and is taken for gone, as --source-gone says")
-        looking = looks.begin("groups", _groups(site, wish, places, look_at, looks), Groups())
+        looking = looks.begin("groups", _groups(site, wish, target_offsets, look_at, looks), Groups())
         heartbeats = looks.begin("heartbeats", _copied_until_ms(site), -1, there)
         states = looks.begin("partitions that are not copied", not_copied(site, source), {})
         operators = looks.begin("other operators", _operators(site, has_source=source is not None), [])
-        interrupted = looks.begin("journal", journal.interrupted(site), None, there)
+        moved = looks.begin("journal", journal.moved(site), {}, there)
         if source is not None:
             lagging = looks.begin("lag", _lag(site, wish, source, looks), None, here)
             of_source = [
@@ -123,37 +122,35 @@ async def collect(site: Site, wish: Wish, back: FlowControl | None = None) -> Sn
             is_gone=wish.is_gone,
             lag=lag,
             copied_until_ms=await heartbeats,
-            last_known=places.last_known(look_at.ahead) if source is None else None,
+            last_known=target_offsets.last_known(look_at.ahead) if source is None else None,
             groups=groups,
-            moved=journal.moved(await interrupted),
+            moved=await moved,
             stopped=stopped,
-            operators=tuple(await operators),
-            objections=tuple(looks.objections),
+            obstacles=(*await operators, *looks.obstacles),
             notes=tuple(looks.notes),
-            unknown=tuple(looks.unknown),
         )
 
 
-async def _groups(site: Site, wish: Wish, places: Places, look_at: GroupsLook, looks: _Looks) -> Groups:
-    await places.begin()
-    looks.notes += places.notes()
-    if not places.there.sources():
+async def _groups(site: Site, wish: Wish, target_offsets: TargetOffsets, look_at: GroupsLook, looks: _Looks) -> Groups:
+    await target_offsets.begin()
+    looks.notes += target_offsets.notes()
+    if not target_offsets.there.sources():
         looks.notes.append(
             f"{site.flow.flow} has no offset map on cluster {site.flow.target_alias}: target offsets are by offset "
             "syncs"
         )
     if wish.is_gone:
-        looks.notes += await _not_in_checkpoints(site, places)
+        looks.notes += await _not_in_checkpoints(site, target_offsets)
         if (young_s := site.checkpoints.refresh_groups_interval_s) is not None:
             looks.notes.append(
                 f"groups that began less than refresh.groups.interval.seconds ({young_s} s) before cluster "
-                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time, --at "
-                "TIME --group NAME --topic TOPIC"
+                f"{site.flow.source_alias} was lost have no checkpoint, and are not known here: set them by time "
+                "(kafka-consumer-groups.sh --reset-offsets --to-datetime)"
             )
     try:
         groups = await look_at.groups()
     except HeliographError as error:
-        looks.unknown.append(str(error))
+        looks.obstacles.append(f"not looked at: {error}")
         return Groups()
     looks.notes += [
         f"group {group} was last seen at {in_utc(at_ms)}: what it has read since it reads again"
@@ -161,7 +158,7 @@ async def _groups(site: Site, wish: Wish, places: Places, look_at: GroupsLook, l
     ]
     groups, untold = await _with_clocks(site, groups)
     looks.notes += untold
-    looks.objections += await _refused(site, wish, groups)
+    looks.obstacles += await _refused(site, wish, groups)
     return groups
 
 
@@ -169,24 +166,24 @@ async def _lag(site: Site, wish: Wish, source: Cluster, looks: _Looks) -> FlowLa
     try:
         lag = await LagReader(site.flow, source, site.target).all()
     except HeliographError as error:
-        looks.unknown.append(str(error))
+        looks.obstacles.append(f"not looked at: {error}")
         return None
     if wish.denies_writes:
         topics = {one.topic for one in without_heartbeats(lag.partitions, site.flow.policy)}
         rules = await first_rules(source, topics)
-        looks.objections += [rules.why_not] if rules.why_not else []
+        looks.obstacles += [rules.why_not] if rules.why_not else []
         looks.notes += [rules.doubt] if rules.doubt else []
     return lag
 
 
 async def _only_at_source(site: Site, looks: _Looks) -> None:
-    looks.notes += await only_at_source(site.source, site.target)
+    looks.notes += await only_at_source(site.source, site.target, (site.flow_workers, site.back_workers))
 
 
 async def _flow_back(site: Site, wish: Wish, back: FlowControl | None, looks: _Looks) -> None:
     positions = await read_positions(site.target, site.flow.map_topic, site.flow.name)
     ends = {one: CopiedEnd(position.target_end) for one, position in positions.items()}
-    looks.objections += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
+    looks.obstacles += (await way_back(site, ends, back, leaves_unreplicated=wish.leaves_unreplicated)).objections
 
 
 def _with_diverged(groups: Groups, diverged: Mapping[TopicPartition, str]) -> Groups:
@@ -211,10 +208,10 @@ async def _copied_until_ms(site: Site) -> int:
     return max((at_ms for one in of_source for at_ms in one.newest_ms.values()), default=-1)
 
 
-async def _not_in_checkpoints(site: Site, places: Places) -> list[str]:
+async def _not_in_checkpoints(site: Site, target_offsets: TargetOffsets) -> list[str]:
     """Topics of the target without checkpoints there: its own, because the flow back wrote the checkpoints of their
     copies to the source, which is gone, and those of other clusters, because checkpoints are of the flow alone."""
-    filled, back, policy = places.filled(), site.back, site.flow.policy
+    filled, back, policy = target_offsets.filled(), site.back, site.flow.policy
     names = [
         name
         for name in sorted((await site.target.metadata(None)).topics)
@@ -306,9 +303,9 @@ def why_several(name: str, flow: str, stored: Collection[tuple[str, TopicPartiti
 
 async def groups_now(site: Site, wish: Wish) -> Groups:
     """Which offsets groups have at the source now, and on the target. Raises as the clusters."""
-    places = Places(site.flow, site.back, site.checkpoints, site.source, site.target, site.maps)
-    await places.begin()
-    return await GroupsLook(site, wish, site.source, places).groups()
+    target_offsets = TargetOffsets(site, site.source)
+    await target_offsets.begin()
+    return await GroupsLook(site, wish, site.source, target_offsets).groups()
 
 
 def in_utc(at_ms: int) -> str:

@@ -41,7 +41,12 @@ StillOurs = Callable[[], None]
 
 
 class FlowControl(Protocol):
-    """The source connector of one flow, over the REST API of its workers. Raises HeliographError."""
+    """The source connector of one flow, over the REST API of its workers. Raises HeliographError.
+
+    ``start_command`` is for people: what starts it.
+    """
+
+    start_command: str
 
     async def state(self) -> str:
         """In Connect's words: RUNNING, STOPPED, ..."""
@@ -49,6 +54,11 @@ class FlowControl(Protocol):
     async def stop(self) -> None: ...
 
     async def resume(self) -> None: ...
+
+
+def how_to_start(control: FlowControl | None) -> str:
+    """Return what a person does to start a stopped flow."""
+    return "start its mirror" if control is None else control.start_command
 
 
 async def drain(
@@ -120,7 +130,7 @@ async def stop_flow(
         why = await why_running(site, control)
         waited_s = clock() - began_s
         # What tasks that cannot hand over have left behind is found in the log.
-        if not why and (control is None or waited_s > _HAND_OVER_S or await _is_handed_over(site)):
+        if not why and (control is None or waited_s > _HAND_OVER_S or _are_handed_over(await _positions(site))):
             break
         if why and not told and control is None:
             tell(f"{name} runs: {why}; stop it now (SIGTERM to its mirror), this command waits")
@@ -136,10 +146,11 @@ async def why_running(site: Site, control: FlowControl | None) -> str:
     if control is not None:
         state = await control.state()
         return "" if state == "STOPPED" else f"its connector is {state}"
-    if await _positions(site) and await _is_handed_over(site):
-        return ""
     members = (await group_state(site.target, site.flow_workers)).members
     if not members:
+        return ""
+    positions = await _positions(site)
+    if positions and _are_handed_over(positions):
         return ""
     return f"group {site.flow_workers} on cluster {site.target.name} has {len(members)} members, such as {members[0]}"
 
@@ -152,8 +163,8 @@ async def why_back_runs(site: Site, control: FlowControl | None) -> str:
     return await why_running(back, control)
 
 
-async def _is_handed_over(site: Site) -> bool:
-    return all(one.is_handed_over for one in (await _positions(site)).values())
+def _are_handed_over(positions: Mapping[TopicPartition, Position]) -> bool:
+    return all(one.is_handed_over for one in positions.values())
 
 
 async def _positions(site: Site) -> dict[TopicPartition, Position]:

@@ -7,15 +7,14 @@ nothing newer is overwritten, whenever this process stands still or ends. Who ta
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from connect.core.errors import HeliographError, PermanentError, RetriableError
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.group_offsets import Committed, Partition, committed, forget, listed_group
+from connect.kafka.group_offsets import NO_OFFSET, Committed, Partition, committed, listed_group
 from connect.kafka.producer import TransactionalWriter
 from connect.kafka.transactions import Superseded
 from connectors.checkpoint.offset_sync import why_left
@@ -30,10 +29,11 @@ from connectors.failover.draining import (
     copied_ends,
     drain,
     fence_writers,
+    how_to_start,
     stop_flow,
 )
 from connectors.failover.group_reads import why_silent
-from connectors.failover.journal import GroupBefore, Journal, State
+from connectors.failover.journal import GroupBefore, Journal, State, before_of
 from connectors.failover.lease import LANES, InHand, Lease, await_no_way_back, hold
 from connectors.failover.plan import Plan, Wish, differing, gone_on, plan
 from connectors.failover.proving import prove
@@ -44,8 +44,6 @@ from connectors.failover.starting import starts_due, store_starts, way_back
 _STOPPED: Final = frozenset({"STOPPED", "STOPPING"})
 #: Whether the source is there at all, once something has failed.
 _LOOK_S: Final = 10.0
-#: Less than a consumer needs to join a group, commit and leave (``group.initial.rebalance.delay.ms`` is 3 s).
-_FRESH_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,19 @@ class Done:
     late: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``wanted`` is committed for a group that has committed ``before`` and nothing newer. ``rows`` go to the journal;
+    none: nothing is left to be taken back."""
+
+    group: str
+    before: Mapping[Partition, int | None]
+    wanted: Mapping[Partition, Committed]
+    rows: Sequence[GroupBefore] = ()
+
+
 class GroupMover:
-    """Moves groups of the site's target, by the writers of a lease and with a journal."""
+    """Changes offsets of groups of the site's target, by the writers of a lease and with a journal."""
 
     def __init__(self, site: Site, lease: Lease, journal: Journal, tell: Tell) -> None:
         self._target = site.target
@@ -67,91 +76,79 @@ class GroupMover:
         self._journal = journal
         self._tell = tell
 
-    async def move_all(self, groups: Collection[Sequence[GroupMove]]) -> list[Finding]:
+    async def move_all(self, groups: Iterable[Sequence[GroupMove]]) -> list[Finding]:
         """Move groups, and return why some were not. Raises InHand if another operator has taken over."""
-        waiting = deque(groups)
+        return await self.change_all(
+            [
+                Change(
+                    moves[0].group,
+                    {one.target: one.before for one in moves},
+                    {one.target: Committed(one.after, one.metadata) for one in moves},
+                    before_of(moves),
+                )
+                for moves in groups
+            ],
+            "moved",
+        )
+
+    async def change_all(self, changes: Collection[Change], done: str) -> list[Finding]:
+        """Make changes, each in a transaction of its own, and return why some were not made; ``done`` says what was.
+
+        Raises InHand if another operator has taken over.
+        """
+        waiting = deque(changes)
         findings: list[Finding] = []
 
         async def lane(writer: TransactionalWriter) -> None:
             while waiting:
-                moves = waiting.popleft()
-                why = await self._move(writer, moves)
-                if why is None:
-                    self._tell(f"group {moves[0].group} moved in {len(moves)} partitions")
+                one = waiting.popleft()
+                if (why := await self._change(one, writer)) is None:
+                    self._tell(f"group {one.group} {done} in {len(one.before)} partitions")
                 else:
                     findings.append(why)
 
         await gather_limited(lane, self._lease.lanes[: len(waiting)], LANES)
         return findings
 
-    async def _move(self, writer: TransactionalWriter, moves: Sequence[GroupMove]) -> Finding | None:
-        before = {one.target: one.before for one in moves}
-        wanted = {one.target: Committed(one.after, one.metadata) for one in moves}
-        return await self.change(moves[0].group, before, wanted, self._journal.run.rows(moves), writer)
-
-    async def change(
-        self,
-        group: str,
-        before: Mapping[Partition, int | None],
-        wanted: Mapping[Partition, Committed],
-        rows: Sequence[GroupBefore] = (),
-        writer: TransactionalWriter | None = None,
-    ) -> Finding | None:
-        """Commit ``wanted`` for a group that has committed ``before`` and nothing newer, and ``rows`` to the journal,
-        or that nothing is left to be taken back. Return why not."""
+    async def _change(self, one: Change, writer: TransactionalWriter) -> Finding | None:
+        """Return why not."""
         found: list[Finding] = []
 
         async def may_commit(_: object) -> bool:
             """Asked when the brokers have the offsets: what is committed from now on is newer, and stays. Who has
             taken the lease over has claimed the writer, and what it has open comes to nothing."""
-            found[:] = await self._why_not(group, before, wanted)
+            found[:] = await self._why_not(one)
             return not found
 
         try:
-            records = [self._journal.of_group(group, rows)]
-            await (writer or self._lease.lanes[0]).write(records, may_commit, {group: wanted} if wanted else {})
+            records = [self._journal.of_group(one.group, one.rows)]
+            await writer.write(records, may_commit, {one.group: one.wanted} if one.wanted else {})
             if found:
                 return found[0]
-            self._journal.changed(group, rows)
-            now = await committed(self._target, group, list(wanted), stable=True) if wanted else {}
+            self._journal.changed(one.group, one.rows)
+            now = await committed(self._target, one.group, list(one.wanted), stable=True) if one.wanted else {}
         except Superseded as error:
             raise InHand("another operator has taken this failover over: this one stops") from error
         except HeliographError as error:
-            return Finding(group, Rule.NOT_MOVED, f"was not moved: {error}")
-        if any(one not in now or now[one].offset != place.offset for one, place in wanted.items()):
-            return Finding(group, Rule.USED_MEANWHILE, "has committed other offsets while it was moved, which stay")
+            return Finding(one.group, Rule.NOT_MOVED, f"was not changed: {error}")
+        if any(now.get(place, NO_OFFSET).offset != wanted.offset for place, wanted in one.wanted.items()):
+            return Finding(one.group, Rule.USED_MEANWHILE, "has committed other offsets meanwhile, which stay")
         return None
 
-    async def _why_not(
-        self, group: str, before: Mapping[Partition, int | None], wanted: Mapping[Partition, Committed]
-    ) -> list[Finding]:
+    async def _why_not(self, change: Change) -> list[Finding]:
+        group = change.group
         if why := why_left(await listed_group(self._target, group)):
             return [Finding(group, Rule.USED_AT_TARGET, why)]
-        now = await committed(self._target, group, list(before)) if before else {}
-        for one, offset in before.items():
-            stored = now[one].offset if one in now else None
-            # By an attempt of this very move whose answer was lost.
-            is_there = one in wanted and stored == wanted[one].offset
-            if stored != offset and not is_there:
+        now = await committed(self._target, group, list(change.before)) if change.before else {}
+        for one, before in change.before.items():
+            stored = now.get(one, NO_OFFSET).offset
+            expected = {NO_OFFSET.offset if before is None else before}
+            if one in change.wanted:  # it may be there by an attempt whose answer was lost
+                expected.add(change.wanted[one].offset)
+            if stored not in expected:
                 why = f"has committed offset {stored} on the target since it was looked at, and stays there"
                 return [Finding(group, Rule.NOT_MOVED, why, f"{one[0]}-{one[1]} ")]
         return []
-
-    async def forget(self, group: str, places: Collection[Partition], before: Mapping[Partition, int | None]) -> str:
-        """Delete offsets of a group that has committed ``before`` and nothing newer; return why not.
-
-        Brokers delete in no transaction. So the last look has to be so young that no consumer can have joined,
-        committed and left since. Raises GroupInUse, and as :func:`connect.kafka.group_offsets.forget`.
-        """
-        clock = asyncio.get_running_loop().time
-        began_s = clock()
-        await self._lease.check()
-        if found := await self._why_not(group, before, {}):
-            return f"group {group}: {found[0]}"
-        if clock() - began_s > _FRESH_S:
-            return f"group {group}: its coordinator answers too slowly to take it back: run this again"
-        refused = await forget(self._target, group, places)
-        return ", ".join(f"group {group}, {topic}-{index}: {why}" for (topic, index), why in sorted(refused.items()))
 
 
 class Failover:
@@ -189,7 +186,7 @@ class Failover:
             async with hold(self._site, command) as lease:
                 if not self._wish.is_gone:
                     await await_no_way_back(self._site, lease.record)
-                return await self.run_under(lease, looked)
+                done = await self.run_under(lease, looked)
         except RetriableError as error:
             if self._wish.is_gone or not await why_silent(self._site.source, _LOOK_S):
                 raise
@@ -198,11 +195,18 @@ class Failover:
                 f"{error}; cluster {alias} was lost on the way. What was done stays done: run this again once it is "
                 f"back or, if it is gone and no producer writes there, with --source-gone {alias}"
             ) from error
+        flow = self._site.flow
+        self._tell(f"{flow.flow} stays stopped: heliograph failback --to {flow.source_alias} starts it again")
+        return done
 
-    async def run_under(self, lease: Lease, looked: Plan) -> Done:
-        """The same under a lease that is held; one that does not come to its end says what it leaves behind."""
+    async def run_under(self, lease: Lease, looked: Plan, journal: Journal | None = None) -> Done:
+        """The same under a lease that is held; one that does not come to its end says what it leaves behind.
+
+        ``journal`` None: it begins one.
+        """
         try:
-            return await self._run_under(lease, looked)
+            self._journal = journal or await Journal.begin(self._site, lease)
+            return await self._run_under(lease, self._journal, looked)
         except BaseException:
             self._tell_what_is_left()
             raise
@@ -211,8 +215,8 @@ class Failover:
         flow = self._site.flow
         if self._has_stopped:
             self._tell(
-                f"{flow.flow} was stopped, and is left so: run this again, or, if readers stay, start it (heliograph "
-                "connectors resume)"
+                f"{flow.flow} was stopped, and is left so: run this again or, if readers stay, start it: "
+                f"{how_to_start(self._control)}"
             )
         if self._journal is not None and (denied := self._journal.denied):
             self._tell(
@@ -220,11 +224,8 @@ class Failover:
                 "them in with heliograph undo"
             )
 
-    async def _run_under(self, lease: Lease, looked: Plan) -> Done:
+    async def _run_under(self, lease: Lease, journal: Journal, looked: Plan) -> Done:
         site, wish = self._site, self._wish
-        journal = self._journal = await Journal.begin(site, lease)
-        if journal.run.changes and journal.run.updated_ms < lease.record.since_ms:
-            self._tell(f"this goes on with a run of {journal.run.owner} that was interrupted")
         left_out = looked.snapshot.stopped.keys()
         if not wish.is_gone:
             if wish.denies_writes:

@@ -26,10 +26,10 @@ from connectors.checkpoint.live_offsets import Live, read_live
 from connectors.checkpoint.offset_sync import why_left
 from connectors.dataplane.lost import known_topics
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.places import LEADER_S, Places, about, readable, without_empty_steps
 from connectors.failover.plan import Wish
 from connectors.failover.site import Site
-from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Place, Rule, move_of, named
+from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, TargetOffset, move_of, named
+from connectors.failover.target_offsets import LEADER_S, TargetOffsets, about, readable, without_empty_steps
 from connectors.mirror_records import Checkpoint
 from connectors.settings import MirrorSourceSettings
 
@@ -67,12 +67,12 @@ class GroupsLook:
     """At the groups of a wish. ``source`` is None if it is gone: then the flow's checkpoints say what groups had
     committed."""
 
-    def __init__(self, site: Site, wish: Wish, source: Cluster | None, places: Places) -> None:
+    def __init__(self, site: Site, wish: Wish, source: Cluster | None, target_offsets: TargetOffsets) -> None:
         self._site = site
         self._wish = wish
         self._source = source
         self._target = site.target
-        self._places = places
+        self._target_offsets = target_offsets
         #: When each group's last checkpoint was written, in milliseconds since 1970; none if the source was asked.
         self.seen_at_ms: dict[str, int] = {}
         #: Records that groups had read at a source that is gone, and that did not arrive.
@@ -89,7 +89,7 @@ class GroupsLook:
         findings += [
             Finding(group, Rule.USED_AT_TARGET, why) for group in found if (why := why_left(listed.get(group)))
         ]
-        moves, begun = await readable(moves, self._source, self._target, self._places)
+        moves, begun = await readable(moves, self._source, self._target, self._target_offsets)
         moves = await without_empty_steps(moves, self._target)
         moves.sort(key=lambda one: (one.group, one.source))
         return Groups(tuple(found), tuple(moves), (*findings, *begun), lost)
@@ -136,11 +136,11 @@ class GroupsLook:
         findings: dict[object, Finding] = {}
         lost: set[str] = set()
         rows = sorted(offsets.items())
-        places = await gather_limited(lambda row: self._places.place(*row[0], row[1].offset), rows)
-        for ((topic, partition), at), place in zip(rows, places, strict=True):
-            if place is not None:
-                moves.append(move_of(group, (topic, partition), at, place, present))
-            elif self._places.is_mirrored(topic):
+        targets = await gather_limited(lambda row: self._target_offsets.of(*row[0], row[1].offset), rows)
+        for ((topic, partition), at), to in zip(rows, targets, strict=True):
+            if to is not None:
+                moves.append(move_of(group, (topic, partition), at, to, present))
+            elif self._target_offsets.is_mirrored(topic):
                 why = f"offset {at.offset} of {topic}-{partition} has no target offset yet"
                 findings[topic, partition] = Finding(group, Rule.NO_OFFSET, why)
             else:
@@ -169,7 +169,7 @@ class GroupsLook:
         kept = {of: one for of, one in checkpoints.items() if of[1] not in gone}
         ends, _ = await self._told({target for _, target in kept}, LATEST)
         told = {group for group, _ in checkpoints} - {group for group, _ in kept}
-        named = {group for group in self._wish.named if group not in told or self._wish.topics}
+        named = self._wish.named - told
         present: dict[str, Mapping[Partition, Committed]] = {}
 
         async def look(group: str) -> None:
@@ -183,21 +183,21 @@ class GroupsLook:
         asked = [(of, one) for of, one in sorted(kept.items()) if of[0] in present]
         moves, ahead = list[GroupMove](), dict[Partition, int]()
         found = await gather_limited(
-            lambda each: self._one(each[0][0], self._places.by_checkpoint(each[0][1], each[1].upstream_offset)),
+            lambda each: self._one(each[0][0], self._target_offsets.by_checkpoint(each[0][1], each[1].upstream_offset)),
             asked,
             _AT_ONCE,
         )
-        for ((group, target), one), place in zip(asked, found, strict=True):
-            if isinstance(place, Finding):
-                findings.append(replace(place, what=f"{target[0]}-{target[1]} "))
+        for ((group, target), one), known in zip(asked, found, strict=True):
+            if isinstance(known, Finding):
+                findings.append(replace(known, what=f"{target[0]}-{target[1]} "))
                 continue
-            offset = place or Place(*target, one.downstream_offset, How.CHECKPOINT)
+            offset = known or TargetOffset(*target, one.downstream_offset, How.CHECKPOINT)
             moves.append(move_of(group, target, Committed(one.upstream_offset, one.metadata), offset, present[group]))
-            copied = self._places.copied_from(TopicPartition(*target))
+            copied = self._target_offsets.copied_from(TopicPartition(*target))
             if copied is not None and one.upstream_offset > copied.next_source_offset:
                 ahead[target] = max(ahead.get(target, 0), one.upstream_offset - copied.next_source_offset)
             why = why_not_live(one, live.get(group), copied.source_topic_id if copied else None) or why_stale(
-                one, ends.get(target), copied.next_source_offset if copied and place else None
+                one, ends.get(target), copied.next_source_offset if copied and known else None
             )
             if self._wish.at_ms is None and why:
                 findings.append(Finding(group, Rule.STALE_CHECKPOINT, why))
@@ -235,57 +235,49 @@ class GroupsLook:
         wanted = {one.target for one in moves}
         found, _ = await self._told(wanted, self._wish.at_ms)
         ends, failed = await self._told(wanted, LATEST)
-        places = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
+        offsets = {one: found[one] if found[one] >= 0 else ends[one] for one in wanted if one in found and one in ends}
         timed = [
-            replace(one, after=places[one.target], metadata="", how=How.TIME) for one in moves if one.target in places
+            replace(one, after=offsets[one.target], metadata="", how=How.TIME) for one in moves if one.target in offsets
         ]
         return timed, [
             about(
                 one, Rule.UNREADABLE, f"could not be looked at: {failed.get(one.target, 'its leader does not answer')}"
             )
             for one in moves
-            if one.target not in places
+            if one.target not in offsets
         ]
 
     async def _unseen(
         self, moves: Sequence[GroupMove], present: Mapping[str, Mapping[Partition, Committed]], others: Collection[str]
     ) -> tuple[list[GroupMove], list[Finding]]:
         """What no checkpoint says, of groups in ``moves``, which have one, and of ``others``."""
-        filled, is_by_time = self._places.filled(), self._wish.at_ms is not None
-        wanted = {self._site.flow.remote_topic(one) for one in self._wish.topics}
+        filled, is_by_time = self._target_offsets.filled(), self._wish.at_ms is not None
         known: dict[str, set[Partition]] = {}
         for one in moves:
             known.setdefault(one.group, set()).add(one.target)
         reads = {
             group: {topic for topic, _ in known.get(group, ())}
             | {topic for topic, _ in present[group] if topic in filled}
-            | (wanted if group in self._wish.named else set())
             for group in sorted({*known, *others})
         }
         topics = {topic for some in reads.values() for topic in some}
         metadata = (await self._target.metadata(topics)).topics if topics else {}
         there = {name: [(name, index) for index in sorted(one.partitions)] for name, one in metadata.items()}
-        more, findings, unplaced = list[GroupMove](), list[Finding](), dict[str, list[Partition]]()
+        more, findings, unknown = list[GroupMove](), list[Finding](), dict[str, list[Partition]]()
         for group, some in reads.items():
-            of_group, is_named = known.get(group, set()), group in self._wish.named
+            of_group = known.get(group, set())
             missing = [one for topic in sorted(some) for one in there.get(topic, ()) if one not in of_group]
-            if is_named:
-                findings += [
-                    Finding(
-                        group, Rule.NO_TOPIC, f"cluster {self._target.name} has no topic {topic}, or does not show it"
-                    )
-                    for topic in sorted(wanted)
-                    if not there.get(topic)
-                ]
-            if (is_named and not some) or (some and not of_group and not is_by_time):
+            if not some or not (of_group or is_by_time):
                 findings.append(Finding(group, Rule.NO_CHECKPOINT, _NO_CHECKPOINT))
             elif is_by_time:
-                more += [move_of(group, one, _UNKNOWN, Place(*one, -1, How.TIME), present[group]) for one in missing]
-            elif some:
-                unplaced[group] = [one for one in missing if one not in present[group]]
+                more += [
+                    move_of(group, one, _UNKNOWN, TargetOffset(*one, -1, How.TIME), present[group]) for one in missing
+                ]
+            else:
+                unknown[group] = [one for one in missing if one not in present[group]]
         # A partition that is empty needs no checkpoint.
-        ends, _ = await self._told({one for some in unplaced.values() for one in some}, LATEST)
-        for group, partitions in unplaced.items():
+        ends, _ = await self._told({one for some in unknown.values() for one in some}, LATEST)
+        for group, partitions in unknown.items():
             if names := [f"{topic}-{index}" for topic, index in partitions if ends.get((topic, index), 1)]:
                 why = (
                     f"has no checkpoint of {named(names)}: it begins there by its auto.offset.reset; --at sets it by "
@@ -348,13 +340,13 @@ def why_not_live(one: Checkpoint, live: Live | None, topic_id: UUID | None) -> s
     None for nothing, and ``topic_id`` of which topic at the source records were copied last."""
     if live is None:
         return ""
-    place = TopicPartition(one.topic, one.partition)
-    if place not in live:
+    copy = TopicPartition(one.topic, one.partition)
+    if copy not in live:
         return (
             f"its checkpoint of {one.topic}-{one.partition} is stale: when the group was last seen it "
             "had no offset there any more, because it, or the topic, was deleted"
         )
-    if None not in (live[place], topic_id) and live[place] != topic_id:
+    if None not in (live[copy], topic_id) and live[copy] != topic_id:
         return f"its checkpoint of {one.topic}-{one.partition} is stale: the topic was recreated since"
     return ""
 

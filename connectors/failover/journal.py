@@ -1,7 +1,7 @@
 """The journal of moves: what each run changes, kept beside the lease in the topic of the offset map on the target.
 
-Another operator, on any machine, goes on with a run that was interrupted, or takes back what a run did. A group's entry
-is written in the transaction that moves the group: it is there if, and only if, the group was moved.
+Another operator, on any machine, takes back what one run did, and nothing that another did. A group's entry is written
+in the transaction that moves the group: it is there if, and only if, the group was moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from connectors.positions import text
 
 FORMAT: Final = 2
 _JOURNAL: Final = text("journal")
-#: An interrupted run that is not continued for so long is over: another run begins.
+#: What an interrupted run has moved counts for so long if the source is gone.
 OLD_MS: Final = 86_400_000
 #: Runs that are over, and kept.
 _KEPT: Final = 10
@@ -62,7 +62,7 @@ class StartBefore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run, with those that went on with it, has changed.
+    """What one run has changed.
 
     Args:
         starts: Where the flow back begins.
@@ -88,35 +88,10 @@ class Run:
         """Whether there is anything to take back."""
         return bool(self.groups or self.starts or self.begins or self.denied)
 
-    def rows(self, moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
-        """Of one group, with what is known of it already: what it had before the first of the runs that go on with each
-        other counts."""
-        found: dict[Partition, GroupBefore] = {}
-        for one in moves:
-            for known in self.groups.get(one.group, ()):
-                found[known.topic, known.partition] = known
-            before = found.get(one.target)
-            found[one.target] = (
-                replace(before, after=one.after)
-                if before
-                else GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after)
-            )
-        return tuple(found.values())
 
-
-def with_starts(known: Sequence[StartBefore], more: Sequence[StartBefore]) -> tuple[StartBefore, ...]:
-    """``known`` with ``more``; what was before the first of them counts."""
-    found = {(one.topic, one.partition): one for one in known}
-    for one in more:
-        before = found.get((one.topic, one.partition))
-        found[one.topic, one.partition] = replace(before, after=one.after) if before else one
-    return tuple(found.values())
-
-
-def moved(run: Run | None) -> dict[tuple[str, Partition], int]:
-    """Target offsets that a run has given to groups, by group and partition."""
-    rows = [] if run is None else [row for of_group in run.groups.values() for row in of_group]
-    return {(row.group, (row.topic, row.partition)): row.after for row in rows}
+def before_of(moves: Sequence[GroupMove]) -> tuple[GroupBefore, ...]:
+    """What moves of one group change."""
+    return tuple(GroupBefore(one.group, *one.target, one.before, one.before_metadata, one.after) for one in moves)
 
 
 async def read_runs(site: Site) -> list[Run]:
@@ -167,14 +142,18 @@ def denied_by(runs: Iterable[Run]) -> frozenset[str]:
     return frozenset(topic for run in runs for topic in run.denied)
 
 
-async def interrupted(site: Site) -> Run | None:
-    """The newest run, if it did not come to its end and is not too old to go on with. Raises as :func:`read_runs`."""
-    runs = await read_runs(site)
-    return runs[-1] if runs and is_open(runs[-1], wall_ms()) else None
+async def moved(site: Site) -> dict[tuple[str, Partition], int]:
+    """Target offsets, by group and partition, that runs of the last day have given and that did not come to their ends.
+
+    Raises as :func:`read_runs`.
+    """
+    runs = [run for run in await read_runs(site) if is_open(run, wall_ms())]
+    rows = [row for run in runs for of_group in run.groups.values() for row in of_group]
+    return {(row.group, (row.topic, row.partition)): row.after for row in rows}
 
 
 def is_open(run: Run, now_ms: int) -> bool:
-    """Whether a run may be gone on with."""
+    """Whether a run was lately at work, and did not come to its end."""
     return run.state is State.OPEN and now_ms - run.updated_ms < OLD_MS
 
 
@@ -190,12 +169,11 @@ class Journal:
 
     @classmethod
     async def begin(cls, site: Site, lease: Lease) -> Journal:
-        """Go on with a run that was interrupted, or begin another. Raises as :func:`read_runs`."""
+        """Begin a run. Raises as :func:`read_runs`."""
         known = await read_runs(site)
-        if known and is_open(known[-1], wall_ms()):
-            return cls(site, lease, known[-1], known)
-        # Ids sort by time.
-        name = f"{wall_ms():015d}-{uuid.uuid4().hex[:8]}"
+        # Ids sort by time, and in the order of runs if clocks differ.
+        at_ms = max(wall_ms(), int(known[-1].id.partition("-")[0]) + 1 if known else 0)
+        name = f"{at_ms:015d}-{uuid.uuid4().hex[:8]}"
         return cls(site, lease, Run(name, site.flow.source_alias, site.flow.target_alias), known)
 
     @property
@@ -207,22 +185,20 @@ class Journal:
         self,
         *,
         state: State = State.OPEN,
-        starts: Sequence[StartBefore] = (),
-        begins: Sequence[StartBefore] = (),
+        starts: Sequence[StartBefore] | None = None,
+        begins: Sequence[StartBefore] | None = None,
         denied: Sequence[str] | None = None,
-        replaces: bool = False,
     ) -> None:
-        """Before what it says is changed. ``starts`` and ``begins`` come to those that are known, or with ``replaces``
-        are all that is left of them; ``denied`` none: of earlier runs too. Raises as :meth:`Lease.store`."""
-        known = Run("", "", "") if replaces else self.run
+        """Before what it says is changed. None: as before; ``denied`` none: of earlier runs too. Raises as
+        :meth:`Lease.store`."""
         run = replace(
             self.run,
             owner=self._lease.record.owner,
             command=self._lease.record.command,
             updated_ms=wall_ms(),
             state=state,
-            starts=with_starts(known.starts, starts),
-            begins=with_starts(known.begins, begins),
+            starts=self.run.starts if starts is None else tuple(starts),
+            begins=self.run.begins if begins is None else tuple(begins),
             denied=self.run.denied if denied is None else tuple(denied),
         )
         old = [replace(one, denied=()) for one in self._old] if denied is not None and not denied else self._old

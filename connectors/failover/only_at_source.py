@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from kafka.protocol.admin import (
@@ -18,14 +18,22 @@ from connect.kafka.cluster import Cluster, error_name, refusal_of
 from connectors.failover.snapshot import named
 
 _TOPIC: Final = "TOPIC"
-#: Of our own transactional ids.
+_IDS: Final = "transactional ids"
+#: How transactional ids of our commands begin, and those of the leader of a group of workers; those of tasks begin with
+#: the name of the group (KIP-618).
 _OURS: Final = "heliograph-"
+_LEADER: Final = "connect-cluster-"
 #: RESOURCE_NOT_FOUND, UNSUPPORTED_VERSION: there is none of it.
 _NONE: Final = frozenset({91, 35})
 
 
-async def only_at_source(source: Cluster, target: Cluster) -> list[str]:
-    """Notes about quotas, SCRAM users, ACLs and transactional ids. What a cluster does not show is named."""
+async def only_at_source(source: Cluster, target: Cluster, workers: Collection[str] = ()) -> list[str]:
+    """Notes about quotas, SCRAM users, ACLs and transactional ids. What a cluster does not show is named.
+
+    Args:
+        workers: Groups of workers of the mirror, whose transactional ids are left out.
+    """
+    ours = (_OURS, *(name for group in workers for name in (f"{group}-", f"{_LEADER}{group}")))
     notes, hidden = [], []
     for what, look in _LOOKS.items():
         try:
@@ -33,7 +41,8 @@ async def only_at_source(source: Cluster, target: Cluster) -> list[str]:
         except HeliographError:
             hidden.append(what)
             continue
-        if only := sorted(here - there):
+        only = sorted(one for one in here - there if what != _IDS or not one.startswith(ours))
+        if only:
             notes.append(f"only cluster {source.name} has these {what}: {named(only)}")
     if hidden:
         notes.append(f"not compared, because a cluster does not show them: {', '.join(hidden)}")
@@ -62,9 +71,9 @@ async def transactional_ids(cluster: Cluster) -> set[str]:
     for node in (await cluster.metadata(frozenset())).brokers:
         connection = await cluster.connection(node)
         answer = await connection.call(ListTransactionsRequest(state_filters=[], producer_id_filters=[]))
-        _check(cluster, answer.error_code, "transactional ids")
+        _check(cluster, answer.error_code, _IDS)
         found |= {one.transactional_id for one in answer.transaction_states}
-    return {one for one in found if not one.startswith(_OURS)}
+    return found
 
 
 async def acls(cluster: Cluster) -> set[str]:
@@ -78,7 +87,7 @@ async def acls(cluster: Cluster) -> set[str]:
 _LOOKS: Final[dict[str, Callable[[Cluster], Awaitable[set[str]]]]] = {
     "SCRAM users": scram_users,
     "quotas": quotas,
-    "transactional ids": transactional_ids,
+    _IDS: transactional_ids,
     "ACLs": acls,
 }
 

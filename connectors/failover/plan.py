@@ -50,7 +50,6 @@ class Wish:
         accepts: By a rule that :data:`ACCEPTABLE` names, the groups that are moved in spite of it.
         named: Groups that have one name, and no pattern.
         at_ms: Target offsets by time; None by offset.
-        topics: What those that are named read, by time, if the source is gone: its names.
         is_gone: The source counts as gone, whether it answers or not.
         leaves_unreplicated: The flow back may pass over records that only the target holds.
         sample: Records of each partition of a group that are compared.
@@ -62,7 +61,6 @@ class Wish:
     accepts: Mapping[Rule, frozenset[str]] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
     at_ms: int | None = None
-    topics: frozenset[str] = frozenset()
     is_gone: bool = False
     sample: int = 10
     denies_writes: bool = False
@@ -166,8 +164,9 @@ _REMEDIES: Final[Mapping[Rule, str]] = {
         "if its consumers were ahead of the copy: --accept checkpoints={group}; else set it by time: --at TIME --group "
         "{group}"
     ),
-    Rule.NO_TOPIC: "correct the name behind --topic",
-    Rule.NO_CHECKPOINT: "set it by time: --at TIME --group {group} --topic TOPIC",
+    Rule.NO_CHECKPOINT: (
+        "set it by time: kafka-consumer-groups.sh --reset-offsets --to-datetime TIME --group {group} --topic TOPIC"
+    ),
     Rule.COPY_TIME: "choose the time by when records were copied, and say --accept copy-time={group}",
     Rule.UNREADABLE: f"bring that broker or leader back, then {_RUN_AGAIN}, for this group alone: --group {{group}}",
     Rule.AHEAD: (
@@ -225,13 +224,12 @@ def _group(group: str, moves: tuple[GroupMove, ...], findings: Sequence[Finding]
 
 
 def _obstacles(snapshot: Snapshot) -> list[str]:
-    found = [*snapshot.operators, *snapshot.objections]
+    found = list(snapshot.obstacles)
     if snapshot.source_error and not snapshot.is_gone:
         found.append(
             f"cluster {snapshot.source} does not answer: {snapshot.source_error}; if it is gone, and no producer "
             f"writes there, say --source-gone {snapshot.source}"
         )
-    found += [f"not looked at: {one}" for one in snapshot.unknown]
     if not snapshot.groups.found:
         found.append("no group was found: see --group, and the groups of the file")
     return found

@@ -75,7 +75,7 @@ async def _not_comparable(source: Cluster, target: Cluster, moves: Sequence[Grou
 
     def why(one: GroupMove) -> str:
         if one.how in _BY_GUESS:
-            return f"its place is by {one.how}"
+            return f"its target offset is by {one.how}"
         begin = begins.get(one.source, 0)
         if one.source_offset < begin:  # a consumer would be reset to what is not the group's next record
             return f"the source begins at {begin}: its next record is deleted there"
@@ -128,7 +128,7 @@ def _proof(move: GroupMove, records: int, outcome: str, why: str = "") -> Proof:
 
 
 def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
-    """A consumer stands at one place of a partition: groups take turns, as do more than a few hundred partitions."""
+    """A consumer has one position in a partition: groups take turns, as do more than a few hundred partitions."""
     turns: dict[tuple[str, Partition], int] = {}
     rounds: dict[int, list[GroupMove]] = {}
     for one in moves:
@@ -140,19 +140,19 @@ def _rounds(moves: Sequence[GroupMove]) -> list[list[GroupMove]]:
 
 
 async def first_records(
-    cluster: Cluster, places: Mapping[Partition, int], count: int, group: str
+    cluster: Cluster, offsets: Mapping[Partition, int], count: int, group: str
 ) -> dict[Partition, list[Any]]:
     """The next ``count`` records of each partition, as a consumer of ``group`` gets them that commits nothing; without
     partitions that could not be read in time. Raises as the cluster."""
-    return await _next_records(cluster, places, count, True, group_id=group) if places else {}
+    return await _next_records(cluster, offsets, count, True, group_id=group) if offsets else {}
 
 
 async def _next_records(
-    cluster: Cluster, places: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
+    cluster: Cluster, offsets: Mapping[Partition, int], count: int, read_committed: bool, **more: Any
 ) -> dict[Partition, list[Any]]:
     """Without those that could not be read in time; ``more`` is for the consumer."""
-    found: dict[Partition, list[Any]] = {one: [] for one in places}
-    with reading(cluster, ", ".join(sorted({topic for topic, _ in places}))):
+    found: dict[Partition, list[Any]] = {one: [] for one in offsets}
+    with reading(cluster, ", ".join(sorted({topic for topic, _ in offsets}))):
         async with reader(
             cluster,
             read_committed=read_committed,
@@ -160,11 +160,11 @@ async def _next_records(
             max_partition_fetch_bytes=_FETCH_BYTES,
             **more,
         ) as consumer:
-            partitions = {TopicPartition(*one): one for one in places}
+            partitions = {TopicPartition(*one): one for one in offsets}
             consumer.assign(list(partitions))
             ends = await consumer.end_offsets(list(partitions))
             for partition, one in partitions.items():
-                consumer.seek(partition, places[one])
+                consumer.seek(partition, offsets[one])
             waiting = set(partitions)
             clock = asyncio.get_running_loop().time
             give_up_s = clock() + _SILENCE_S

@@ -12,11 +12,11 @@ from connect.kafka.group_offsets import committed, listed_group
 from connectors.failover.collect import collect
 from connectors.failover.draining import LOOK_S
 from connectors.failover.lease import LANES
-from connectors.failover.places import about
 from connectors.failover.plan import Plan, Wish, differing, plan
 from connectors.failover.proving import first_records, prove
 from connectors.failover.site import Site
 from connectors.failover.snapshot import Proof, Rule, Snapshot
+from connectors.failover.target_offsets import about
 from connectors.lag import together
 
 #: Of each partition of a group.

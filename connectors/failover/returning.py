@@ -14,7 +14,7 @@ from dataclasses import replace
 from connect.core.errors import PermanentError
 from connectors.failover.collect import collect
 from connectors.failover.denying import allow_writes
-from connectors.failover.draining import FlowControl, Tell, copied_ends, stop_flow
+from connectors.failover.draining import FlowControl, Tell, copied_ends, how_to_start, stop_flow
 from connectors.failover.execute import Done, Failover
 from connectors.failover.journal import Journal, denied_by, read_runs
 from connectors.failover.lease import Lease, hold
@@ -85,7 +85,7 @@ class Failback:
         note = f"{site.flow.flow}: it begins where {there.flow.flow} ended, in {len(due)} partitions"
         return replace(
             looked,
-            objections=(*looked.objections, *objections),
+            obstacles=(*looked.obstacles, *objections),
             notes=(*looked.notes, note) if due else looked.notes,
         )
 
@@ -100,18 +100,23 @@ class Failback:
             hold(site, command) as held,
             hold(there, command) as other,
         ):
-            await self._prepare(held)
+            journal = await Journal.begin(site, held)
+            keeps_names = await self._prepare(held, journal)
             runs = await read_runs(there)
             if denied := denied_by(runs):
                 await self._let_in(denied)
                 await Journal(there, other, runs[-1], runs).store(state=runs[-1].state, denied=())
             await self._start(held)
-            done = await self._steps.run_under(held, looked)
+            done = await self._steps.run_under(held, looked, journal)
             if self._back is not None:
                 await self._back.resume()
                 self._tell(f"{there.flow.flow} goes on")
             else:
                 self._tell(f"start {there.flow.flow} again: it goes on behind what came back")
+            if keeps_names:
+                self._tell(f"{site.flow.flow} stays stopped: topics keep their names; the next failback starts it")
+            else:
+                self._tell(f"{site.flow.flow} is stopped; to start it: {how_to_start(self._control)}")
             return done
 
     async def _let_in(self, denied: Collection[str]) -> None:
@@ -125,20 +130,21 @@ class Failback:
             self._tell(f"{site.flow.flow} is started again: it stands still in {named(still)}")
             await stop_flow(site, self._control, self._tell, lambda: None, self._wish.timeout_s)
 
-    async def _prepare(self, held: Lease) -> None:
-        """Have the flow begin behind what came from its target."""
+    async def _prepare(self, held: Lease, journal: Journal) -> bool:
+        """Have the flow begin behind what came from its target. Return whether topics keep their names."""
         await held.store(step="begin of the way back")
         there = self._there
         if not await self._keeps_names():
-            return
+            return False
         await stop_flow(there, self._back, self._tell, lambda: None, self._wish.timeout_s)
         due, objections = await self._way_there(self._tell)
         if objections:
             raise PermanentError(f"{objections[0]}; then run this again")
         if due:
-            await (await Journal.begin(self._site, held)).store(begins=due)
+            await journal.store(begins=due)
             await store_starts(there, due)
             self._tell(f"{self._site.flow.flow} will begin behind what {there.flow.flow} copied")
+        return True
 
     async def _keeps_names(self) -> bool:
         """Whether anything would be copied back to where it came from."""

@@ -10,7 +10,7 @@ from connect.core.errors import ConfigError
 from connect.kafka.admin import Admin
 from connect.kafka.cluster import Cluster
 from connectors.checkpoint.settings import CheckpointSettings, checkpoint_settings
-from connectors.failover.places import Maps
+from connectors.failover.target_offsets import Maps
 from connectors.flows import Connector, Flow, MirrorMakerConfig
 from connectors.settings import MirrorSourceSettings
 

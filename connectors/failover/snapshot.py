@@ -58,7 +58,6 @@ class Rule(StrEnum):
     DIVERGED = "diverged"
     STALE_CHECKPOINT = "stale checkpoint"
     TOPIC_GONE = "topic gone"
-    NO_TOPIC = "no topic"
     NO_CHECKPOINT = "no checkpoint"
     PARTLY_NO_CHECKPOINT = "partly no checkpoint"
     COPY_TIME = "copy time"
@@ -68,7 +67,7 @@ class Rule(StrEnum):
     NOT_MOVED = "not moved"
 
 
-class Place(NamedTuple):
+class TargetOffset(NamedTuple):
     """The next record to read on the target."""
 
     topic: str
@@ -107,10 +106,10 @@ class GroupMove:
 
 
 def move_of(
-    group: str, source: Partition, at: Committed, place: Place, present: Mapping[Partition, Committed]
+    group: str, source: Partition, at: Committed, to: TargetOffset, present: Mapping[Partition, Committed]
 ) -> GroupMove:
-    """From offset ``at`` of ``source`` to ``place``; ``present`` is what the group has committed on the target."""
-    target = (place.topic, place.partition)
+    """From offset ``at`` of ``source`` to ``to``; ``present`` is what the group has committed on the target."""
+    target = (to.topic, to.partition)
     before = present.get(target)
     return GroupMove(
         group=group,
@@ -119,9 +118,9 @@ def move_of(
         target=target,
         before=before.offset if before else None,
         before_metadata=before.metadata if before else "",
-        after=place.offset,
+        after=to.offset,
         metadata=at.metadata,
-        how=place.how,
+        how=to.how,
     )
 
 
@@ -190,9 +189,7 @@ class Snapshot:
         last_known: If the source is not asked, instead of the lag.
         moved: Target offsets that an interrupted run has given to groups, by group and target partition.
         stopped: Source partitions, such as ``orders-0``, that are not copied to their end, and why.
-        operators: Who else moves readers of these clusters now.
-        objections: What keeps the move from beginning at all.
-        unknown: What could not be looked at.
+        obstacles: What keeps the move from beginning at all, such as another operator, or a look that has no answer.
     """
 
     source: str
@@ -205,7 +202,5 @@ class Snapshot:
     groups: Groups = field(default_factory=Groups)
     moved: Mapping[tuple[str, Partition], int] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
-    operators: tuple[str, ...] = ()
-    objections: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from connect.core.errors import ConfigError
+from connect.core.errors import ConfigError, HeliographError, PermanentError
 from connect.kafka.concurrency import gather_limited
-from connect.kafka.group_offsets import Committed, GroupInUse, Partition, committed
+from connect.kafka.group_offsets import NO_OFFSET, Committed, Partition, committed
 from connectors.failover.denying import allow_writes
 from connectors.failover.draining import FlowControl, Tell, why_back_runs, why_running
-from connectors.failover.execute import GroupMover
+from connectors.failover.execute import Change, GroupMover
 from connectors.failover.journal import GroupBefore, Journal, Run, StartBefore, State, read_runs
 from connectors.failover.lease import Lease
 from connectors.failover.site import Site
@@ -42,18 +42,55 @@ def why_kept(group: str, rows: Sequence[GroupBefore], now: Mapping[Partition, Co
     return ""
 
 
-async def gone_on(site: Site, run: Run) -> list[str]:
-    """Why groups would stay as they are, if ``run`` was taken back now. Raises as the target."""
-    groups = sorted(run.groups.items())
-    now = await gather_limited(lambda one: committed(site.target, one[0]), groups)
-    return [why for (group, rows), at in zip(groups, now, strict=True) if (why := why_kept(group, rows, at))]
+async def look(site: Site, run: Run) -> tuple[list[Change], list[str]]:
+    """What takes groups of ``run`` back, and why others stay as they are."""
+
+    async def stored_of(group: str) -> Mapping[Partition, Committed] | HeliographError:
+        try:
+            return await committed(site.target, group)
+        except HeliographError as error:
+            return error
+
+    found = await gather_limited(stored_of, run.groups)
+    changes, left = list[Change](), list[str]()
+    for (group, rows), now in zip(run.groups.items(), found, strict=True):
+        if isinstance(now, HeliographError):
+            left.append(f"group {group} could not be read: {now}")
+            continue
+        if why := why_kept(group, rows, now):
+            left.append(why)
+            continue
+        places = {(one.topic, one.partition): one for one in rows}
+        stored = {place: now[place].offset if place in now else None for place in places}
+        wanted = {
+            place: NO_OFFSET if one.before is None else Committed(one.before, one.before_metadata)
+            for place, one in places.items()
+            if stored[place] != one.before
+        }
+        changes.append(Change(group, stored, wanted))
+    return changes, left
+
+
+async def read_again(site: Site, run: Run) -> Run:
+    """Return a run as the journal has it now, to be called under the lease.
+
+    Raises PermanentError if it is not the newest any more: what was looked at is not what an undo would take back.
+    """
+    now = newest(await read_runs(site))
+    if now is None or now.id < run.id:
+        raise PermanentError("this was taken back since it was looked at")
+    if now.id != run.id:
+        raise PermanentError(f"{now.owner} has changed something since this was looked at ({now.command}): look again")
+    return now
 
 
 async def take_back(
     site: Site, run: Run, lease: Lease, tell: Tell, controls: tuple[FlowControl | None, FlowControl | None]
 ) -> list[str]:
-    """Undo what ``run`` says, and let writers in that are refused; returns what was left as it is,
-    and why. Raises as the clusters."""
+    """Undo what ``run`` says, and that alone, and let writers in that are refused. Return what was left, and why.
+
+    Raises as the clusters.
+    """
     left: list[str] = []
     control, back = controls
     journal = Journal(site, lease, run, await read_runs(site))
@@ -64,19 +101,17 @@ async def take_back(
     if run.starts:
         starts, why_not = await _begins_back(site, run.starts, await why_back_runs(site, back))
         left += why_not
-    mover = GroupMover(site, lease, journal, tell)
-    for group, rows in sorted(run.groups.items()):
-        why = await _group_back(site, mover, group, rows)
-        left += [why] if why else []
-        if not why:
-            tell(f"group {group} taken back in {len(rows)} partitions")
+    changes, why_not = await look(site, run)
+    left += why_not
+    findings = await GroupMover(site, lease, journal, tell).change_all(changes, "taken back")
+    left += [f"group {one.group}: {one}" for one in findings]
     if refused := journal.denied:
         await lease.check()
         await allow_writes(site.source, refused)
         tell(f"cluster {site.flow.source_alias} takes writers of {len(refused)} topics again")
     # What is left stays in the journal, and can be taken back later.
     state = State.OPEN if left else State.UNDONE
-    await journal.store(state=state, starts=starts, begins=begins, denied=(), replaces=True)
+    await journal.store(state=state, starts=starts, begins=begins, denied=())
     return left
 
 
@@ -87,29 +122,6 @@ async def _begins_back(site: Site, rows: Sequence[StartBefore], runs: str) -> tu
         return list(rows), [f"{flow} runs ({runs}): where it begins is left"]
     moved = await undo_starts(site, rows)
     return moved, [f"{one.topic}-{one.partition}: {flow} has gone on since" for one in moved]
-
-
-async def _group_back(site: Site, mover: GroupMover, group: str, rows: Sequence[GroupBefore]) -> str:
-    """Why it was left; empty if it was taken back."""
-    now = await committed(site.target, group)
-    if why := why_kept(group, rows, now):
-        return why
-    places = [(one.topic, one.partition) for one in rows]
-    here = {place: one for place, one in zip(places, rows, strict=True) if place in now}
-    before = {place: now[place].offset if place in now else None for place in places}
-    # An offset cannot be deleted in a transaction: first, so that the entry in the journal ends the undo.
-    gone = [place for place, one in here.items() if one.before is None]
-    wanted = {
-        place: Committed(one.before, one.before_metadata) for place, one in here.items() if one.before is not None
-    }
-    try:
-        refused = await mover.forget(group, gone, before) if gone else ""
-    except GroupInUse as error:
-        return f"{error}: stop them, and run this again"
-    if refused:
-        return refused
-    found = await mover.change(group, before | dict.fromkeys(gone), wanted)
-    return f"group {group}: {found}" if found else ""
 
 
 def read_file(file: Path) -> Run:

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 
 from connect.embedded.brokers import KafkaCluster
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Committed, committed, listed_group, move
+from connect.kafka.group_offsets import NO_OFFSET, Committed, committed, listed_group, move
 from connect.kafka.producer import OutRecord, TransactionalWriter
 from connect.kafka.transactions import Superseded
 from tests.kit.groups import cluster_at
@@ -30,8 +31,11 @@ class Stage:
         return TransactionalWriter(self.cluster, self.id, transaction_timeout_ms=10_000)
 
     async def move(self, writer: TransactionalWriter, offset: int, may_commit: Any) -> bool:
+        return await self.change(writer, Committed(offset, "note"), may_commit)
+
+    async def change(self, writer: TransactionalWriter, wanted: Committed, may_commit: Any) -> bool:
         records = [OutRecord(self.topic, b"journal", b"moved")]
-        return await writer.write(records, may_commit, {self.group: {self.place: Committed(offset, "note")}})
+        return await writer.write(records, may_commit, {self.group: {self.place: wanted}})
 
     async def commit(self, offset: int) -> None:
         assert not await move(self.cluster, self.group, {self.place: Committed(offset)})
@@ -102,3 +106,28 @@ async def test_a_writer_whose_id_was_taken_over_moves_nothing(stage: Stage) -> N
     assert await stage.at() == Committed(10)
     assert await stage.move(second, 20, yes)
     assert await stage.at() == Committed(20, "note")
+
+
+async def test_an_offset_is_taken_away_in_a_transaction_and_consumers_find_none(stage: Stage, eu: KafkaCluster) -> None:
+    """What an undo rests on: -1 is no offset."""
+    await stage.commit(2)
+    writer = stage.writer()
+    assert await stage.move(writer, 3, yes)
+    assert await stage.change(writer, NO_OFFSET, yes)
+    assert await stage.at() is None
+    consumer = AIOKafkaConsumer(
+        stage.topic, bootstrap_servers=eu.bootstrap, group_id=stage.group, auto_offset_reset="earliest"
+    )
+    async with consumer:
+        assert (await consumer.getone()).offset == 0, "it begins by its auto.offset.reset"
+    await stage.commit(1)
+    assert await stage.at() == Committed(1)
+
+
+async def test_a_newer_commit_is_not_taken_away(stage: Stage) -> None:
+    async def suspended(_: Any) -> bool:
+        await stage.commit(300)
+        return True
+
+    assert await stage.change(stage.writer(), NO_OFFSET, suspended)
+    assert await stage.at() == Committed(300)

@@ -19,7 +19,6 @@ from connect.kafka.settings import connection_settings
 from connectors.dataplane.plan import TopicPartition
 from connectors.failover.journal import read_runs
 from connectors.failover.site import site
-from connectors.failover.undo import newest
 from connectors.flows import load
 from connectors.mirror_records import Checkpoint
 from connectors.positions import Position
@@ -109,12 +108,15 @@ class Copied:
         }
 
     async def before(self, target: str) -> dict[str, int | None]:
-        """By group, what an undo would give back to it on a target."""
+        """By group, what undos of all runs would give back to it on a target."""
         source = self.us if target == self.eu else self.eu
         async with site(load(self.file), source, target) as place:
-            run = newest(await read_runs(place))
-        assert run is not None
-        return {group: row.before for group, (row,) in run.groups.items()}
+            runs = await read_runs(place)
+        found: dict[str, int | None] = {}
+        for run in runs:
+            for group, (row,) in run.groups.items():
+                found.setdefault(group, row.before)
+        return found
 
     def wanted(self) -> dict[str, int]:
         return {group: offset + AHEAD for group, offset in self.groups.items()}

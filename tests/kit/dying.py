@@ -26,8 +26,8 @@ from connect.cli.rest_client import RestClient
 from connect.kafka.connection import Connection
 
 #: Of requests that change something: Produce, OffsetCommit, CreateTopics, InitProducerId, EndTxn, TxnOffsetCommit,
-#: CreateAcls, DeleteAcls, OffsetDelete.
-_CHANGING: Final = frozenset({0, 8, 19, 22, 26, 28, 30, 31, 47})
+#: CreateAcls, DeleteAcls.
+_CHANGING: Final = frozenset({0, 8, 19, 22, 26, 28, 30, 31})
 _STRUCK: Final = "struck before "
 _REPOSITORY: Final = Path(__file__).parents[2]
 _DEADLINE_S: Final = 300.0

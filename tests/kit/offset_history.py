@@ -1,8 +1,8 @@
 """What became of the offsets of groups that operators have moved, by the target's ``__consumer_offsets``: nothing newer
 may be changed, and no record skipped.
 
-The log has each change in the brokers' order. What was committed in a transaction is an operator's, and what was
-deleted too; a trace of each operator (:mod:`tests.kit.operators`) says what it had been told before.
+The log has each change in the brokers' order. What was committed in a transaction is an operator's; a trace of each
+operator (:mod:`tests.kit.operators`) says what it had been told before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Records = Mapping[Partition, Sequence[int]]  # offsets: the nth record is the nt
 
 
 class Change(NamedTuple):
-    """``offset`` None: it was deleted; ``writer``: the producer of a transaction, None for a consumer, and for what was
-    deleted."""
+    """``offset`` None: there is none from then on; ``writer``: the producer of a transaction, None for a consumer, and
+    for what was deleted."""
 
     at: int
     offset: int | None
@@ -75,7 +75,8 @@ async def read_history(bootstrap: str) -> dict[Place, list[Change]]:
         for record in batch:
             place = _place_of(record.key)
             if record.offset >= position and place is not None:
-                offset = None if record.value is None else struct.unpack_from(">q", record.value, 2)[0]
+                value = -1 if record.value is None else struct.unpack_from(">q", record.value, 2)[0]
+                offset = None if value < 0 else value
                 changes.setdefault(place, []).append(Change(record.offset, offset, writer))
 
     partitions = [(_OFFSETS, index) for index in range(_OFFSETS_PARTITIONS)]
@@ -123,7 +124,7 @@ def judge(
                 faults.append(f"{place}: by none of the operators: {one}")
                 continue
             ran, before, _ = known
-            counts[f"offsets {'deleted' if one.offset is None else 'moved'} by {ran.command}"] += 1
+            counts[f"offsets {'taken away' if one.offset is None else 'moved'} by {ran.command}"] += 1
             found = [*_changed_newer(place, changes, at, ran, before, of_flow)]
             if one.offset is not None:
                 read = [_number(target, place, old) for old in changes[:at] if old.is_of_consumer]
@@ -135,12 +136,11 @@ def judge(
 def _who(ran: Sequence[Ran], place: Place, change: Change) -> tuple[Ran, Sequence[Seen], float] | None:
     """The operator of a change, its trace before it first asked for that, and when it did."""
     group, partition = place[0], place[1:]
-    kind = "delete" if change.offset is None else "commit"
+    wanted = change.writer, -1 if change.offset is None else change.offset
     for one in ran:
         for at, seen in enumerate(one.trace):
-            if seen.kind != kind or seen.group != group or partition not in seen.offsets:
-                continue
-            if change.writer is None or (seen.identity, seen.offsets[partition]) == (change.writer, change.offset):
+            is_of_group = seen.kind == "commit" and seen.group == group
+            if is_of_group and (seen.identity, seen.offsets.get(partition)) == wanted:
                 return one, one.trace[:at], seen.at_s
     return None
 

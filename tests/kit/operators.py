@@ -3,7 +3,7 @@
     python -m tests.kit.operators trace.jsonl 7 SIGSTOP failover mm2.properties --to eu ...
 
 The second says at which act (see :mod:`tests.kit.dying`), or is - for none. The trace has a line for each group whose
-offsets the process was told, was to commit in a transaction, or was to delete; it is whole up to a kill.
+offsets the process was told, or was to commit in a transaction (-1: none); it is whole up to a kill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
-from kafka.protocol.consumer.group import OffsetDeleteRequest, OffsetFetchRequest
+from kafka.protocol.consumer.group import OffsetFetchRequest
 from kafka.protocol.producer.transaction import TxnOffsetCommitRequest
 
 from connect.cli.main import main
@@ -33,7 +33,7 @@ Partition = tuple[str, int]
 
 
 class Seen(NamedTuple):
-    """A line of a trace. ``kind`` is *told*, *commit* or *delete*; ``identity`` is of the producer that commits."""
+    """A line of a trace. ``kind`` is *told* or *commit*; ``identity`` is of the producer that commits."""
 
     kind: str
     at_s: float
@@ -114,18 +114,12 @@ def _trace_into(file: Path) -> None:
     call = Connection.call
 
     def write(kind: str, group: str, topics: Iterable[Any], identity: Sequence[int] = (-1, -1)) -> None:
-        rows = [
-            (topic.name, one.partition_index, getattr(one, "committed_offset", -1))
-            for topic in topics
-            for one in topic.partitions
-        ]
+        rows = [(topic.name, one.partition_index, one.committed_offset) for topic in topics for one in topic.partitions]
         lines.write(json.dumps([kind, time.time(), group, identity, rows]) + "\n")
 
     async def traced(self: Connection, request: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(request, TxnOffsetCommitRequest):
             write("commit", request.group_id, request.topics, (request.producer_id, request.producer_epoch))
-        elif isinstance(request, OffsetDeleteRequest):
-            write("delete", request.group_id, request.topics)
         answer = await call(self, request, *args, **kwargs)
         if isinstance(request, OffsetFetchRequest):
             # From version 8 on there may be several.

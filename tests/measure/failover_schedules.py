@@ -139,14 +139,13 @@ class Lane:
 
 
 def draw_strike(chance: random.Random, command: str) -> tuple[str, str]:
-    """At which act an operator is struck, and how. An undo is not suspended within its deletion of offsets, which no
-    broker does only if nothing newer was committed."""
+    """At which act an operator is struck, and how."""
     kind = chance.choice(["", "SIGKILL", "SIGSTOP"])
     by_name = f"{chance.choice(_COMMITS)}:{chance.randrange(1, 4 if command == 'undo' else 14)}"
     by_number = str(chance.randrange(1, 45))
     if not kind:
         return "-", "-"
-    return by_name if command == "undo" and kind == "SIGSTOP" else chance.choice([by_name, by_number]), kind
+    return chance.choice([by_name, by_number]), kind
 
 
 async def _consume(bootstrap: str, topics: Sequence[str], group: str, count: int) -> dict[Partition, int]:

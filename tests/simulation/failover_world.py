@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ import pytest
 
 from connect.core.errors import HeliographError
 from connect.kafka.concurrency import Scope
-from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing, Partition
+from connect.kafka.group_offsets import CLASSIC, Committed, GroupListing, Partition
 from connect.kafka.transactions import Superseded
 from connectors.failover import execute, journal, lease, undo
 from connectors.failover.plan import Wish, plan
@@ -127,7 +127,11 @@ class World:
         for (group, place), one in transaction.offsets.items():
             old = self.offsets.get((group, place))
             if old is None or old.at < one.at:  # as brokers do, which keep what lies last
-                self.judge(group, place, old, one.offset, one.by)
+                self.judge(group, place, old, None if one.offset < 0 else one.offset, one.by)
+                if one.offset < 0:
+                    self.offsets.pop((group, place), None)
+                    self.undone += 1
+                    continue
                 self.offsets[group, place] = one
                 if one.offset > self.read[group, place]:
                     skipped = f"{group} {place}: {one.offset} skips what is behind {self.read[group, place]}"
@@ -144,16 +148,6 @@ class World:
         listed = GroupListing(CLASSIC, "consumer", "Stable" if self.members[group] else "Empty")
         await self.step()
         return listed
-
-    async def forget(self, _: Any, group: str, places: Collection[Partition]) -> dict[Partition, str]:
-        """Without a step before it: see ``GroupMover.forget``."""
-        if self.members[group]:
-            raise GroupInUse(f"group {group} has members")
-        for place in places:
-            self.judge(group, place, self.offsets.pop((group, place), None), None, _ACTOR.get())
-        self.undone += 1
-        await self.step()
-        return {}
 
     async def stored(self, *_: Any) -> dict[bytes, bytes]:
         await self.step()
@@ -175,12 +169,13 @@ class Writer:
     """As :class:`connect.kafka.producer.TransactionalWriter`."""
 
     def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
+        self._world, self._name, self._is_open = world, name, False
 
     async def open(self) -> None:
         await self._world.step()
         self._world.end(self._name, commit=False)
         self._world.owners[self._name] = self
+        self._is_open = True
 
     async def write(
         self,
@@ -189,9 +184,9 @@ class Writer:
         offsets: Mapping[str, Mapping[Partition, Committed]] | None = None,
     ) -> bool:
         world = self._world
+        if not self._is_open:
+            await self.open()
         await world.step()
-        if self._name not in world.owners:
-            world.owners[self._name] = self
         self._check()
         pending = Transaction(asyncio.get_running_loop().time(), {})
         world.open[self._name] = pending
@@ -349,6 +344,5 @@ def simulate(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(lease, "look", world.look)
     monkeypatch.setattr(journal, "stored", world.stored)
     monkeypatch.setattr(execute, "listed_group", world.listed)
-    monkeypatch.setattr(execute, "forget", world.forget)
     for module in (execute, undo):
         monkeypatch.setattr(module, "committed", world.committed)

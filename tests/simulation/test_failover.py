@@ -48,7 +48,7 @@ def never(*_: Any) -> str:
 
 MUTANTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "without the compare-and-set": (execute.GroupMover, "_why_not", nothing),
-    "without the check of the lease": (lease.Lease, "check", nothing),
+    "without the claim of the writers": (lease, "gather_limited", nothing),
     "with an undo by partition": (undo, "why_kept", never),
 }
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connect.cli.connectors import app
-from connect.cli.rest_client import RestClient, WorkerUnreachable
+from connect.cli.rest_client import RestClient, WorkerRefused, WorkerUnreachable
 from connect.core.errors import ConfigError, HeliographError
 from connect.core.herding import BadRequest, NotFound, SourceOffset
 from connect.core.model import RestartRequest, TargetState, TaskId
@@ -221,6 +221,14 @@ def test_what_answers_may_be_no_worker(served: Served, herder: DictHerder) -> No
         pytest.raises(WorkerUnreachable, match=r"is no Connect worker, .*status 200"),
     ):
         client.ask("GET", "/metrics")
+
+
+def test_an_address_without_connectors_is_not_a_bare_404(served: Served, herder: DictHerder) -> None:
+    """Such as that of a mirror, above its flows."""
+    url = f"{served.url.rstrip('/')}/above"
+    with RestClient(url) as client, pytest.raises(WorkerRefused, match=f"{url} has no .* {url}/us/eu for") as told:
+        client.ask("GET", "/connectors")
+    assert told.value.status == 404
 
 
 def test_a_replaced_connector_keeps_its_state(herder: DictHerder, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from connect.cli import failover
 from connect.cli.failover import Arguments, exit_code, find_source, wish_of, with_values
+from connect.cli.failover_view import show_done
 from connect.cli.main import app
 from connect.core.errors import ConfigError
+from connectors.failover.execute import Done
 from connectors.failover.plan import Wish, plan
 from connectors.failover.snapshot import Finding, GroupMove, Groups, How, Rule, Snapshot
 from connectors.flows import MirrorMakerConfig, load
@@ -85,7 +87,7 @@ def test_the_exit_code_says_what_was_left(blocked: list[str], code: int) -> None
     findings = tuple(Finding(name, Rule.NO_OFFSET, "is not copied") for name in blocked)
     found = plan(Snapshot("us", "eu", groups=Groups(("a", "b"), moves, findings)), Wish())
     assert exit_code(found) == code
-    assert exit_code(plan(Snapshot("us", "eu", operators=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
+    assert exit_code(plan(Snapshot("us", "eu", obstacles=("ann",), groups=Groups(("a",), moves[:1])), Wish())) == 2
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("yes", True), ("Y", True), ("no", False), ("", False)])
@@ -102,3 +104,47 @@ def test_without_a_terminal_the_question_is_not_answered_by_silence(monkeypatch:
     with pytest.raises(ConfigError, match="--yes"):
         failover.confirmed(Arguments(Path("f"), None, "eu", asks=True), "Move 2 groups to eu?")
     assert failover.confirmed(Arguments(Path("f"), None, "eu"), "Move 2 groups to eu?")
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "other"),
+    [
+        ("orders-mail", "orders-mail", "orders-mail2"),
+        ("com.acme.mail", "com.acme.mail", "com-acme.mail"),
+        (r"orders\.", "orders.", "orders-"),
+        (r"a\+b", "a+b", "aab"),
+        ("orders-.", None, "orders-12"),
+        ("orders.", None, "orders"),
+        (".mail", None, "amails"),
+        ("orders-.*", None, "order"),
+        ("a..b", None, "axxxb"),
+    ],
+)
+def test_a_group_is_given_by_its_name_or_by_a_regular_expression(
+    tmp_path: Path, value: str, name: str | None, other: str
+) -> None:
+    known = config(tmp_path, "clusters = us, eu\nus->eu.enabled = true\n")
+    wish = wish_of(Arguments(Path(str(known.file)), None, "eu", groups=(value,)), known)
+    assert wish.named == (frozenset() if name is None else {name})
+    matching = re.sub(r"\.\*?", "x", value) if name is None else name
+    assert wish.takes(matching) and not wish.takes(other)
+
+
+def test_what_was_shown_before_a_move_is_not_shown_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def moved(group: str, after: int) -> GroupMove:
+        return GroupMove(group, ("t", 0), after, ("us.t", 0), None, "", after, "", How.EXACT)
+
+    moves = tuple(moved(f"g{at}", at) for at in range(3))
+    blocked = Finding("g2", Rule.NO_OFFSET, "is not copied")
+    looked = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), moves, (blocked,))), Wish())
+    later = (moves[0], moved("g1", 7), moves[2])
+    now = plan(Snapshot("us", "eu", groups=Groups(("g0", "g1", "g2"), later, (blocked,))), Wish())
+    now = now.with_blocked([Finding("g1", Rule.NOT_MOVED, "was not changed: no answer")])
+    show_done(Done(now), looked, Path("mm2.properties"), everything=False)
+    said = capsys.readouterr().out
+    assert "is not copied" not in said and "blocked: group g1: was not changed: no answer" in said
+    assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == []
+    assert "1 moved, 0 in place already, 2 left (g1, g2)" in said.replace("1 group moved", "1 moved")
+    show_done(Done(plan(now.snapshot, Wish())), looked, Path("mm2.properties"), everything=False)
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.splitlines() if " us.t-0 " in line] == ["g1"], "that has changed"

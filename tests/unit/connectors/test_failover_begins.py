@@ -12,10 +12,10 @@ import pytest
 
 from connect.kafka.offsets import EARLIEST
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import places
-from connectors.failover.places import Places
+from connectors.failover import target_offsets
 from connectors.failover.plan import is_blocking
-from connectors.failover.snapshot import Finding, GroupMove, How, Place, Rule
+from connectors.failover.snapshot import Finding, GroupMove, How, Rule, TargetOffset
+from connectors.failover.target_offsets import TargetOffsets
 from connectors.offset_map import Pair, Run, RunList, Translation
 from connectors.offset_map import Place as Lies
 from connectors.policy import DefaultReplicationPolicy
@@ -92,8 +92,8 @@ async def look(
     *,
     is_bare: bool = True,
     **of_flow: Any,
-) -> tuple[Place | None, list[Finding]]:
-    """Where a group at ``offset`` of us goes by the real :class:`Places`, and what is said of it."""
+) -> tuple[TargetOffset | None, list[Finding]]:
+    """Where a group at ``offset`` of us goes by the real :class:`TargetOffsets`, and what is said of it."""
 
     async def told(cluster: Cluster, partitions: Collection[Any], at: int, **_: Any) -> Any:
         return dict.fromkeys(partitions, cluster.start if at == EARLIEST else cluster.end), {}
@@ -108,13 +108,13 @@ async def look(
         return bool([one async for one in cluster.read(begin, end)])
 
     maps = {"there": Maps(runs, position), "back": Maps([], None)}
-    monkeypatch.setattr(places, "MapReader", lambda _, topic, **__: maps[topic])
-    monkeypatch.setattr(places, "OffsetSyncs", NoSyncs)
-    monkeypatch.setattr(places, "list_offset", start)
+    monkeypatch.setattr(target_offsets, "MapReader", lambda _, topic, **__: maps[topic])
+    monkeypatch.setattr(target_offsets, "OffsetSyncs", NoSyncs)
+    monkeypatch.setattr(target_offsets, "list_offset", start)
     monkeypatch.setattr("connectors.checkpoint.beginnings.told_offsets", told)
     monkeypatch.setattr("connectors.checkpoint.beginnings.has_records", has_copies)
-    monkeypatch.setattr(places, "told_offsets", told)
-    monkeypatch.setattr(places, "has_records", has_records)
+    monkeypatch.setattr(target_offsets, "told_offsets", told)
+    monkeypatch.setattr(target_offsets, "has_records", has_records)
     plain = {"changing_key": "", "skips_refused": False, "auto_offset_reset": "earliest", "initial_offsets_group": ""}
     flow, back = (
         cast(
@@ -135,13 +135,16 @@ async def look(
         syncs_on_source=True, offset_syncs_topic="syncs", flow="us->eu", source_alias="us", target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )  # fmt: skip
-    found = Places(flow, back, settings, *clusters, places.Maps())
+    site: Any = SimpleNamespace(
+        flow=flow, back=back, checkpoints=settings, target=clusters[1], maps=target_offsets.Maps()
+    )
+    found = TargetOffsets(site, clusters[0])
     await found.begin()
-    place = await found.place("orders", 0, offset)
+    place = await found.of("orders", 0, offset)
     if place is None:
         return None, []
     move = GroupMove("g", ("orders", 0), offset, place[:2], None, "", place.offset, "", place.how)
-    (moved,), left = await places.readable([move], *clusters, found)
+    (moved,), left = await target_offsets.readable([move], *clusters, found)
     return place._replace(offset=moved.after), left
 
 
@@ -150,7 +153,7 @@ async def test_a_flow_that_began_at_the_end_has_not_copied_what_a_group_has_not_
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 600)
-    assert place == Place("us.orders", 0, 0, How.BEGIN)
+    assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
     assert is_blocking(left) and "has of orders-0 from offset 600 on" in left.why
 
 
@@ -159,7 +162,7 @@ async def test_nor_has_one_that_has_copied_nothing_yet(monkeypatch: pytest.Monke
     begun = replace(POSITION, next_source_offset=1000, target_end=0)
     for offset, count in ((600, 1), (999, 1), (1000, 0)):
         place, left = await look(monkeypatch, us, eu, [], offset, begun)
-        assert place == Place("us.orders", 0, 0, How.BEGIN)
+        assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
         assert [is_blocking(one) for one in left] == [True] * count, offset
 
 
@@ -168,7 +171,7 @@ async def test_what_the_target_has_deleted_off_the_map_too_is_not_passed_over_in
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 500, 1500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(480, 480, 1020)], 300)
-    assert place == Place("us.orders", 0, 500, How.BEGIN)
+    assert place == TargetOffset("us.orders", 0, 500, How.BEGIN)
     assert is_blocking(left)
 
 
@@ -207,7 +210,7 @@ async def test_what_the_flow_leaves_out_on_purpose_is_in_nobodys_way(
 ) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", eu_start, 500)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 0, **of_flow)
-    assert place == Place("us.orders", 0, eu_start, How.BEGIN)
+    assert place == TargetOffset("us.orders", 0, eu_start, How.BEGIN)
     assert is_blocking(left) == is_obstacle
     assert is_obstacle or f"{of_flow.get('changing_key', 'errors.tolerance')} may leave records out" in left.why
 
@@ -216,19 +219,22 @@ async def test_holes_before_the_first_record_are_nothing_to_read(monkeypatch: py
     """A compacted topic whose first records have newer values: the group stands at its beginning."""
     us, eu = Cluster("us", 0, 1500, [range(7)]), Cluster("eu", 0, 1493)
     place, left = await look(monkeypatch, us, eu, [Run(7, 0, 1493)], 0)
-    assert (place, left) == (Place("us.orders", 0, 0, How.BEGIN), [])
+    assert (place, left) == (TargetOffset("us.orders", 0, 0, How.BEGIN), [])
 
 
 async def test_by_copies_that_the_map_does_not_know_nobody_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 700)
     place, (left,) = await look(monkeypatch, us, eu, [Run(1000, 200, 500)], 600, is_bare=False)
-    assert place == Place("us.orders", 0, 0, How.BEGIN)
+    assert place == TargetOffset("us.orders", 0, 0, How.BEGIN)
     assert left.rule is Rule.NOT_COPIED
 
 
 async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     us, eu = Cluster("us", 0, 1500), Cluster("eu", 0, 500)
-    assert await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 1200) == (Place("us.orders", 0, 200, How.EXACT), [])
+    assert await look(monkeypatch, us, eu, [Run(1000, 0, 500)], 1200) == (
+        TargetOffset("us.orders", 0, 200, How.EXACT),
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,4 +250,4 @@ async def test_inside_the_map_places_are_exact(monkeypatch: pytest.MonkeyPatch) 
 def test_of_two_maps_the_one_that_reaches_so_far_tells(
     copied: tuple[int, Lies] | None, back: tuple[int, Lies] | None, first: int | None
 ) -> None:
-    assert places.first_of([one and Translation(*one) for one in (copied, back)]) == first
+    assert target_offsets.first_of([one and Translation(*one) for one in (copied, back)]) == first

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from connect.cli.failover import Arguments, wish_of
-from connect.core.errors import ConfigError
 from connect.kafka.group_offsets import Committed, GroupListing
 from connect.kafka.offsets import LATEST
-from connectors.failover import collect, group_reads, places
+from connectors.failover import collect, group_reads, target_offsets
 from connectors.failover.group_reads import GroupsLook
 from connectors.failover.plan import Wish, is_blocking
 from connectors.failover.snapshot import GroupMove, Groups, How, Rule
@@ -64,12 +63,12 @@ def eu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(group_reads, "told_offsets", told)
     monkeypatch.setattr(group_reads, "list_groups", list_groups)
     monkeypatch.setattr(group_reads, "read_live", nothing_stored)
-    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(target_offsets, "told_offsets", told)
     monkeypatch.setattr(GroupsLook, "_checkpoints", checkpoints)
     return SimpleNamespace(name="eu", metadata=metadata)
 
 
-async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] = ()) -> Groups:
+async def plan(eu: Any, at_ms: int | None, *named: str) -> Groups:
     async def unknown(*_: Any) -> None:
         return None
 
@@ -78,7 +77,7 @@ async def plan(eu: Any, at_ms: int | None, *named: str, topics: Collection[str] 
     )  # fmt: skip
     flow = SimpleNamespace(map_topic="map", flow="us->eu", remote_topic=lambda topic: f"us.{topic}")
     site: Any = SimpleNamespace(flow=flow, target=eu)
-    wish = Wish(named.__contains__, named=frozenset(named), at_ms=at_ms, topics=frozenset(topics))
+    wish = Wish(named.__contains__, named=frozenset(named), at_ms=at_ms)
     look = GroupsLook(site, wish, None, places)
     return await look.groups()
 
@@ -100,12 +99,6 @@ async def test_all_partitions_of_what_a_group_reads_are_set_by_time(eu: Any) -> 
 async def test_a_group_without_a_checkpoint_is_set_by_time_where_it_is_named(eu: Any) -> None:
     found = await plan(eu, AT_MS, "moved")
     assert places_of(found) == {("moved", ("us.mail", 0)): 7, ("moved", ("us.mail", 1)): 7}
-    found = await plan(eu, AT_MS, "new", topics={"orders"})
-    assert places_of(found) == {("new", ("us.orders", index)): 7 for index in range(3)}
-    found = await plan(eu, AT_MS, "new", topics={"order"})
-    assert [(is_blocking(one), one.why.split(",")[0]) for one in found.findings] == [
-        (True, "cluster eu has no topic us.order")
-    ]
 
 
 async def test_a_group_that_nobody_knows_is_in_the_way(eu: Any) -> None:
@@ -154,16 +147,7 @@ async def test_a_time_of_copying_is_not_taken_for_one_of_the_source(
 
 def test_a_group_is_named_by_what_is_no_pattern() -> None:
     groups = ("orders-.*", "orders.billing", r"mail\.out", "a|b", r"x\d", "plain_1")
-    arguments = Arguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z", topics=["orders"])
+    arguments = Arguments(Path("f"), "us", "eu", groups=groups, gone="us", at="2026-01-01T00:00Z")
     config: Any = None
     wish = wish_of(arguments, config)
     assert sorted(wish.named) == ["mail.out", "orders.billing", "plain_1"]
-    assert wish.topics == frozenset({"orders"})
-
-
-@pytest.mark.parametrize("missing", [{"at": None}, {"gone": None}, {"groups": ["orders-.*"]}])
-def test_topics_are_for_groups_that_are_named_and_set_by_time(missing: dict[str, Any]) -> None:
-    given = {"groups": ["readers"], "gone": "us", "at": "2026-01-01T00:00Z", "topics": ["orders"], **missing}
-    config: Any = None
-    with pytest.raises(ConfigError, match="--source-gone, --at"):
-        wish_of(Arguments(Path("f"), "us", "eu", **given), config)

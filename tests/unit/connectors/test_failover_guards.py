@@ -15,7 +15,7 @@ import pytest
 
 from connect.core.acls import AclBinding
 from connect.core.errors import PermanentError, RetriableError
-from connect.kafka.group_offsets import CLASSIC, Committed, GroupInUse, GroupListing
+from connect.kafka.group_offsets import CLASSIC, Committed, GroupListing
 from connect.kafka.log_ranges import merged
 from connect.kafka.offsets import EARLIEST, LATEST
 from connect.kafka.transactions import Superseded
@@ -260,22 +260,14 @@ class Eu:
         WRITERS[:] = [self]
 
         async def committed(_: Any, group: str, *__: Any, **___: Any) -> dict[tuple[str, int], Committed]:
-            return {one: Committed(offset) for one, offset in self.offsets.get(group, {}).items()}
+            return {one: Committed(offset) for one, offset in self.offsets.get(group, {}).items() if offset >= 0}
 
         async def listed(_: Any, group: str) -> GroupListing:
             return GroupListing(CLASSIC, "consumer", "Stable" if group in self.members else "Empty")
 
-        async def forget(_: Any, group: str, places: Any) -> dict[Any, str]:
-            if group in self.members:
-                raise GroupInUse(f"group {group} has members on cluster eu")
-            for one in places:
-                del self.offsets[group][one]
-            return {}
-
         monkeypatch.setattr(execute, "listed_group", listed)
         for module in (execute, undo):
             monkeypatch.setattr(module, "committed", committed)
-        monkeypatch.setattr(execute, "forget", forget)
 
     async def write(self, records: Any, may_commit: Any, offsets: Any) -> bool:
         if self.is_claimed:
@@ -487,7 +479,7 @@ async def test_an_undo_leaves_the_group_that_is_used_and_takes_back_the_others(
     groups = {group: (GroupBefore(group, "orders", 0, before, "", 37),) for group in eu.offsets}
     (line,), _ = await take_back(journal.Run("1", "us", "eu", groups=groups, denied=("a",)))
     assert "group busy" in line and "has members" in line
-    assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {} if before is None else {("orders", 0): before}}
+    assert eu.offsets == {"busy": {("orders", 0): 37}, "idle": {("orders", 0): -1 if before is None else before}}
     assert topics == {"a"}
 
 
@@ -507,13 +499,51 @@ async def test_a_group_that_went_on_in_one_partition_is_left_in_all(
     assert eu.offsets == {"billing": {("orders", 0): 500, ("orders", 1): 20}}
 
 
-async def test_an_undo_that_was_interrupted_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has deleted an offset, and not yet put back the other."""
+async def test_a_group_gets_back_what_it_had_and_in_other_partitions_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one transaction: a consumer that commits meanwhile wins (see :class:`connectors.failover.execute.Change`)."""
     eu = Eu(monkeypatch, [])
-    eu.offsets = {"billing": {("orders", 1): 20}}
+    eu.offsets = {"billing": {("orders", 0): 10, ("orders", 1): 20}}
     rows = (GroupBefore("billing", "orders", 0, None, "", 10), GroupBefore("billing", "orders", 1, 7, "", 20))
     left, _ = await take_back(journal.Run("1", "us", "eu", groups={"billing": rows}))
-    assert (left, eu.offsets) == ([], {"billing": {("orders", 1): 7}})
+    assert (left, eu.offsets, eu.done) == ([], {"billing": {("orders", 0): -1, ("orders", 1): 7}}, ["move"])
+
+
+async def test_a_group_that_comes_to_life_while_it_is_taken_back_keeps_its_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    eu = Eu(monkeypatch, [])
+    eu.offsets = {"billing": {("orders", 0): 10}}
+    looked = undo.look
+
+    async def look(*of: Any) -> Any:
+        found = await looked(*of)
+        eu.offsets["billing"]["orders", 0] = 11
+        return found
+
+    monkeypatch.setattr(undo, "look", look)
+    rows = (GroupBefore("billing", "orders", 0, None, "", 10),)
+    (line,), _ = await take_back(journal.Run("1", "us", "eu", groups={"billing": rows}))
+    assert line.startswith("group billing: orders-0 has committed offset 11 on the target since it was looked at")
+    assert eu.offsets == {"billing": {("orders", 0): 11}}
+
+
+@pytest.mark.parametrize(
+    ("names", "why"), [(("1", "2"), ""), (("1", "2", "3"), "has changed something"), (("1",), "was taken back")]
+)
+async def test_an_undo_takes_back_the_run_that_was_looked_at_and_no_other(names: tuple[str, ...], why: str) -> None:
+    runs = [journal.Run(name, "us", "eu", "ann@there", denied=("a",)) for name in names]
+
+    async def read_runs(_: Any) -> list[journal.Run]:
+        return runs
+
+    looked = journal.Run("2", "us", "eu", denied=("a",))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(undo, "read_runs", read_runs)
+        if not why:
+            assert (await undo.read_again(place(), looked)).owner == "ann@there"
+            return
+        with pytest.raises(PermanentError, match=why):
+            await undo.read_again(place(), looked)
 
 
 async def test_begins_of_flows_that_went_on_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -704,19 +734,6 @@ async def test_who_stood_still_learns_that_a_lease_is_lost_before_a_renewal_says
 
 
 async def made(_: Any) -> None: ...
-
-
-async def test_a_run_that_goes_on_with_another_names_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange(monkeypatch, [], Groups(("readers",), (MOVE,)))
-    before = journal.Run("1", "us", "eu", "bob@there", updated_ms=time.time_ns() // 1_000_000 - 1000, denied=("a",))
-
-    async def read_runs(_: Any) -> list[journal.Run]:
-        return [before]
-
-    monkeypatch.setattr(journal, "read_runs", read_runs)
-    said: list[str] = []
-    await go(tell=said.append)
-    assert said[0] == "this goes on with a run of bob@there that was interrupted"
 
 
 def test_partitions_that_the_failover_itself_has_stopped_are_not_in_the_way() -> None:

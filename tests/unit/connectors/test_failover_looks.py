@@ -42,13 +42,13 @@ def test_what_a_cluster_does_not_answer_by_its_deadline_is_named_and_holds_up_no
                 looks.begin("x", answers(), 0),
             ]
             found = [await one for one in tasks]
-        return found, looks.unknown, clock() - began_s
+        return found, looks.obstacles, clock() - began_s
 
     found, unknown, took_s = run(look())
     assert (found, took_s) == ([0, 0, 2], collect.DEADLINE_S)
     assert unknown == [
-        "lag: cluster us has not answered within 60 s",
-        "groups: cluster us or eu has not answered within 60 s",
+        "not looked at: lag: cluster us has not answered within 60 s",
+        "not looked at: groups: cluster us or eu has not answered within 60 s",
     ]
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from connect.kafka.topiclog import LogRecord
 from connectors import map_reader
-from connectors.failover.places import Maps, Places
-from connectors.failover.snapshot import How, Place
+from connectors.failover import target_offsets
+from connectors.failover.snapshot import How, TargetOffset
+from connectors.failover.target_offsets import Maps, TargetOffsets
 from connectors.offset_map import ChunkKey, Pair, Run, encode_chunk, encode_chunk_key
 from connectors.positions import Position, PositionKey, encode_position, encode_position_key
 
@@ -65,34 +66,50 @@ class MapTopic:
         return value
 
 
-async def look(eu: Eu, maps: Maps) -> Place | None:
-    cluster: Any = eu
-    settings: Any = None
-    places = Places(FLOW, FLOW, settings, None, cluster, maps)
-    await places.begin()
-    return await places.by_checkpoint(("us.orders", 0), 110)
+async def look(eu: Eu, maps: Maps) -> TargetOffset | None:
+    site: Any = SimpleNamespace(flow=FLOW, back=FLOW, checkpoints=None, target=eu, maps=maps)
+    found = TargetOffsets(site, None)
+    await found.begin()
+    return await found.by_checkpoint(("us.orders", 0), 110)
 
 
 async def test_a_later_look_reads_only_what_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
     topic.add_chunk(Run(100, 0, 100))
-    first = Place("us.orders", 0, 10, How.CHECKPOINT)
+    first = TargetOffset("us.orders", 0, 10, How.CHECKPOINT)
     for _ in range(2):
         assert await look(eu, maps) == first
-    assert (topic.read, topic.fetched) == (2, 1)
+    assert (topic.read, topic.fetched) == (2, 0), "what was read need not be fetched"
     assert await look(eu, Maps()) == first
-    assert (topic.read, topic.fetched) == (4, 2), "another command knows nothing of it"
+    assert topic.read == 4, "another command knows nothing of it"
 
 
-async def test_a_chunk_that_was_written_again_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+async def test_a_chunk_that_was_written_again_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    monkeypatch.setattr(target_offsets, "_LIMITS", map_reader.MapLimits(max_kept_bytes=kept_bytes))
     topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
     topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
     topic.add_chunk(Run(100, 0, 100))
     await look(eu, maps)
     topic.add_chunk(Run(100, 0, 5), Run(105, 50, 50))
-    assert await look(eu, maps) == Place("us.orders", 0, 55, How.CHECKPOINT)
-    assert (topic.read, topic.fetched) == (3, 2)
+    assert await look(eu, maps) == TargetOffset("us.orders", 0, 55, How.CHECKPOINT)
+    assert (topic.read, topic.fetched) == (3, 0 if kept_bytes else 2)
+
+
+async def test_a_map_that_was_not_read_for_long_is_read_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended machine wakes up: a tombstone of a chunk may be gone."""
+    now_ms = 10**12
+    monkeypatch.setattr(map_reader, "wall_ms", lambda: now_ms)
+    topic, eu, maps = MapTopic(monkeypatch), Eu(), Maps()
+    topic.add(encode_position_key(PositionKey(CONNECTOR, "orders", 0)), encode_position(POSITION))
+    topic.add_chunk(Run(100, 0, 100))
+    for later_ms, read in ((0, 2), (60_000, 2), (3_600_000, 4)):
+        now_ms += later_ms
+        await look(eu, maps)
+        assert topic.read == read
 
 
 def test_each_flow_and_cluster_has_a_reader_of_its_own() -> None:

@@ -186,7 +186,7 @@ def test_why_places_were_not_compared_is_told_unasked(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines() == [
         "sample: 1 of 43 target offsets are the same on both sides (2 records), 1 differ, 41 could not be compared",
         "  differs: group b, orders-0 at 4 and us.orders-0 at 3: '1' against '2'",
-        "  not compared: 40 places, such as group d0, orders-0 at 4 and us.orders-0 at 3: the flow",
+        "  not compared: 40 target offsets, such as group d0, orders-0 at 4 and us.orders-0 at 3: the flow",
         "  not compared: group c, orders-0 at 4 and us.orders-0 at 3: nothing follows",
     ]
     show_proofs(proofs, everything=True)

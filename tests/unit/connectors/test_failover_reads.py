@@ -15,9 +15,9 @@ from connect.kafka.cluster import Cluster
 from connect.kafka.group_offsets import CLASSIC, SHARE, STREAMS, Committed, GroupListing
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import group_reads, places, returning
+from connectors.failover import group_reads, returning, target_offsets
 from connectors.failover.plan import Wish, is_blocking, plan
-from connectors.failover.snapshot import GroupMove, How, Place, Rule, Snapshot
+from connectors.failover.snapshot import GroupMove, How, Rule, Snapshot, TargetOffset
 from connectors.mirror_records import Checkpoint
 from connectors.partition_states import PartitionState
 from connectors.policy import DefaultReplicationPolicy
@@ -68,13 +68,13 @@ async def test_what_concerns_one_group_or_partition_keeps_no_other(monkeypatch: 
             one: f"{one[0]}-1 has no leader now" for one in partitions if one[1] == 1
         }
 
-    async def where(topic: str, partition: int, _: int) -> Place:
-        return Place(f"us.{topic}", partition, 37, How.EXACT)
+    async def where(topic: str, partition: int, _: int) -> TargetOffset:
+        return TargetOffset(f"us.{topic}", partition, 37, How.EXACT)
 
     monkeypatch.setattr(group_reads, "list_groups", list_groups)
     monkeypatch.setattr(group_reads, "committed", committed)
-    monkeypatch.setattr(places, "told_offsets", told)
-    known: Any = SimpleNamespace(place=where)
+    monkeypatch.setattr(target_offsets, "told_offsets", told)
+    known: Any = SimpleNamespace(of=where)
     monkeypatch.setattr(group_reads, "_GROUP_S", 0.05)
     look = group_reads.GroupsLook(cast(Any, SimpleNamespace(target="eu")), Wish(lambda _: True), Us(), known)
     planned = plan(Snapshot("us", "eu", groups=await look.groups()), Wish())
@@ -106,13 +106,13 @@ async def test_groups_whose_state_a_mirror_cannot_carry_are_left_with_a_word(mon
     async def told_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
-    async def where(*_: Any) -> Place:
-        return Place("orders", 0, 37, How.EXACT)
+    async def where(*_: Any) -> TargetOffset:
+        return TargetOffset("orders", 0, 37, How.EXACT)
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(places, "told_offsets", told_offsets)
-    known, site = cast(Any, SimpleNamespace(place=where)), cast(Any, SimpleNamespace(target="eu"))
+    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
+    known, site = cast(Any, SimpleNamespace(of=where)), cast(Any, SimpleNamespace(target="eu"))
     found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.group for one in found.moves], found.not_mirrored) == (["classic"], ())
     told = {one.group: one for one in found.findings}
@@ -136,14 +136,14 @@ async def test_a_group_that_reads_a_third_clusters_topic_is_in_the_way_until_tha
     async def told_offsets(*_: Any, **__: Any) -> Any:
         return {}, {}
 
-    async def where(topic: str, *_: Any) -> Place | None:
-        return Place("orders", 0, 37, How.EXACT) if topic == "orders" else None
+    async def where(topic: str, *_: Any) -> TargetOffset | None:
+        return TargetOffset("orders", 0, 37, How.EXACT) if topic == "orders" else None
 
     for name, fake in (("list_groups", list_groups), ("committed", committed)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(places, "told_offsets", told_offsets)
+    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
     flow = SimpleNamespace(flow="us->eu", source_alias="us", target_alias="eu", policy=DefaultReplicationPolicy())
-    known: Any = SimpleNamespace(place=where, is_mirrored=lambda _: False)
+    known: Any = SimpleNamespace(of=where, is_mirrored=lambda _: False)
     site: Any = SimpleNamespace(flow=flow, target="eu", others=("ap",))
     found = await group_reads.GroupsLook(site, Wish(lambda _: True), Us(), known).groups()
     assert ([one.source for one in found.moves], found.not_mirrored) == ([("orders", 0)], ("ap.mail",))
@@ -173,8 +173,8 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         offset = 57 if cluster is eu else begin if at == EARLIEST else end
         return ({} if offset is None else dict.fromkeys(partitions, offset)), {}
 
-    async def where(topic: str, partition: int, offset: int) -> Place:
-        return Place(topic, partition, offset - 3, How.EXACT)
+    async def where(topic: str, partition: int, offset: int) -> TargetOffset:
+        return TargetOffset(topic, partition, offset - 3, How.EXACT)
 
     async def first(*_: Any) -> int:
         return 60
@@ -185,19 +185,19 @@ async def test_a_place_that_the_target_has_deleted_is_told_and_never_skips_what_
         return wanted[0] < wanted[1]
 
     us, eu = (cast(Any, SimpleNamespace(name=name)) for name in ("us", "eu"))
-    monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "has_records", has_records)
-    known: Any = SimpleNamespace(place=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
+    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
+    monkeypatch.setattr(target_offsets, "has_records", has_records)
+    known: Any = SimpleNamespace(of=where, first_there=first, flow=SimpleNamespace(source_alias="us"))
     options = Wish(accepts={Rule.DELETED: frozenset({"*"} if accepts else ())})
-    (move,), left = await places.readable([MOVE], us, eu, known)
+    (move,), left = await target_offsets.readable([MOVE], us, eu, known)
     assert (move.after, move.how) == (57, How.BEGIN)
     if obstacles is None:
         assert not left, "it has read all there is"
     else:
         assert [is_blocking(one, options) for one in left] == [bool(obstacles)]
-    (same,), left = await places.readable([replace(MOVE, after=57)], us, eu, known)
+    (same,), left = await target_offsets.readable([replace(MOVE, after=57)], us, eu, known)
     assert (same.how, left) == (How.EXACT, [])
-    _, (told,) = await places.readable([MOVE], None, eu, known)
+    _, (told,) = await target_offsets.readable([MOVE], None, eu, known)
     assert told.rule is Rule.LOG_BEGIN and "deleted" in told.why
 
 
@@ -236,7 +236,7 @@ async def test_a_checkpoint_of_a_topic_that_is_gone_moves_nobody_and_is_in_nobod
 
     for name, fake in (("list_groups", none), ("committed", none), ("told_offsets", told), ("read_live", none)):
         monkeypatch.setattr(group_reads, name, fake)
-    monkeypatch.setattr(places, "told_offsets", told)
+    monkeypatch.setattr(target_offsets, "told_offsets", told)
     monkeypatch.setattr(group_reads.GroupsLook, "_checkpoints", checkpoints)
     eu: Any = SimpleNamespace(metadata=metadata)
     flow = SimpleNamespace(map_topic="map", flow="us->eu")
@@ -295,7 +295,7 @@ async def test_a_group_behind_a_marker_is_not_taken_back_by_it(
             raise RetriableError("no leader")
         return bool(records)
 
-    monkeypatch.setattr(places, "told_offsets", told_offsets)
-    monkeypatch.setattr(places, "has_records", has_records)
-    (move,) = await places.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
+    monkeypatch.setattr(target_offsets, "told_offsets", told_offsets)
+    monkeypatch.setattr(target_offsets, "has_records", has_records)
+    (move,) = await target_offsets.without_empty_steps([replace(MOVE, before=before)], cast(Any, "eu"))
     assert (move.before, move.after) == (before, after)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +16,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka.cluster import PartitionMetadata, TopicMetadata
 from connectors.dataplane import codes
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover import collect, draining, execute
+from connectors.failover import collect, draining, execute, returning
 from connectors.failover.draining import Behind
 from connectors.failover.journal import Run, StartBefore
 from connectors.failover.plan import Plan, Wish
@@ -125,6 +127,8 @@ async def test_writers_do_not_wait_for_each_other_to_be_shut_out(monkeypatch: py
 
 
 class Control:
+    start_command = "heliograph connectors resume Source --url http://one:1/us/eu"
+
     def __init__(self, state: str = "RUNNING") -> None:
         self._state, self.told = state, list[str]()
 
@@ -223,3 +227,29 @@ async def test_workers_that_emit_heartbeats_alone_are_not_the_flow_back(
     turned = SimpleNamespace(flow=back, target=SimpleNamespace(name="us"), flow_workers="us-mm2")
     place = site(turned=lambda: turned)
     assert re.fullmatch(words + "(, such as worker)?", await draining.why_back_runs(place, control))
+
+
+@pytest.mark.parametrize("keeps_names", [True, False])
+async def test_a_failback_says_that_its_flow_is_stopped_and_what_starts_it(
+    monkeypatch: pytest.MonkeyPatch, keeps_names: bool
+) -> None:
+    @contextlib.asynccontextmanager
+    async def hold(*_: Any) -> AsyncIterator[Any]:
+        yield SimpleNamespace(store=answers(None))
+
+    back, control, said = Control(), Control(), list[str]()
+    failback = returning.Failback(two_ways(), Wish(lambda _: True), said.append, (control, back))
+    monkeypatch.setattr(returning, "hold", hold)
+    monkeypatch.setattr(returning, "read_runs", answers([]))
+    monkeypatch.setattr("connectors.failover.journal.Journal.begin", answers(None))
+    monkeypatch.setattr(failback, "_prepare", answers(keeps_names))
+    monkeypatch.setattr(failback._steps, "run_under", answers("done"))
+    looked: Any = None
+    await failback.run("failback", looked)
+    assert (control.told, back.told) == (["resume"], ["resume"])
+    words = "stays stopped: topics keep their names" if keeps_names else f"to start it: {control.start_command}"
+    assert said[-1].startswith("us->eu ") and words in said[-1]
+
+
+def two_ways() -> Any:
+    return site(turned=lambda: SimpleNamespace(flow=SimpleNamespace(flow="eu->us")))

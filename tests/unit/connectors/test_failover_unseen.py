@@ -15,9 +15,9 @@ from connectors.dataplane.plan import TopicPartition
 from connectors.failover import collect, starting
 from connectors.failover.denying import FirstRules
 from connectors.failover.draining import CopiedEnd
-from connectors.failover.places import Maps, Places
 from connectors.failover.plan import Wish
 from connectors.failover.snapshot import Groups
+from connectors.failover.target_offsets import Maps, TargetOffsets
 from connectors.lag import FlowLag
 from connectors.policy import DefaultReplicationPolicy
 from connectors.positions import Position
@@ -72,8 +72,8 @@ def site(*, enabled: bool) -> Any:
     )
 
 
-def places(of: Any) -> Places:
-    settings: Any = SimpleNamespace(
+def places(of: Any) -> TargetOffsets:
+    of.checkpoints = SimpleNamespace(
         syncs_on_source=True,
         offset_syncs_topic="syncs",
         flow="us->eu",
@@ -81,7 +81,7 @@ def places(of: Any) -> Places:
         target_alias="eu",
         policy=DefaultReplicationPolicy(),
     )
-    return Places(of.flow, of.back, settings, of.source, of.target, Maps())
+    return TargetOffsets(of, of.source)
 
 
 async def test_the_map_of_a_flow_back_that_is_not_enabled_need_not_be_seen() -> None:
@@ -100,7 +100,7 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     of = site(enabled=False)
-    of.checkpoints, of.others = None, ()
+    of.checkpoints, of.others, of.flow_workers, of.back_workers = None, (), "us-mm2", "eu-mm2"
     of.turned = lambda: of
     for name in (
         "why_silent",
@@ -116,11 +116,11 @@ async def test_who_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(collect, name, answers({}))
     monkeypatch.setattr(collect, "way_back", answers(SimpleNamespace(objections=[])))
     monkeypatch.setattr(collect, "first_rules", answers(FirstRules(doubt="the rules are not shown")))
-    monkeypatch.setattr("connectors.failover.journal.interrupted", answers(None))
+    monkeypatch.setattr("connectors.failover.journal.moved", answers({}))
     monkeypatch.setattr(collect, "LagReader", lambda *_: SimpleNamespace(all=answers(FlowLag(()))))
     look_at = SimpleNamespace(groups=answers(Groups()), seen_at_ms={})
     monkeypatch.setattr(collect, "GroupsLook", lambda *_: look_at)
-    monkeypatch.setattr(collect, "Places", lambda *_: places(of))
+    monkeypatch.setattr(collect, "TargetOffsets", lambda *_: places(of))
     found = await collect.collect(of, Wish(lambda _: True, denies_writes=True))
     assert any(note.startswith("eu->us is not enabled") for note in found.notes)
     assert "the rules are not shown" in found.notes

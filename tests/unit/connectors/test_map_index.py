@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connectors.map_index import ChunkCache, ChunkPlace, PairIndex, cut_chunk
+from connectors.map_index import ChunkCache, ChunkPlace, KeptValues, PairIndex, cut_chunk
 from connectors.offset_map import MapWriter, Place, Run, RunList, Translation, decode_chunk_key, first_downstream
 from connectors.positions import LastRun
 from tests.unit.connectors.test_offset_map import PAIR, Twin, histories
@@ -116,3 +116,25 @@ def test_a_chunk_counts_for_what_lies_before_the_next_one() -> None:
     assert stored.forward(24) == Translation(24, Place.INSIDE)
     assert stored.forward(27) == Translation(25, Place.GAP)
     assert stored.reverse(27) == Translation(62, Place.INSIDE)
+
+
+def test_values_are_kept_within_their_bytes_and_the_newest_longest() -> None:
+    kept = KeptValues(3000)
+    for offset in range(100):
+        kept.put(b"%d" % offset, offset, b"v" * 100)
+        assert kept.bytes <= 3000
+    assert kept.get(b"99", 99) == b"v" * 100
+    assert kept.get(b"1", 1) is None
+    kept.put(b"99", 200, b"again")
+    assert (kept.get(b"99", 99), kept.get(b"99", 200)) == (None, b"again")
+    kept.put(b"98", 201, None)
+    assert kept.get(b"98", 98) is None
+
+
+def test_a_long_value_takes_the_place_of_no_other() -> None:
+    kept = KeptValues(10_000)
+    kept.put(b"short", 1, b"v")
+    kept.put(b"long", 2, b"v" * 9_000)
+    assert (kept.get(b"short", 1), kept.get(b"long", 2)) == (b"v", None)
+    kept.clear()
+    assert (kept.get(b"short", 1), kept.bytes) == (None, 0)

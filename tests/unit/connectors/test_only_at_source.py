@@ -34,3 +34,18 @@ async def test_what_only_the_source_has_is_named_and_what_is_hidden_too(monkeypa
         "only cluster us has these SCRAM users: user0, user1, user2, user3, user4 and 2 more",
         "not compared, because a cluster does not show them: ACLs",
     ]
+
+
+async def test_transactional_ids_of_the_mirror_are_none_that_clients_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    us, eu = (SimpleNamespace(name=name) for name in ("us", "eu"))
+
+    async def ids(cluster: Any) -> set[str]:
+        ours = {"eu-mm2-MirrorSourceConnector-0", "eu-mm2-MirrorSourceConnector-0-commit", "connect-cluster-eu-mm2"}
+        return {*ours, "heliograph-failover-eu->us", "payments", "eu-mm2000"} if cluster is us else set()
+
+    monkeypatch.setattr(only_at_source, "_LOOKS", {"transactional ids": ids, "SCRAM users": ids})
+    here: Any = us
+    there: Any = eu
+    said = await only_at_source.only_at_source(here, there, ("us-mm2", "eu-mm2"))
+    assert said[0] == "only cluster us has these transactional ids: eu-mm2000, payments"
+    assert "SCRAM users: connect-cluster-eu-mm2, eu-mm2-" in said[1], "a user is no id"

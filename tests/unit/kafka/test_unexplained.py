@@ -13,7 +13,7 @@ from connect.core.errors import PermanentError, RetriableError
 from connect.kafka import topic_configs, transactions
 from connect.kafka.acls import create_acls, describe_acls
 from connect.kafka.cluster import Cluster
-from connect.kafka.group_offsets import Committed, committed, forget, list_groups
+from connect.kafka.group_offsets import Committed, committed, list_groups
 from connect.kafka.offsets import LATEST, list_offset
 from connect.kafka.transactions import ActiveProducer, active_producers
 
@@ -62,7 +62,6 @@ class Broker:
             "DescribeProducers": {"topics": [topic]},
             "OffsetFetch": {"error_code": 0, "topics": [topic]},
             "ListGroups": {"error_code": code, "groups": []},
-            "OffsetDelete": {"error_code": code, "topics": []},
             "DescribeConfigs": {"results": [row]},
             "IncrementalAlterConfigs": {"responses": [row]},
             "DescribeAcls": {"error_code": code, "error_message": "", "resources": []},
@@ -98,8 +97,6 @@ async def test_what_only_reads_is_for_its_caller_to_ask_again() -> None:
 
 
 async def test_what_changes_something_does_not() -> None:
-    with pytest.raises(PermanentError, match="does not let offsets of group readers be taken away"):
-        await forget(cast(Cluster, Broker()), "readers", [ORDERS])
     outcomes = await topic_configs.alter(cast(Cluster, Broker()), {"orders": {"retention.ms": "1"}})
     assert isinstance(outcomes["orders"], PermanentError)
     assert isinstance((await create_acls(cast(Cluster, Broker()), [RULE]))[RULE], PermanentError)

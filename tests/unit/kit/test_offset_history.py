@@ -14,7 +14,7 @@ SOURCE = {("orders", 0): range(0, 200, 2)}
 TARGET = {("us.orders", 0): range(7, 107), ("us.orders", 1): range(7, 107)}
 PLACE: Place = ("billing", "us.orders", 0)
 OTHER: Place = ("billing", "us.orders", 1)
-WRITER = (4, 0)
+WRITER, UNDOER = (4, 0), (5, 0)
 
 
 def told(offset: int, topic: str = "us.orders") -> Seen:
@@ -68,12 +68,12 @@ def test_a_group_goes_on_at_the_record_that_it_would_have_read() -> None:
 def test_a_group_that_has_gone_on_in_one_partition_is_not_taken_back_in_another(
     other: list[Change], faults: int
 ) -> None:
-    deletion = Seen("delete", 3.0, "billing", (-1, -1), {("us.orders", 0): -1})
+    none = Seen("commit", 3.0, "billing", UNDOER, {("us.orders", 0): -1})
     both = Seen("commit", 2.0, "billing", WRITER, {("us.orders", 0): 37, ("us.orders", 1): 37})
-    of = moved("undo", AT_SOURCE, deletion)
+    of = moved("undo", AT_SOURCE, none)
     of.ran.append(of.ran[0]._replace(arguments=["failover", "--source-gone", "us"], trace=[both]))
     of.read["billing", "orders", 1] = [(0.0, 60)]
-    changes = {PLACE: [MOVED, Change(9, None, None)], OTHER: other}
+    changes = {PLACE: [MOVED, Change(9, None, UNDOER)], OTHER: other}
     source = {**SOURCE, ("orders", 1): range(0, 200, 2)}
     assert len(judge(of, changes, source, TARGET)[0]) == faults
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from connect.core.errors import HeliographError
@@ -15,23 +15,27 @@ from connect.kafka.concurrency import gather_limited, together
 from connect.kafka.group_offsets import Partition
 from connect.kafka.log_ranges import has_records
 from connect.kafka.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offset, told_offsets
-from connectors.checkpoint.settings import CheckpointSettings
 from connectors.checkpoint.syncs import OffsetSyncs
 from connectors.checkpoint.translating import Translator
 from connectors.dataplane.plan import TopicPartition
-from connectors.failover.snapshot import Finding, GroupMove, How, LastKnown, Place, Rule
-from connectors.map_reader import MapReader, source_of, target_of
+from connectors.failover.snapshot import Finding, GroupMove, How, LastKnown, Rule, TargetOffset
+from connectors.map_reader import MapLimits, MapReader, source_of, target_of
 from connectors.offset_map import Pair, Translation
 from connectors.offset_map import Place as Lies
 from connectors.positions import Position
 from connectors.settings import MirrorSourceSettings
 
+if TYPE_CHECKING:
+    from connectors.failover.site import Site
+
 _HOW = {Lies.INSIDE: How.EXACT, Lies.GAP: How.GAP, Lies.BEYOND: How.END, Lies.BELOW: How.BEGIN}
 #: So long the leader of a partition may take to tell where it begins or ends.
 LEADER_S: Final = 10.0
+#: Groups that move go through most partitions of a flow: of ten thousand the chunks take some 4 MB.
+_LIMITS: Final = MapLimits(max_kept_bytes=32 << 20)
 _LookUp = Callable[[int], Awaitable[Translation | None]]
-#: How near the last record that a map knows lies before an offset, and the place.
-_Candidate = tuple[int, Place]
+#: How near the last record that a map knows lies before an offset, and the target offset.
+_Candidate = tuple[int, TargetOffset]
 
 
 class _Map:
@@ -104,33 +108,24 @@ class Maps:
         """Return the reader of the map that ``flow`` stores on ``cluster``; ``must_be_seen`` as there."""
         key = cluster, flow.map_topic, flow.name, must_be_seen
         if key not in self._readers:
-            self._readers[key] = MapReader(cluster, flow.map_topic, connector=flow.name, must_be_seen=must_be_seen)
+            self._readers[key] = MapReader(
+                cluster, flow.map_topic, connector=flow.name, must_be_seen=must_be_seen, limits=_LIMITS
+            )
         return self._readers[key]
 
 
-class Places:
-    """Between the clusters of a flow.
+class TargetOffsets:
+    """Between the clusters of a site, whose maps one look at a time follows. ``source`` is None if it is gone.
 
-    Args:
-        flow: To where a reader goes.
-        back: The flow the other way; it need not be enabled, and then its map need not be there to be seen.
-        target: Where the reader goes; ``source`` None where it is gone.
-        maps: Whose readers are followed; one look at a time.
+    If the flow back is not enabled, its map need not be there to be seen.
     """
 
-    def __init__(
-        self,
-        flow: MirrorSourceSettings,
-        back: MirrorSourceSettings,
-        checkpoints: CheckpointSettings,
-        source: Cluster | None,
-        target: Cluster,
-        maps: Maps,
-    ) -> None:
-        self.flow = flow
+    def __init__(self, site: Site, source: Cluster | None) -> None:
+        back, checkpoints, target, maps = site.back, site.checkpoints, site.target, site.maps
+        self.flow = site.flow
         self._target = target
         #: The map of the flow to the target.
-        self.there = maps.of(target, flow)
+        self.there = maps.of(target, site.flow)
         self._there = _Map(self.there, source, target)
         self._back: _Map | None = None
         self._by_syncs: Translator | None = None
@@ -149,7 +144,7 @@ class Places:
             await self._by_syncs.follow()
 
     def notes(self) -> list[str]:
-        """What is not known, for who reads the places."""
+        """What is not known, for people."""
         if self._back is None or not self._back.reader.unseen:
             return []
         return [f"{self._back_flow} is not enabled, and its offset map counts as empty: {self._back.reader.unseen}"]
@@ -167,7 +162,7 @@ class Places:
         """How far a source was copied that is gone; ``ahead`` as there."""
         return LastKnown(self.there.stored_ms, len(self.there.sources()), ahead)
 
-    async def place(self, topic: str, partition: int, offset: int) -> Place | None:
+    async def of(self, topic: str, partition: int, offset: int) -> TargetOffset | None:
         """Where who would read ``offset`` of the source next goes on; None where nothing is known of it."""
         source = TopicPartition(topic, partition)
         both = [await self._there.candidate(self._there.pair_of(source), offset)]
@@ -178,9 +173,9 @@ class Places:
         if best is not None and best.how is not How.BEGIN:
             return best
         translated = [] if self._by_syncs is None else await self._by_syncs.translate(source, offset)
-        for one in translated:  # a map of one connector knows one place
+        for one in translated:  # a map of one connector knows one target
             # By the map that is where it begins: of what lies before nobody knows whether it was to be copied.
-            return Place(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
+            return TargetOffset(*one.target, one.offset, How.BEGIN if one.by_map else How.SYNCS)
         if best is None:
             return None
         # Copies that are older than a map may be there: nothing of them is skipped.
@@ -208,8 +203,8 @@ class Places:
         begins_later = flow.auto_offset_reset == "latest" or flow.initial_offsets_group
         return "" if pair is None or target_of(pair) != target or begins_later else flow.changing_key
 
-    async def by_checkpoint(self, target: Partition, upstream: int) -> Place | None:
-        """The place of a checkpoint's upstream offset, looked up again; None where the map does not know its topic."""
+    async def by_checkpoint(self, target: Partition, upstream: int) -> TargetOffset | None:
+        """The target offset of a checkpoint's upstream offset, by the map; None if the map does not know its topic."""
         candidate = await self._there.candidate(self._there.pair_to(TopicPartition(*target)), upstream)
         known = candidate is not None and candidate[1].how is not How.BEGIN
         return candidate[1]._replace(how=How.CHECKPOINT) if candidate is not None and known else None
@@ -238,7 +233,7 @@ async def _candidate(
     if found is None:
         return None
     how = How.EXACT if is_passed and found.place is Lies.BEYOND else _HOW[found.place]
-    return await _nearness(found, offset, inverse), Place(*target, found.offset, how)
+    return await _nearness(found, offset, inverse), TargetOffset(*target, found.offset, how)
 
 
 async def _nearness(found: Translation, offset: int, inverse: _LookUp) -> int:
@@ -254,7 +249,7 @@ async def _nearness(found: Translation, offset: int, inverse: _LookUp) -> int:
 
 
 async def readable(
-    moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, places: Places
+    moves: Sequence[GroupMove], source: Cluster | None, target: Cluster, target_offsets: TargetOffsets
 ) -> tuple[list[GroupMove], list[Finding]]:
     """None before its log: there consumers would be reset, perhaps to the end. With them what those pass over that go
     elsewhere by that, or to the begin of the copy; ``source`` is None if it is gone. Raises as the clusters."""
@@ -270,13 +265,13 @@ async def readable(
     ]
     begun = [(one, before) for one, before in zip(found, moves, strict=True) if one.how is How.BEGIN]
     passed = [one for one, _ in begun]
-    held = dict.fromkeys(passed, False) if source is None else await _held(source, passed, places)
+    held = dict.fromkeys(passed, False) if source is None else await _held(source, passed, target_offsets)
     for one, before in begun:
         if one not in held:
             continue  # it has read all there is
         at, log = f"at {one.after}", f"{one.source[0]}-{one.source[1]}"
         # A log that still has its beginning has all that was copied.
-        key = "" if one.after or not held[one] else places.leaving_out(one.source, one.target)
+        key = "" if one.after or not held[one] else target_offsets.leaving_out(one.source, one.target)
         if not held[one]:
             if one != before:
                 left.append(
@@ -291,20 +286,20 @@ async def readable(
         elif one != before:
             why = (
                 f"begins {at} on the target, and the group's target offset is {before.after}: it would skip records "
-                f"that cluster {places.flow.source_alias} still has"
+                f"that cluster {target_offsets.flow.source_alias} still has"
             )
             left.append(about(one, Rule.DELETED, why))
         else:
             why = (
                 f"begins {at} on the target, and the offset map knows of nothing older: the group would skip what "
-                f"cluster {places.flow.source_alias} has of {log} from offset {one.source_offset} on, which was not "
-                "copied"
+                f"cluster {target_offsets.flow.source_alias} has of {log} from offset {one.source_offset} on, which "
+                "was not copied"
             )
             left.append(about(one, Rule.NOT_COPIED, why))
     return found, left
 
 
-async def _held(source: Cluster, begun: Sequence[GroupMove], places: Places) -> dict[GroupMove, bool]:
+async def _held(source: Cluster, begun: Sequence[GroupMove], target_offsets: TargetOffsets) -> dict[GroupMove, bool]:
     """Of those that have not read all of the source, whether they would pass over records that it has; in doubt it has
     some."""
     logs = {one.source for one in begun}
@@ -314,10 +309,10 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], places: Places) -> 
     async def is_held(one: GroupMove) -> bool:
         begin = begins.get(one.source, 0)
         if begin > one.source_offset:
-            first = await places.place(*one.source, begin)
+            first = await target_offsets.of(*one.source, begin)
             if first is not None and first.how is not How.BEGIN and first.offset >= one.after:
                 return False
-        behind = await places.first_there(one.source, one.target, one.after)
+        behind = await target_offsets.first_there(one.source, one.target, one.after)
         return behind is None or await has_records(source, one.source, max(begin, one.source_offset), behind)
 
     behind = [one for one in begun if one.source_offset < ends.get(one.source, one.source_offset + 1)]
@@ -325,7 +320,7 @@ async def _held(source: Cluster, begun: Sequence[GroupMove], places: Places) -> 
 
 
 async def without_empty_steps(moves: Sequence[GroupMove], target: Cluster) -> list[GroupMove]:
-    """Where a group stands on the target, and no record lies between its place and there, but the marker of a
+    """Where a group stands on the target, and no record lies between its target offset and there, but the marker of a
     transaction, or what one has aborted: it stays, for it would not be taken back by anything. What is not decided yet,
     or not there, is not known to be empty. Raises RetriableError where the target does not tell its leaders."""
     back = {one.target for one in moves if one.goes_back}
