@@ -170,7 +170,7 @@ def _tiny(partitions: int) -> Load:
         about=f"{_of(partitions)}, batches of 1 to 5 records of 100 B, a round trip of 100 ms to the target",
         group="tiny",
         partitions=partitions,
-        records=6_000_000,
+        records=7_000_000,
         record_bytes=100,
         producer={"batch.size": "560", "linger.ms": "5"},
         far="target",

@@ -84,7 +84,7 @@ def test_the_model_is_of_the_rows_of_one_run() -> None:
         "rf3-1-1m": (1e6, 1e3),
         "rf3-8-one": (1e3, 1e3),
         "rf1-small": (1.6e4, 1e2),
-        "rf1-json": (4e3, 2e2),
+        "rf1-medium": (4e3, 2e2),
         "rf3-8-16k": (1.6e4, 1e3),
     }
     for number, (load, (batch_bytes, record_bytes)) in enumerate(sizes.items(), start=1):
