@@ -112,14 +112,22 @@ async def test_workers_are_forked_by_the_parent_that_was_started_beside_the_jvm(
     def early() -> list[Member]:
         return [one for one in tree(os.getpid()) if "connectors.spark.early_daemon" in one.process.cmdline()]
 
+    before = sparks()
     async with engine({}) as spark:
         await asyncio.wait_for(spark.ready(), DEADLINE_S)
         wait_until(lambda: len(early()) > 1, DEADLINE_S, "a Python worker runs")
         parent, *workers = early()
         assert parent.role is Role.PYTHON_DAEMON
         assert {(one.role, one.process.ppid()) for one in workers} == {(Role.PYTHON_WORKER, parent.pid)}
-        others = tree(os.getpid())
-    wait_until(lambda: gone(others), DEADLINE_S, "nothing of it is left")
+        others = sparks() - before
+        assert {one.process for one in (parent, *workers)} <= others
+    wait_until(lambda: not any(map(_runs, others)), DEADLINE_S, "nothing of it is left")
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 async def test_a_parent_of_workers_that_is_killed_is_replaced() -> None:
