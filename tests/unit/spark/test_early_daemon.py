@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -73,14 +75,21 @@ def text(stream: IO[bytes] | None) -> str:
     return stream.read(int.from_bytes(stream.read(4), "big")).decode()
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The path of a socket has 107 bytes at most, and pytest's folders are long."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("is_early", [True, False], ids=["early one", "none"])
-def test_workers_are_children_of_the_early_parent_if_there_is_one(tmp_path: Path, is_early: bool) -> None:
+def test_workers_are_children_of_the_early_parent_if_there_is_one(short_folder: Path, is_early: bool) -> None:
     """What a JVM does: it starts the daemon, reads where it listens, and gets a worker for each connection."""
-    place = {PLACE_VARIABLE: str(tmp_path / "place")}
+    place = {PLACE_VARIABLE: str(short_folder / "place")}
     early = start("early_daemon", **place) if is_early else None
     if early is not None:
-        wait_until((tmp_path / "place").exists, DEADLINE_S, "the early parent listens")
-    spark = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)}
+        wait_until((short_folder / "place").exists, DEADLINE_S, "the early parent listens")
+    spark = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_folder)}
     daemon = start("daemon", "pyspark.worker", **place, **spark)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
